@@ -1,0 +1,1 @@
+"""The client's side: what runs where the data is."""

@@ -1,0 +1,121 @@
+"""One client, as a Flower NumPyClient."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.data import ClientData
+from client_app.decisions import joins
+from client_app.training import LocalTraining, evaluate, train
+from strategies.codec import Status
+from strategies.streams import stream
+
+Arrays = list[NDArray[Any]]
+
+
+class FederatedClient(NumPyClient):
+    """An owner of data: decides, trains and measures, and keeps its data to itself.
+
+    Parameters
+    ----------
+    client_id : int
+        Stable id, from 0.
+    data : ClientData
+        Its own training and test part.
+    model : torch.nn.Module
+        Workspace for the received model; may be shared between clients of a process.
+    how : LocalTraining
+        Hyperparameters of local training.
+    seed : int
+        The run's seed; the order of batches follows from (seed, "batches", round, client id).
+    device : torch.device
+        Where to compute; the data stays there between rounds.
+    """
+
+    def __init__(
+        self,
+        client_id: int,
+        data: ClientData,
+        model: nn.Module,
+        how: LocalTraining,
+        *,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.client_id = client_id
+        self._x_train = torch.from_numpy(data.x_train).to(device)
+        self._y_train = torch.from_numpy(data.y_train).to(device)
+        self._x_test = torch.from_numpy(data.x_test).to(device)
+        self._y_test = torch.from_numpy(data.y_test).to(device)
+        self._model = model
+        self._how = how
+        self._seed = seed
+
+    def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the client's id, and nothing else about it."""
+        return {"client-id": self.client_id}
+
+    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
+        """Measure the received model, decide whether to join, and train.
+
+        ``config``: server-round (from 1), priority, global-loss, global-accuracy, and where the
+        strategy has a gate epsilon and criterion. A client that does not join returns no
+        arrays, 0 examples and the status SILENT: what it measured stays here.
+        """
+        self._load(parameters)
+        received = evaluate(self._model, self._x_train, self._y_train)
+        gated = "epsilon" in config and not config.get("priority", True)
+        if gated and not joins(
+            config["criterion"],
+            config["epsilon"],
+            global_loss=config["global-loss"],
+            global_accuracy=config["global-accuracy"],
+            loss=received.loss,
+            accuracy=received.accuracy,
+        ):
+            return [], 0, {"status": int(Status.SILENT)}
+        rng = stream(
+            self._seed, "batches", round_number=config["server-round"], client=self.client_id
+        )
+        train(self._model, self._x_train, self._y_train, self._how, rng)
+        return (
+            [tensor.detach().cpu().numpy().copy() for tensor in self._model.state_dict().values()],
+            received.num_examples,
+            {"loss": received.loss, "accuracy": received.accuracy},
+        )
+
+    def evaluate(
+        self, parameters: Arrays, config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Measure the received model on the training part, the test part, or both.
+
+        ``config``: measure-train, measure-test. The metrics carry all that was measured; the
+        loss and count in front are of the test part where it was measured.
+        """
+        self._load(parameters)
+        metrics: dict[str, Any] = {"num-examples": len(self._y_train)}
+        loss, count = 0.0, 0
+        if config.get("measure-train", True):
+            measure = evaluate(self._model, self._x_train, self._y_train)
+            metrics |= {"loss": measure.loss, "accuracy": measure.accuracy}
+            loss, count = measure.loss, measure.num_examples
+        if config.get("measure-test", True):
+            measure = evaluate(self._model, self._x_test, self._y_test)
+            metrics |= {
+                "test-num-examples": measure.num_examples,
+                "test-loss": measure.loss,
+                "test-accuracy": measure.accuracy,
+            }
+            loss, count = measure.loss, measure.num_examples
+        return loss, count, metrics
+
+    def _load(self, parameters: Sequence[NDArray[Any]]) -> None:
+        state = self._model.state_dict()
+        with torch.no_grad():
+            for tensor, array in zip(state.values(), parameters, strict=True):
+                tensor.copy_(torch.from_numpy(np.asarray(array)))

@@ -1,0 +1,101 @@
+"""How one data set is divided among clients."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset
+from flwr_datasets.partitioner import ShardPartitioner
+from numpy.typing import NDArray
+
+from client_app.data.base import Labels
+from conf.errors import SettingsError
+from strategies.streams import derived_seed, stream
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The rows of one client in the training and in the test set."""
+
+    train: Rows
+    test: Rows
+
+
+def single_class_shards(
+    train_labels: Labels,
+    test_labels: Labels,
+    *,
+    num_clients: int,
+    shards_per_client: int,
+    shard_size: int,
+    seed: int,
+) -> list[Shares]:
+    """Give every client ``shards_per_client`` random shards of one class each.
+
+    The shards are dealt by ``flwr_datasets.partitioner.ShardPartitioner``. It cuts the data
+    sorted by label into blocks; rows beyond a multiple of ``shard_size`` in a class are left
+    out first, so that no block straddles two classes. The test set's rows of a class are cut
+    into as many parts as the class has shards, and go where the shards went: each client's
+    test part has its training part's classes, in the same proportions.
+
+    Returns
+    -------
+    list of Shares
+        By client id; no row is given twice.
+
+    Raises
+    ------
+    SettingsError
+        If there are fewer shards than the clients need, or a test part would be empty.
+    """
+    rng = stream(seed, "shards")
+    train_rows = _rows_by_class(train_labels, rng)
+    test_rows = _rows_by_class(test_labels, rng)
+    kept = {c: rows[: len(rows) // shard_size * shard_size] for c, rows in train_rows.items()}
+    available = sum(len(rows) for rows in kept.values()) // shard_size
+    needed = num_clients * shards_per_client
+    if needed > available:
+        raise SettingsError(
+            f"data.num_clients * data.shards_per_client must be at most {available}, the number "
+            f"of single-class shards of data.shard_size {shard_size} in the data, got "
+            f"{num_clients} * {shards_per_client} = {needed}"
+        )
+    test_parts = {
+        c: np.array_split(test_rows.get(c, np.empty(0, dtype=np.int64)), len(rows) // shard_size)
+        for c, rows in kept.items()
+        if len(rows)
+    }
+    order = np.concatenate([kept[c] for c in sorted(kept)])
+    shard_of_row = np.concatenate([np.arange(len(kept[c])) // shard_size for c in sorted(kept)])
+    partitioner = ShardPartitioner(
+        num_partitions=num_clients,
+        partition_by="label",
+        num_shards_per_partition=shards_per_client,
+        shard_size=shard_size,
+        shuffle=False,
+        seed=derived_seed(seed, "shard-partitioner"),
+    )
+    partitioner.dataset = Dataset.from_dict(
+        {"label": train_labels[order], "row": order, "shard": shard_of_row}
+    )
+    return [
+        _shares(partitioner.load_partition(client).to_dict(), test_parts, client)
+        for client in range(num_clients)
+    ]
+
+
+def _rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
+    shuffled = rng.permutation(len(labels))
+    return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
+
+
+def _shares(part: dict[str, list[int]], test_parts: dict[int, list[Rows]], client: int) -> Shares:
+    shards = sorted(set(zip(part["label"], part["shard"], strict=True)))
+    test = np.concatenate([test_parts[c][shard] for c, shard in shards])
+    if len(test) == 0:
+        raise SettingsError(
+            "data.shard_size must leave every client test data of its classes; the test part of "
+            f"client {client}, classes {sorted({c for c, _ in shards})}, is empty"
+        )
+    return Shares(np.array(part["row"], dtype=np.int64), test)

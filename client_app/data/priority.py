@@ -1,0 +1,47 @@
+"""Which clients have priority, as the settings ask."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from strategies.streams import stream
+
+
+def random_priority(num_clients: int, num_priority: int, seed: int) -> tuple[int, ...]:
+    """Return ``num_priority`` clients, uniformly at random."""
+    order = stream(seed, "priority").permutation(num_clients)
+    return tuple(sorted(int(k) for k in order[:num_priority]))
+
+
+def heterogeneous_priority(
+    classes: Sequence[frozenset[int]], num_priority: int, seed: int
+) -> tuple[int, ...]:
+    """Return clients whose classes overlap as little as possible.
+
+    Clients are taken in random order; the next one is always one that adds the most classes
+    not covered yet, so the classes are disjoint wherever that is possible greedily.
+
+    Parameters
+    ----------
+    classes : sequence of frozenset of int
+        The classes of every client's data, by client id.
+    num_priority : int
+        How many to choose.
+    seed : int
+        The run's seed.
+    """
+    order = [int(k) for k in stream(seed, "priority").permutation(len(classes))]
+    chosen: list[int] = []
+    covered: frozenset[int] = frozenset()
+    for _ in range(num_priority):
+        best = max(
+            (k for k in order if k not in chosen),
+            key=lambda k: len(classes[k] - covered) - len(classes[k] & covered),
+        )
+        chosen.append(best)
+        covered |= classes[best]
+    return tuple(sorted(chosen))
+
+
+def listed_priority(clients: Sequence[Any]) -> tuple[int, ...]:
+    """Return the clients of a list in the settings, ascending."""
+    return tuple(sorted(int(k) for k in clients))

@@ -1,0 +1,136 @@
+"""SYNTH(alpha, beta): logistic-regression data, different at every client, with noise.
+
+Priority client k (Li et al. 2020, the set-up that FedALIGN follows), N(m, s2) with variance s2:
+u_k ~ N(0, alpha); entries of W_k (10 x 60) and b_k (10) ~ N(u_k, 1); B_k ~ N(0, beta); entries
+of v_k ~ N(B_k, 1); x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax softmax(W_k x + b_k).
+
+Non-priority client j = 1..M holds samples of the pooled priority data with two noises. The
+papers name them and their factors but do not define them; two reconstructions are offered:
+
+``additive``
+    level s_j = (j / M)^(1 / skew); label y + rint(label_noise * s_j * N(0, 1)) mod 10; and
+    irrelevant_fraction * s_j * D extra rows, x ~ N(0, I), label uniform.
+``flip``
+    s_j = ((j - 1) / (M - 1))^(1 / skew); label replaced by a uniform one with probability
+    label_noise / 10 * s_j; a share irrelevant_fraction * s_j of the rows replaced by
+    irrelevant ones.
+
+Training rows come from the priority clients' training parts and test rows from their test
+parts, each with the same noise, so no client trains on another's test data.
+
+The number of samples is that of Li et al., 50 + lognormal(4, 2) a client (``sizes:
+lognormal``), or the same for all (``sizes: equal``, ``samples_per_client``).
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+from client_app.data.base import ClientData, Inputs, Labels
+from client_app.data.priority import listed_priority, random_priority
+from conf.schema import SynthSettings
+from strategies.streams import stream
+
+DIMENSION = 60
+NUM_CLASSES = 10
+
+
+class Synth:
+    """The clients of one SYNTH set-up; see the module's text for the formulas.
+
+    ``heterogeneous`` priority means the first ids: every SYNTH client differs from every other.
+    """
+
+    input_shape = (DIMENSION,)
+    num_classes = NUM_CLASSES
+
+    def __init__(self, settings: SynthSettings, seed: int) -> None:
+        self._settings = settings
+        self._seed = seed
+        self.num_clients = settings.num_clients
+        if settings.priority == "random":
+            self.priority = random_priority(settings.num_clients, settings.num_priority, seed)
+        elif settings.priority == "heterogeneous":
+            self.priority = tuple(range(settings.num_priority))
+        else:
+            self.priority = listed_priority(settings.priority)
+        self._others = [k for k in range(self.num_clients) if k not in set(self.priority)]
+
+    def client(self, client: int) -> ClientData:
+        """Return the data of one client."""
+        if client in self._priority_data:
+            return self._priority_data[client]
+        return self._noisy_client(client)
+
+    def noise_level(self, client: int) -> float:
+        """Return s_j of a non-priority client, in [0, 1]."""
+        j, m = self._others.index(client) + 1, len(self._others)
+        base = j / m if self._settings.noise == "additive" else (j - 1) / max(m - 1, 1)
+        return float(base ** (1.0 / self._settings.noise_skew))
+
+    def _sizes(self, client: int) -> tuple[int, int]:
+        """Return how many training and test rows a client draws."""
+        if self._settings.sizes == "equal":
+            total = self._settings.samples_per_client
+        else:
+            rng = stream(self._seed, "synth-size", client=client)
+            total = 50 + int(rng.lognormal(4.0, 2.0))
+        test = min(max(1, round(self._settings.test_fraction * total)), total - 1)
+        return total - test, test
+
+    @cached_property
+    def _priority_data(self) -> dict[int, ClientData]:
+        return {k: self._priority_client(k) for k in self.priority}
+
+    def _priority_client(self, client: int) -> ClientData:
+        rng = stream(self._seed, "synth", client=client)
+        u = rng.normal(0.0, np.sqrt(self._settings.alpha))
+        w = rng.normal(u, 1.0, (NUM_CLASSES, DIMENSION))
+        b = rng.normal(u, 1.0, NUM_CLASSES)
+        center = rng.normal(0.0, np.sqrt(self._settings.beta))
+        v = rng.normal(center, 1.0, DIMENSION)
+        scale = np.arange(1, DIMENSION + 1) ** -0.6  # standard deviation of variance j^-1.2
+        train, test = self._sizes(client)
+        x = v + scale * rng.standard_normal((train + test, DIMENSION))
+        y = np.argmax(x @ w.T + b, axis=1)
+        inputs, labels = x.astype(np.float32), y.astype(np.int64)
+        return ClientData(inputs[:train], labels[:train], inputs[train:], labels[train:])
+
+    @cached_property
+    def _pool(self) -> ClientData:
+        parts = list(self._priority_data.values())
+        return ClientData(
+            np.concatenate([p.x_train for p in parts]),
+            np.concatenate([p.y_train for p in parts]),
+            np.concatenate([p.x_test for p in parts]),
+            np.concatenate([p.y_test for p in parts]),
+        )
+
+    def _noisy_client(self, client: int) -> ClientData:
+        rng = stream(self._seed, "synth", client=client)
+        level = self.noise_level(client)
+        train, test = self._sizes(client)
+        return ClientData(
+            *self._noisy_sample(rng, self._pool.x_train, self._pool.y_train, train, level),
+            *self._noisy_sample(rng, self._pool.x_test, self._pool.y_test, test, level),
+        )
+
+    def _noisy_sample(
+        self, rng: np.random.Generator, x: Inputs, y: Labels, size: int, level: float
+    ) -> tuple[Inputs, Labels]:
+        """Return ``size`` rows of the pool with the noise of ``level`` (plus extra rows)."""
+        settings = self._settings
+        rows = rng.choice(len(y), size, replace=size > len(y))
+        x, y = x[rows], y[rows]
+        irrelevant = round(settings.irrelevant_fraction * level * size)
+        noise_x = rng.standard_normal((irrelevant, DIMENSION)).astype(np.float32)
+        noise_y = rng.integers(NUM_CLASSES, size=irrelevant)
+        if settings.noise == "additive":
+            shift = np.rint(settings.label_noise * level * rng.standard_normal(size))
+            y = (y + shift.astype(np.int64)) % NUM_CLASSES
+            return np.concatenate([x, noise_x]), np.concatenate([y, noise_y])
+        flipped = rng.random(size) < settings.label_noise / NUM_CLASSES * level
+        y = np.where(flipped, rng.integers(NUM_CLASSES, size=size), y)
+        replaced = rng.permutation(size)[:irrelevant]
+        x[replaced], y[replaced] = noise_x, noise_y
+        return x, y

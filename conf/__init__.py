@@ -1,0 +1,11 @@
+"""All settings of FedQuorum: the schemas, the YAML groups, and how they are composed.
+
+The only source of settings. ``compose`` turns an experiment's name and a string of Hydra
+overrides into a checked ``Settings``; server, clients and command line all use it.
+"""
+
+from conf.compose import Composed, compose
+from conf.errors import SettingsError
+from conf.schema import Settings
+
+__all__ = ["Composed", "Settings", "SettingsError", "compose"]

@@ -1,0 +1,165 @@
+"""From an experiment's name and Hydra overrides to checked settings."""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf.errors import SettingsError
+from conf.schema import Settings, check, register
+
+register()
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Checked settings, and the words they were composed from."""
+
+    settings: Settings
+    experiment: str
+    overrides: tuple[str, ...]
+
+    @property
+    def run_config(self) -> dict[str, str]:
+        """The Flower run-config that composes to the same settings elsewhere."""
+        return {"experiment": self.experiment, "overrides": shlex.join(self.overrides)}
+
+    def to_yaml(self) -> str:
+        """Return all settings, resolved, as YAML."""
+        return OmegaConf.to_yaml(OmegaConf.structured(self.settings))
+
+
+@lru_cache(maxsize=8)
+def compose(experiment: str = "", overrides: str = "") -> Composed:
+    """Return the checked settings of an experiment.
+
+    Parameters
+    ----------
+    experiment : str
+        A file below ``conf/experiment``, without ending; empty for the default.
+    overrides : str
+        Hydra overrides, read like a command line: ``"strategy.epsilon=0.1 seed=3"``.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown key or option, a wrong type, or a value outside its range.
+    """
+    words = split_overrides(overrides)
+    preset = [f"experiment={experiment}"] if experiment else []
+    return compose_words((*preset, *words))
+
+
+def split_overrides(overrides: str) -> tuple[str, ...]:
+    """Split a string of overrides as a shell would."""
+    try:
+        return tuple(shlex.split(overrides))
+    except ValueError as error:
+        raise SettingsError(
+            f"overrides must be Hydra overrides separated by spaces, got {overrides!r} ({error})"
+        ) from None
+
+
+def compose_words(words: Sequence[str]) -> Composed:
+    """Return the checked settings of a list of overrides; see ``compose``."""
+    config = _compose_config(words)
+    experiment = str(config.hydra.runtime.choices.experiment)
+    settings = _to_settings(config)
+    check(settings)
+    kept = tuple(word for word in words if not word.startswith(("experiment=", "hydra.", "hydra/")))
+    return Composed(settings, experiment, kept)
+
+
+def _compose_config(words: Sequence[str]) -> DictConfig:
+    # The command line has a Hydra of its own in progress; composing must not disturb it.
+    saved = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_module("conf", version_base="1.3", job_name="fedquorum"):
+            return hydra.compose("config", overrides=list(words), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SettingsError(_explain(error, words)) from None
+    finally:
+        Singleton.set_state(saved)
+
+
+def _to_settings(config: DictConfig) -> Settings:
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    try:
+        settings: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Settings), own))
+    except OmegaConfBaseException as error:
+        raise SettingsError(_explain(error, ())) from None
+    assert isinstance(settings, Settings)
+    return settings
+
+
+_KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+_EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (
+        r"Could not find '(\w+)/([^']+)'",
+        lambda m: f"{m[1]} must be one of {', '.join(options(m[1]))}, got {m[2]!r}",
+    ),
+    (
+        r"Value (.+) of type '\w+' could not be converted to (\w+)\s+full_key: (\S+)",
+        lambda m: f"{m[3]} must be {_KINDS.get(m[2], m[2])}, got {m[1]}",
+    ),
+    (
+        r"field '[^']+' is not Optional\s+full_key: (\S+)",
+        lambda m: f"{m[1]} must have a value, got null",
+    ),
+    (
+        r"Ambiguous value for argument '([^=]+)=([^']*)'",
+        lambda m: f"{m[1]} must be one value ([..] for a list, -m for a sweep), got {m[2]}",
+    ),
+)
+_UNKNOWN = re.compile(
+    r"Key '[^']+' (?:is not in struct|not in '\w+')\s+full_key: (\S+)"
+    r"|Could not override '([^']+)'.*No match in the defaults list",
+    re.DOTALL,
+)
+
+
+def _explain(error: Exception, words: Sequence[str]) -> str:
+    """Say in one line what Hydra says in several: the setting, what is allowed, the value."""
+    text = f"{error.__cause__}\n{error}" if error.__cause__ else str(error)
+    if match := _UNKNOWN.search(text):
+        return _unknown_key(match[1] or match[2], words)
+    for pattern, explanation in _EXPLANATIONS:
+        if match := re.search(pattern, text):
+            return explanation(match)
+    return " ".join(text.split())
+
+
+def _unknown_key(key: str, words: Sequence[str]) -> str:
+    others = [word for word in words if not _sets(word, key)]
+    parent, _, name = key.rpartition(".")
+    known: list[str] = []
+    if len(others) < len(words):
+        node = OmegaConf.select(_compose_config(others), parent) if parent else Settings
+        if isinstance(node, DictConfig):
+            known = [str(key) for key in node]
+        elif node is Settings:
+            known = [item.name for item in fields(Settings)]
+    place = f"{parent} has" if parent else "there are"
+    return f"{key} is not a setting; {place} {', '.join(known) or 'none'}, got {name!r}"
+
+
+def _sets(word: str, key: str) -> bool:
+    target = word.lstrip("+~").partition("=")[0]
+    return key == target or key.startswith(f"{target}.")
+
+
+def options(group: str) -> list[str]:
+    """Return the options of a settings group, such as the names of all experiments."""
+    folder = Path(__file__).parent / group
+    return sorted(f.relative_to(folder).with_suffix("").as_posix() for f in folder.rglob("*.yaml"))

@@ -1,0 +1,242 @@
+"""The schema of every settings group: types, defaults and allowed ranges.
+
+A YAML file in a group inherits from its schema (``defaults: [schema_..., _self_]``), so a key
+that is not here is refused, and ``check`` compares every value with its range.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from conf.errors import SettingsError
+from strategies.adapter import EVALUATED_CLIENTS
+from strategies.parameters import (
+    COUNT,
+    CRITERION,
+    EPSILON,
+    EPSILON_SCHEDULE,
+    FRACTION,
+    NON_NEGATIVE,
+    NON_NEGATIVE_COUNT,
+    POSITIVE,
+    ClientIds,
+    Number,
+    OneOf,
+    ParameterError,
+    Range,
+)
+
+
+def setting(default: Any, allowed: Range) -> Any:
+    """Return a dataclass field with a default and the range that ``check`` enforces."""
+    return field(default=default, metadata={"allowed": allowed})
+
+
+# --- strategy ------------------------------------------------------------------------------
+
+
+@dataclass
+class StrategySettings:
+    """What every strategy has."""
+
+    name: str = MISSING
+    server_lr: float = setting(1.0, POSITIVE)
+
+
+@dataclass
+class FedAlignSettings(StrategySettings):
+    """See ``strategies.FedALIGN``."""
+
+    name: str = "fedalign"
+    epsilon: float = setting(0.2, EPSILON)
+    epsilon_schedule: str = setting("constant", EPSILON_SCHEDULE)
+    epsilon_step_fraction: float = setting(0.5, FRACTION)
+    warmup_fraction: float = setting(0.1, FRACTION)
+    criterion: str = setting("loss", CRITERION)
+
+
+@dataclass
+class FedAvgSettings(StrategySettings):
+    """See ``strategies.FedAvg``."""
+
+    name: str = "fedavg"
+    priority_only: bool = False
+
+
+# --- data ----------------------------------------------------------------------------------
+
+
+@dataclass
+class DataSettings:
+    """What every data set has.
+
+    ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, or a list.
+    """
+
+    name: str = MISSING
+    num_clients: int = setting(20, COUNT)
+    num_priority: int = setting(10, COUNT)
+    priority: Any = "heterogeneous"
+
+
+@dataclass
+class SynthSettings(DataSettings):
+    """See ``client_app.data.synth``."""
+
+    name: str = "synth"
+    alpha: float = setting(1.0, NON_NEGATIVE)
+    beta: float = setting(1.0, NON_NEGATIVE)
+    noise: str = setting("additive", OneOf(("additive", "flip")))
+    noise_skew: float = setting(0.5, POSITIVE)
+    label_noise: float = setting(2.5, NON_NEGATIVE)
+    irrelevant_fraction: float = setting(1.0, FRACTION)
+    sizes: str = setting("lognormal", OneOf(("lognormal", "equal")))
+    samples_per_client: int = setting(500, Number(low=2, integer=True))
+    test_fraction: float = setting(0.2, Number(low=0.01, high=0.9))
+
+
+@dataclass
+class FashionMnistSettings(DataSettings):
+    """See ``client_app.data.fashion_mnist``; ``root`` is torchvision's."""
+
+    name: str = "fmnist"
+    num_clients: int = setting(60, COUNT)
+    num_priority: int = setting(2, COUNT)
+    root: str = "data"
+    download: bool = True
+    shards_per_client: int = setting(2, COUNT)
+    shard_size: int = setting(500, COUNT)
+
+
+# --- model, client, evaluation, engine -------------------------------------------------------
+
+
+@dataclass
+class ModelSettings:
+    """A model by name; its input and output follow from the data."""
+
+    name: str = MISSING
+
+
+@dataclass
+class LogisticRegressionSettings(ModelSettings):
+    """See ``client_app.models``."""
+
+    name: str = "logistic_regression"
+
+
+@dataclass
+class ClientSettings:
+    """Local training: SGD on the mean cross entropy of a batch.
+
+    ``device`` auto takes CUDA where there is one.
+    """
+
+    lr: float = setting(0.1, POSITIVE)
+    batch_size: int = setting(32, COUNT)
+    local_epochs: int = setting(5, COUNT)
+    momentum: float = setting(0.0, Number(low=0, high=1))
+    weight_decay: float = setting(0.0, NON_NEGATIVE)
+    device: str = setting("auto", OneOf(("auto", "cpu", "cuda")))
+
+
+@dataclass
+class EvaluationSettings:
+    """When and whose test parts are measured, after the round.
+
+    ``every`` n rounds and after the last; ``clients`` all or priority.
+    """
+
+    every: int = setting(1, COUNT)
+    clients: str = setting("all", EVALUATED_CLIENTS)
+
+
+@dataclass
+class EngineSettings:
+    """Where the clients run. ``num_supernodes`` null leaves the number to Flower.
+
+    Timeouts in seconds: for the replies of a round, and for all clients to be there.
+    """
+
+    name: str = setting(MISSING, OneOf(("in-process", "flower")))
+    num_supernodes: int | None = setting(None, COUNT)
+    round_timeout: float = setting(3600.0, POSITIVE)
+    startup_timeout: float = setting(300.0, POSITIVE)
+
+
+# --- the whole -------------------------------------------------------------------------------
+
+
+@dataclass
+class Settings:
+    """Everything that one run needs to know; ``rounds`` is T."""
+
+    strategy: StrategySettings = MISSING
+    data: DataSettings = MISSING
+    model: ModelSettings = MISSING
+    client: ClientSettings = field(default_factory=ClientSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    engine: EngineSettings = MISSING
+    rounds: int = setting(100, COUNT)
+    seed: int = setting(1, NON_NEGATIVE_COUNT)
+
+
+def check(settings: Settings) -> None:
+    """Compare every value with its range, then the values with each other.
+
+    Raises
+    ------
+    SettingsError
+        For the first value that is not allowed.
+    """
+    try:
+        for key, value, allowed in _ranged(settings, ""):
+            allowed.check(key, value)
+        _check_priority(settings.data)
+    except ParameterError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
+    for item in fields(node):
+        key, value = f"{prefix}{item.name}", getattr(node, item.name)
+        if is_dataclass(value):
+            yield from _ranged(value, f"{key}.")
+        elif "allowed" in item.metadata and value is not None:
+            yield key, value, item.metadata["allowed"]
+
+
+def _check_priority(data: DataSettings) -> None:
+    words = OneOf(("heterogeneous", "random"))
+    if isinstance(data.priority, str):
+        if not words.contains(data.priority):
+            raise ParameterError(
+                f"data.priority must be {words.describe()}, or a list of client ids, "
+                f"got {data.priority!r}"
+            )
+        if data.num_priority > data.num_clients:
+            raise ParameterError(
+                f"data.num_priority must be at most data.num_clients ({data.num_clients}), "
+                f"got {data.num_priority}"
+            )
+    else:
+        ClientIds(data.num_clients).check("data.priority", data.priority)
+
+
+def register() -> None:
+    """Put the schemas into Hydra's store, under the names that the YAML files inherit from."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Settings)
+    for group, name, node in (
+        ("strategy", "schema_fedalign", FedAlignSettings),
+        ("strategy", "schema_fedavg", FedAvgSettings),
+        ("data", "schema_synth", SynthSettings),
+        ("data", "schema_fmnist", FashionMnistSettings),
+        ("model", "schema_logistic_regression", LogisticRegressionSettings),
+        ("client", "schema_client", ClientSettings),
+        ("engine", "schema_engine", EngineSettings),
+    ):
+        store.store(group=group, name=name, node=node)

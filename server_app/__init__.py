@@ -1,0 +1,1 @@
+"""The server's side: the run loop, what a run leaves behind, and the command line."""

@@ -1,0 +1,52 @@
+"""From settings to the parts of a run."""
+
+from typing import Any
+
+from flwr.app import ArrayRecord
+
+from client_app.data import FederatedData
+from client_app.models import build_model
+from conf.schema import FedAlignSettings, FedAvgSettings, Settings
+from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, Population
+from strategies.codec import encode_arrays
+
+
+def build_population(data: FederatedData) -> Population:
+    """Return all clients, with the priority that the settings give them."""
+    return Population(tuple(range(data.num_clients)), frozenset(data.priority))
+
+
+def build_strategy(settings: Settings, population: Population) -> ComposedStrategy[Any]:
+    """Return the strategy of the settings."""
+    communication = Communication(
+        round_timeout=settings.engine.round_timeout,
+        startup_timeout=settings.engine.startup_timeout,
+        evaluated_clients=settings.evaluation.clients,
+    )
+    strategy = settings.strategy
+    if isinstance(strategy, FedAlignSettings):
+        return FedALIGN(
+            population,
+            num_rounds=settings.rounds,
+            epsilon=strategy.epsilon,
+            epsilon_schedule=strategy.epsilon_schedule,
+            epsilon_step_fraction=strategy.epsilon_step_fraction,
+            warmup_fraction=strategy.warmup_fraction,
+            criterion=strategy.criterion,
+            server_lr=strategy.server_lr,
+            communication=communication,
+        )
+    if isinstance(strategy, FedAvgSettings):
+        return FedAvg(
+            population,
+            priority_only=strategy.priority_only,
+            server_lr=strategy.server_lr,
+            communication=communication,
+        )
+    raise TypeError(f"no strategy for {type(strategy).__name__}")
+
+
+def initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
+    """Return the model that round 1 broadcasts, by the names of its state_dict."""
+    model = build_model(settings.model, data.input_shape, data.num_classes, settings.seed)
+    return encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})

@@ -1,0 +1,115 @@
+"""What a person sees: a live line on a terminal, plain lines elsewhere, a table at the end."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from server_app.records import RoundRecord
+
+PLAIN_SECONDS = 10.0
+
+
+class Display:
+    """Shows the rounds as they end.
+
+    Parameters
+    ----------
+    console : Console
+        Where to; a live line where it is a terminal, otherwise a plain line every ten seconds.
+    rounds : int
+        Rounds of the run.
+    title : str
+        What runs.
+    """
+
+    def __init__(self, console: Console, rounds: int, title: str) -> None:
+        self._console = console
+        self._rounds = rounds
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(title, total=rounds, state="")
+        self._title = title
+        self._last_line = -PLAIN_SECONDS
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, record: RoundRecord) -> None:
+        """Show one round."""
+        state = describe(record)
+        self._progress.update(self._task, completed=record.round, state=state)
+        now = time.monotonic()
+        due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
+        if not self._console.is_terminal and due:
+            self._last_line = now
+            line = f"{self._title}  round {record.round}/{self._rounds}  {state}"
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def describe(record: RoundRecord) -> str:
+    """Return one round in a few words."""
+    words = [f"loss {record.global_loss:.4f}"]
+    if record.test and (priority := record.test["priority"]):
+        words.append(f"test {priority['accuracy']:.1%}")
+    words.append(f"admitted {record.admitted} of {record.asked} asked")
+    return "  ".join(words)
+
+
+def final_table(records: list[RoundRecord], title: str) -> Table:
+    """Return the end of a run as a table."""
+    table = Table(title=title, show_header=True, title_justify="left")
+    table.add_column("")
+    table.add_column("priority clients", justify="right")
+    table.add_column("all clients", justify="right")
+    last = records[-1]
+    tests = [record.test for record in records if record.test]
+    if tests:
+        for name, key in (
+            ("test accuracy (by data)", "accuracy"),
+            ("  average over clients", "average"),
+            ("  worst client", "worst"),
+            ("  best client", "best"),
+        ):
+            cells = []
+            for group in ("priority", "all"):
+                values = tests[-1][group]
+                cells.append("-" if values is None else f"{values[key]:.1%}")
+            table.add_row(name, *cells)
+    thetas = [record.theta for record in records if record.theta is not None]
+    table.add_section()
+    table.add_row("training loss F(w), last broadcast", f"{last.global_loss:.4f}", "")
+    table.add_row("updates admitted per round", "", f"{_mean([r.admitted for r in records]):.1f}")
+    if thetas:
+        table.add_row("theta_T", "", f"{_mean(thetas):.3f}")
+    empty = sum(record.admitted == 0 for record in records)
+    if empty:
+        table.add_row("empty rounds", "", str(empty))
+    table.add_row("rounds", "", str(len(records)))
+    table.add_row("seconds per round", "", f"{_mean([r.seconds for r in records]):.3f}")
+    megabytes = sum(r.bytes_down + r.bytes_up for r in records) / 1e6
+    table.add_row("megabytes, both ways", "", f"{megabytes:.1f}")
+    return table
+
+
+def _mean(values: list[float] | list[int]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,50 @@
+"""How a metric is spread over clients. The project's only definitions of these numbers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the spread of one metric over n clients, all in the metric's unit except gini, jain.
+
+    average, worst (minimum), best (maximum); worst10 and best10: unweighted mean of the
+    max(1, floor(n / 10)) lowest and highest; std: population standard deviation;
+    gini = sum_i (2i - n - 1) x_(i) / (n sum x), i from 1, ascending, 0 if all x are 0;
+    jain = (sum x)^2 / (n sum x^2), 1 if all x are 0.
+
+    Parameters
+    ----------
+    values : sequence of float
+        One value >= 0 per client, at least one, where higher is better.
+
+    Raises
+    ------
+    ValueError
+        If there is no value.
+    """
+    if len(values) == 0:
+        raise ValueError("the spread of no values is not defined")
+    x = np.sort(np.asarray(values, dtype=np.float64))
+    n, total, squares = len(x), float(x.sum()), float((x * x).sum())
+    tenth = max(1, n // 10)
+    ranks = 2 * np.arange(1, n + 1) - n - 1
+    return {
+        "average": float(x.mean()),
+        "worst": float(x[0]),
+        "best": float(x[-1]),
+        "worst10": float(x[:tenth].mean()),
+        "best10": float(x[-tenth:].mean()),
+        "gini": float(ranks @ x) / (n * total) if total > 0 else 0.0,
+        "std": float(x.std()),
+        "jain": total * total / (n * squares) if squares > 0 else 1.0,
+    }
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Return sum w x / sum w, NaN where the weights sum to 0."""
+    total = math.fsum(weights)
+    if total == 0:
+        return math.nan
+    return math.fsum(w * x for w, x in zip(weights, values, strict=True)) / total

@@ -1,0 +1,93 @@
+"""The run loop: the rounds of one run, from the first broadcast to the last record."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from rich.console import Console
+
+from client_app.data import load_data
+from conf import Composed
+from server_app.build import build_population, build_strategy, initial_arrays
+from server_app.display import Display, final_table
+from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
+from strategies import ComposedStrategy
+from strategies.codec import decode_arrays
+
+
+def run(grid: Grid, composed: Composed, output_dir: str, *, engine: str) -> Path:
+    """Run all rounds and return the directory with the records.
+
+    Everything that can be wrong with the settings or the data shows before the directory is
+    made. However the run ends, the records hold its complete rounds and the last model.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where the clients are.
+    composed : Composed
+        The run's settings.
+    output_dir : str
+        The run's directory; empty for ``outputs/<experiment>/<time>`` below the working
+        directory.
+    engine : str
+        ``in-process`` or ``flower``, for the records.
+    """
+    settings = composed.settings
+    data = load_data(settings.data, settings.seed)
+    strategy = build_strategy(settings, build_population(data))
+    arrays = initial_arrays(settings, data)
+    directory = (
+        Path(output_dir) if output_dir else new_run_directory(Path("outputs"), composed.experiment)
+    )
+    console = Console()
+    title = f"{settings.strategy.name} on {settings.data.name}"
+    rounds: list[RoundRecord] = []
+    with RunRecords(directory, composed, engine=engine) as records:
+        console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
+        try:
+            with Display(console, settings.rounds, title) as display:
+                for server_round in range(1, settings.rounds + 1):
+                    arrays, record = _round(grid, strategy, arrays, server_round, composed)
+                    records.add_round(record, strategy.train_report.decisions, strategy.evaluations)
+                    rounds.append(record)
+                    display.show(record)
+        finally:
+            records.save_model(decode_arrays(arrays))
+    console.print(final_table(rounds, title))
+    console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
+    return records.directory
+
+
+def _round(
+    grid: Grid,
+    strategy: ComposedStrategy[Any],
+    arrays: ArrayRecord,
+    server_round: int,
+    composed: Composed,
+) -> tuple[ArrayRecord, RoundRecord]:
+    """Train, combine and evaluate once; return the new model and the record of the round."""
+    settings = composed.settings
+    timeout = settings.engine.round_timeout
+    started, before = time.monotonic(), strategy.traffic
+    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    combined, _ = strategy.aggregate_train(server_round, replies)
+    if combined is not None:
+        arrays = combined
+    last = server_round == settings.rounds
+    measure_test = last or server_round % settings.evaluation.every == 0
+    config = ConfigRecord({"measure-test": measure_test})
+    messages = strategy.configure_evaluate(server_round, arrays, config, grid)
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    strategy.aggregate_evaluate(server_round, replies)
+    return arrays, round_record(
+        strategy.train_report,
+        strategy.evaluations,
+        bytes_down=strategy.traffic.bytes_down - before.bytes_down,
+        bytes_up=strategy.traffic.bytes_up - before.bytes_up,
+        seconds=time.monotonic() - started,
+        all_evaluated=settings.evaluation.clients == "all",
+    )

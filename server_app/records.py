@@ -1,0 +1,385 @@
+"""What a run leaves behind, written while it goes on.
+
+``config.yaml``         all settings, resolved
+``manifest.json``       versions, commit, engine, device, seed, start, end, status
+``rounds.jsonl``        one line a round, flushed
+``clients/``            Parquet, one row per client asked and round: the audit trail
+``evaluations/``        Parquet, one row per client evaluated and round
+``model.safetensors``   the last model
+``tensorboard/``        event files
+
+An interrupted or failed run keeps all of these up to its last complete round.
+"""
+
+import json
+import math
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from torch.utils.tensorboard import SummaryWriter
+
+from conf import Composed
+from conf.errors import RunError
+from server_app.fairness import spread, weighted_mean
+from strategies.report import ClientDecision, ClientEvaluation, TrainReport
+
+CLIENTS_SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.int32(), nullable=False),
+        pa.field("client", pa.int32(), nullable=False),
+        pa.field("priority", pa.bool_(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("num_examples", pa.int64()),
+        pa.field("loss", pa.float64()),
+        pa.field("accuracy", pa.float64()),
+        pa.field("response", pa.float64()),
+        pa.field("mixing", pa.float64()),
+        pa.field("omega", pa.float64()),
+        pa.field("weight", pa.float64(), nullable=False),
+        pa.field("test_loss", pa.float64()),
+        pa.field("test_accuracy", pa.float64()),
+    ]
+)
+EVALUATIONS_SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.int32(), nullable=False),
+        pa.field("client", pa.int32(), nullable=False),
+        pa.field("priority", pa.bool_(), nullable=False),
+        pa.field("num_examples", pa.int64()),
+        pa.field("test_num_examples", pa.int64()),
+        pa.field("test_loss", pa.float64()),
+        pa.field("test_accuracy", pa.float64()),
+    ]
+)
+PACKAGES = (
+    "fedquorum",
+    "flwr",
+    "torch",
+    "numpy",
+    "hydra-core",
+    "ray",
+    "torchvision",
+    "flwr-datasets",
+)
+FLUSH_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One line of ``rounds.jsonl``; see ``docs/records.md`` for each field."""
+
+    round: int
+    epsilon: float | None
+    global_loss: float
+    global_accuracy: float
+    asked: int
+    trained: int
+    silent: int
+    unavailable: int
+    rejected: int
+    failed: int
+    admitted: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    theta: float | None
+    test: Mapping[str, Mapping[str, float] | None] | None
+
+
+def round_record(
+    report: TrainReport,
+    evaluations: Sequence[ClientEvaluation],
+    *,
+    bytes_down: int,
+    bytes_up: int,
+    seconds: float,
+    all_evaluated: bool,
+) -> RoundRecord:
+    """Return the record of a round; ``all_evaluated``: not only priority clients were."""
+    return RoundRecord(
+        round=report.server_round,
+        epsilon=report.call.epsilon,
+        global_loss=report.measure.loss,
+        global_accuracy=report.measure.accuracy,
+        asked=len(report.call.clients),
+        **{
+            status: report.count(status)
+            for status in ("trained", "silent", "unavailable", "rejected", "failed")
+        },
+        admitted=report.admitted,
+        bytes_down=bytes_down,
+        bytes_up=bytes_up,
+        seconds=seconds,
+        theta=report.theta,
+        test=_test_summary(evaluations, all_evaluated),
+    )
+
+
+def _test_summary(
+    evaluations: Sequence[ClientEvaluation], all_evaluated: bool
+) -> dict[str, Mapping[str, float] | None] | None:
+    tested = [e for e in evaluations if not math.isnan(e.test_accuracy)]
+    if not tested:
+        return None
+    return {
+        "priority": _group_summary([e for e in tested if e.priority]),
+        "all": _group_summary(tested) if all_evaluated else None,
+    }
+
+
+def _group_summary(tested: Sequence[ClientEvaluation]) -> Mapping[str, float] | None:
+    """Return loss and accuracy weighted by training data (p_k), and the accuracies' spread."""
+    if not tested:
+        return None
+    data = [e.num_examples for e in tested]
+    return {
+        "loss": weighted_mean([e.test_loss for e in tested], data),
+        "accuracy": weighted_mean([e.test_accuracy for e in tested], data),
+        **spread([e.test_accuracy for e in tested]),
+    }
+
+
+class RunRecords:
+    """Writes the records of one run; use as a context manager.
+
+    Leaving it closes all files and sets the final status: completed, interrupted
+    (KeyboardInterrupt) or failed (any other exception).
+
+    Parameters
+    ----------
+    directory : Path
+        Where to write; made if missing. Must not hold a run already.
+    composed : Composed
+        The run's settings.
+    engine : str
+        ``in-process`` or ``flower``, for the manifest.
+
+    Raises
+    ------
+    RunError
+        If the directory holds a run already or cannot be written.
+    """
+
+    def __init__(self, directory: Path, composed: Composed, *, engine: str) -> None:
+        self.directory = directory.absolute()
+        if (self.directory / "manifest.json").exists():
+            raise RunError(f"output-dir must not hold a run already, got {self.directory}")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / "config.yaml").write_text(composed.to_yaml())
+        except OSError as error:
+            raise RunError(f"output-dir must be writable, got {self.directory}: {error}") from None
+        self._manifest: dict[str, Any] = {
+            "status": "running",
+            "experiment": composed.experiment,
+            "overrides": list(composed.overrides),
+            "strategy": composed.settings.strategy.name,
+            "seed": composed.settings.seed,
+            "engine": engine,
+            "device": composed.settings.client.device,
+            "rounds": composed.settings.rounds,
+            "rounds_completed": 0,
+            "started": _now(),
+            "ended": None,
+            "error": None,
+            "commit": _commit(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": _versions(),
+        }
+        self._write_manifest()
+        self._rounds = (self.directory / "rounds.jsonl").open("w")
+        self._clients = _ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
+        self._evaluations = _ParquetParts(self.directory / "evaluations", EVALUATIONS_SCHEMA)
+        self._tensorboard = SummaryWriter(str(self.directory / "tensorboard"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for part in (self._clients, self._evaluations, self._rounds, self._tensorboard):
+            part.close()
+        if error is None:
+            status = "completed"
+        elif isinstance(error, KeyboardInterrupt):
+            status = "interrupted"
+        else:
+            status = "failed"
+            self._manifest["error"] = f"{type(error).__name__}: {error}"
+        self._manifest |= {"status": status, "ended": _now()}
+        self._write_manifest()
+
+    def add_round(
+        self,
+        record: RoundRecord,
+        decisions: Iterable[ClientDecision],
+        evaluations: Sequence[ClientEvaluation],
+    ) -> None:
+        """Write one round to all records."""
+        tested = {e.client: e for e in evaluations}
+        self._clients.add(_client_row(record.round, d, tested.get(d.client)) for d in decisions)
+        self._evaluations.add(_evaluation_row(record.round, e) for e in evaluations)
+        line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
+        self._rounds.write(json.dumps(line, allow_nan=False) + "\n")
+        self._rounds.flush()
+        for tag, value in _scalars(record):
+            self._tensorboard.add_scalar(tag, value, record.round)
+        self._manifest["rounds_completed"] = record.round
+
+    def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write the model, all at once or not at all."""
+        path = self.directory / "model.safetensors"
+        save_file(dict(arrays), path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+    def _write_manifest(self) -> None:
+        path = self.directory / "manifest.json"
+        path.with_suffix(".part").write_text(json.dumps(self._manifest, indent=2) + "\n")
+        path.with_suffix(".part").replace(path)
+
+
+class _ParquetParts:
+    """A Parquet data set in a folder, written in parts: a part is whole or not there.
+
+    A Parquet file cannot be read before its footer is written, so rows are kept for at most
+    ``FLUSH_SECONDS`` and then written as a file of their own.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._rows: list[dict[str, Any]] = []
+        self._parts = 0
+        self._flushed = time.monotonic()
+        folder.mkdir()
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        self._rows.extend(rows)
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Write the rows that are still kept; an empty data set gets one empty part."""
+        if self._rows or self._parts == 0:
+            path = self._folder / f"part-{self._parts:05d}.parquet"
+            table = pa.Table.from_pylist(self._rows, schema=self._schema)
+            pq.write_table(table, path.with_suffix(".part"))
+            path.with_suffix(".part").replace(path)
+            self._parts += 1
+            self._rows = []
+        self._flushed = time.monotonic()
+
+
+def new_run_directory(base: Path, experiment: str) -> Path:
+    """Make and return ``base/<experiment>/<time>``, with a number where the time is taken."""
+    stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    attempt = 0
+    while True:
+        name = stamp if attempt == 0 else f"{stamp}_{attempt}"
+        directory = (base / experiment / name).absolute()
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            attempt += 1
+        except OSError as error:
+            raise RunError(f"output-dir must be writable, got {directory}: {error}") from None
+        else:
+            return directory
+
+
+def _client_row(
+    round_number: int, decision: ClientDecision, tested: ClientEvaluation | None
+) -> dict[str, Any]:
+    return {
+        "round": round_number,
+        **{item.name: getattr(decision, item.name) for item in fields(decision)},
+        "test_loss": None if tested is None else _finite(tested.test_loss),
+        "test_accuracy": None if tested is None else _finite(tested.test_accuracy),
+    }
+
+
+def _evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str, Any]:
+    counts = {
+        name: None if math.isnan(value) else int(value)
+        for name, value in (
+            ("num_examples", evaluation.num_examples),
+            ("test_num_examples", evaluation.test_num_examples),
+        )
+    }
+    return {
+        "round": round_number,
+        "client": evaluation.client,
+        "priority": evaluation.priority,
+        **counts,
+        "test_loss": _finite(evaluation.test_loss),
+        "test_accuracy": _finite(evaluation.test_accuracy),
+    }
+
+
+def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
+    for name in ("global_loss", "global_accuracy", "epsilon", "admitted", "theta"):
+        value = getattr(record, name)
+        if value is not None:
+            yield f"round/{name}", value
+    for group, values in (record.test or {}).items():
+        for name, value in (values or {}).items():
+            yield f"test_{group}/{name}", value
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _json_value(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null and, for a threshold, the word that Hydra reads."""
+    if isinstance(value, Mapping):
+        return {key: _json_value(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _commit() -> str | None:
+    """Return the source's git commit, with "-dirty" if it was changed; None outside git."""
+    source = Path(__file__).parent
+    command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        found = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,105 @@
+"""``engine=flower``: the same job by ``flwr run``, with its true status.
+
+``flwr run --stream`` exits with 0 also when the run died, so the status comes from
+``flwr list``.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from conf import Composed
+from conf.errors import RunError
+
+APP = Path(__file__).resolve().parent.parent
+COMPLETED = "finished:completed"
+
+
+def submit(composed: Composed, output_dir: str) -> None:
+    """Run the job with Flower's local SuperLink and wait for it.
+
+    The SuperLink keeps the working directory and environment of whoever started it, so paths
+    travel as absolute ones.
+
+    Raises
+    ------
+    RunError
+        If the job cannot be submitted or did not complete; the message has Flower's details.
+    """
+    flwr = _flwr()
+    run_config = {
+        **composed.run_config,
+        "overrides": _with_absolute_paths(composed),
+        "output-dir": str(Path(output_dir).absolute()),
+    }
+    command = [flwr, "run", str(_app_with_components()), "--stream"]
+    command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in run_config.items())]
+    nodes = composed.settings.engine.num_supernodes
+    if nodes is not None:
+        command += ["--federation-config", f"num-supernodes={nodes}"]
+    run_id = _stream(command)
+    status, details = _status(flwr, run_id)
+    if status != COMPLETED:
+        raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
+
+
+def _flwr() -> str:
+    """Return the ``flwr`` of this environment, not another one that is first on the PATH."""
+    beside = Path(sys.executable).with_name("flwr")
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if found is None:
+        raise RunError("engine=flower needs Flower's command flwr on the PATH, which has none")
+    return found
+
+
+def _app_with_components() -> Path:
+    if not (APP / "pyproject.toml").exists():
+        raise RunError(
+            "engine=flower must run from a source checkout (pip install -e .), whose "
+            f"pyproject.toml names the app's components; {APP} has none"
+        )
+    return APP
+
+
+def _with_absolute_paths(composed: Composed) -> str:
+    root = getattr(composed.settings.data, "root", None)
+    words = str(composed.run_config["overrides"])
+    if root is None:
+        return words
+    return f"{words} 'data.root={Path(root).expanduser().absolute()}'".strip()
+
+
+def _stream(command: list[str]) -> str:
+    """Run ``flwr run``, pass its output on, and return the id of the run it started."""
+    run_id = ""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            _, found, rest = line.partition("Successfully started run ")
+            if found:
+                run_id = rest.split()[0]
+    if not run_id:
+        raise RunError(f"flwr run started no run (exit status {process.returncode})")
+    return run_id
+
+
+def _status(flwr: str, run_id: str) -> tuple[str, str]:
+    with tempfile.TemporaryFile("w+") as errors:
+        found = subprocess.run(
+            [flwr, "list", "--run-id", run_id, "--format", "json"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    try:
+        runs: list[dict[str, Any]] = json.loads(found.stdout)["runs"]
+        return str(runs[0]["status"]), str(runs[0]["status-details"])
+    except (ValueError, KeyError, IndexError):
+        return "unknown", found.stdout.strip()

@@ -1,0 +1,19 @@
+"""Drop-in Flower strategies, and the pure rules they are made of.
+
+The rules (``selection``, ``weighting``, ``server_optimizer``) are NumPy only: no Flower, no
+I/O, no clock, no global random numbers. ``adapter`` turns a selection, a weighting and a server
+optimizer into a ``flwr.serverapp.strategy.Strategy``; the named strategies are compositions.
+"""
+
+from strategies.adapter import Communication, ComposedStrategy
+from strategies.fedalign import FedALIGN
+from strategies.fedavg import FedAvg
+from strategies.types import Population
+
+__all__ = [
+    "Communication",
+    "ComposedStrategy",
+    "FedALIGN",
+    "FedAvg",
+    "Population",
+]

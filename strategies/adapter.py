@@ -1,0 +1,442 @@
+"""The one place where the rules meet Flower.
+
+A strategy is made of a selection, a weighting and a server optimizer. One round::
+
+    configure_train     selection.call  -> one train message per node
+    aggregate_train     validate replies -> selection.admit -> weighting.weigh
+                        -> server_optimizer.step
+    configure_evaluate  priority clients: training loss and accuracy; all or priority: test part
+    aggregate_evaluate  F(w_{t+1}) for the next broadcast
+
+Everything that decides is in the rules; here are only messages, the order of clients, and the
+sum over updates.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING
+from typing import Any, Generic
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from strategies.aggregation import as_float64, combined_update, like
+from strategies.codec import (
+    ClientReply,
+    EvaluateRequest,
+    NamedArrays,
+    ProtocolError,
+    Status,
+    TrainRequest,
+    count_bytes,
+    decode_arrays,
+    decode_replies,
+    encode_arrays,
+    encode_evaluate_request,
+    encode_train_request,
+)
+from strategies.directory import ClientDirectory
+from strategies.parameters import POSITIVE, OneOf
+from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
+from strategies.selection import Selection
+from strategies.server_optimizer import ServerOptimizer
+from strategies.types import (
+    Call,
+    FloatArray,
+    GlobalMeasure,
+    Population,
+    Responses,
+    StateT,
+)
+from strategies.validation import update_problem
+from strategies.weighting import Weighting
+
+EVALUATED_CLIENTS = OneOf(("all", "priority"))
+
+
+@dataclass(frozen=True)
+class Communication:
+    """How a strategy talks to the nodes.
+
+    Parameters
+    ----------
+    round_timeout : float
+        Seconds to wait for replies to messages that the strategy sends itself (the first
+        measurement). ``Strategy.start`` and the run loop use the same value for the rounds.
+    startup_timeout : float
+        Seconds to wait until every client is there, before round 1.
+    evaluated_clients : {"all", "priority"}
+        Whose test part is measured. With ``priority`` a non-priority client reports nothing
+        about itself except when it joins.
+    """
+
+    round_timeout: float = 3600.0
+    startup_timeout: float = 300.0
+    evaluated_clients: str = "all"
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("round_timeout", self.round_timeout)
+        POSITIVE.check("startup_timeout", self.startup_timeout)
+        EVALUATED_CLIENTS.check("evaluated_clients", self.evaluated_clients)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Payload bytes of all messages so far, to the nodes and from them."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The replies of one exchange by client: what each said, or why it cannot be read."""
+
+    parts: dict[int, ClientReply]
+    malformed: dict[int, str]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What the round in progress was started with."""
+
+    server_round: int
+    call: Call
+    model: NamedArrays
+    asked_at: Mapping[int, tuple[int, ...]]
+
+
+class ComposedStrategy(Strategy, Generic[StateT]):
+    """A Flower strategy made of three independent rules.
+
+    Works with the ClientApp of this project and, one client per node, with any ClientApp that
+    answers the query with its ``client-id`` and trains with Flower's standard records.
+
+    Parameters
+    ----------
+    population : Population
+        All clients and which of them have priority.
+    selection, weighting, server_optimizer
+        The rules; see ``strategies.selection``, ``strategies.weighting`` and
+        ``strategies.server_optimizer``.
+    communication : Communication, optional
+        Timeouts and what is evaluated.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        selection: Selection,
+        weighting: Weighting[StateT],
+        server_optimizer: ServerOptimizer[Any],
+        communication: Communication | None = None,
+    ) -> None:
+        self.population = population
+        self.selection = selection
+        self.weighting = weighting
+        self.server_optimizer = server_optimizer
+        self.communication = communication or Communication()
+        self._directory = ClientDirectory(population.clients)
+        self._everyone_found = False
+        self._weighting_state = weighting.init(population)
+        self._optimizer_state: Any = None
+        self._round: _Round | None = None
+        self._evaluated: tuple[int, ...] = ()
+        self._measure: GlobalMeasure | None = None
+        self._traffic = Traffic()
+        self._train_report: TrainReport | None = None
+        self._evaluations: tuple[ClientEvaluation, ...] = ()
+
+    # --- what a run loop reads after each step ---------------------------------------------
+
+    @property
+    def train_report(self) -> TrainReport:
+        """The decisions of the last round that was aggregated."""
+        if self._train_report is None:
+            raise RuntimeError("no round has been aggregated yet")
+        return self._train_report
+
+    @property
+    def evaluations(self) -> tuple[ClientEvaluation, ...]:
+        """What the clients measured in the last evaluation, ascending by client id."""
+        return self._evaluations
+
+    @property
+    def traffic(self) -> Traffic:
+        """Payload bytes since the strategy was made."""
+        return self._traffic
+
+    def summary(self) -> None:
+        """Log the parts of the strategy."""
+        log(
+            INFO,
+            "\t├──> Clients: %d, priority: %s",
+            len(self.population.clients),
+            list(self.population.priority_clients),
+        )
+        log(INFO, "\t├──> Selection: %s", self.selection)
+        log(INFO, "\t├──> Weighting: %s", self.weighting)
+        log(INFO, "\t└──> Server optimizer: %s", self.server_optimizer)
+
+    # --- training ---------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one train message for each node that hosts a client asked in this round.
+
+        Before the first round, wait for all clients and measure F(w_0).
+        """
+        if not self._everyone_found:
+            self._directory.wait_for_all(grid, self.communication.startup_timeout)
+            self._everyone_found = True
+        else:
+            self._directory.refresh(grid, self.communication.round_timeout)
+        if self._measure is None:
+            self._measure_before_first_round(arrays, grid)
+        call = self.selection.call(server_round - 1, self.population)
+        asked_at = self._directory.by_node(call.clients)
+        self._round = _Round(server_round, call, decode_arrays(arrays), asked_at)
+        return self._messages(
+            {
+                node: encode_train_request(
+                    arrays,
+                    TrainRequest(
+                        server_round,
+                        Call(clients, call.epsilon, call.criterion),
+                        tuple(k in self.population.priority for k in clients),
+                        self._global_measure,
+                    ),
+                )
+                for node, clients in asked_at.items()
+            },
+            MessageType.TRAIN,
+            config,
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decide what counts, combine it and step; the model is None if nothing counted."""
+        current = self._current_round(server_round)
+        answers = self._collect(replies, current.asked_at)
+        decisions = {
+            client: self._before_the_rules(client, answers, current.model)
+            for client in sorted(current.call.clients)
+        }
+        usable = [k for k, decision in decisions.items() if decision.status == "trained"]
+        responses = self._responses(usable, answers.parts)
+        admission = self.selection.admit(current.call, self._global_measure, responses)
+        self._weighting_state, weights = self.weighting.weigh(
+            self._weighting_state, responses, admission.admitted
+        )
+        for client, reason, weight in zip(usable, admission.reason, weights.weight, strict=True):
+            decisions[client] = replace(
+                decisions[client],
+                status="trained" if reason is None else "rejected",
+                reason=reason,
+                weight=float(weight),
+            )
+        report = TrainReport(
+            server_round=server_round,
+            call=current.call,
+            measure=self._global_measure,
+            decisions=tuple(decisions.values()),
+            inclusion_mass=weights.inclusion_mass,
+        )
+        self._train_report = report
+        if report.empty:
+            log(WARNING, "Round %d: no update counted, the model stays", server_round)
+            return None, None
+        update = combined_update(
+            current.model,
+            (
+                (weight, answers.parts[client].arrays or {})
+                for client, weight in zip(usable, weights.weight, strict=True)
+                if weight != 0.0
+            ),
+        )
+        parameters = as_float64(current.model)
+        if self._optimizer_state is None:
+            self._optimizer_state = self.server_optimizer.init(parameters)
+        self._optimizer_state, parameters = self.server_optimizer.step(
+            self._optimizer_state, parameters, update
+        )
+        return (
+            encode_arrays(like(parameters, current.model)),
+            MetricRecord({"admitted": report.admitted}),
+        )
+
+    # --- evaluation --------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the priority clients for F_k(w_{t+1}), and clients for their test metrics.
+
+        ``config["measure-test"] = False`` leaves the test metrics out of this round.
+        """
+        measure_test = bool(config.get("measure-test", True))
+        everyone = measure_test and self.communication.evaluated_clients == "all"
+        return self._evaluate_messages(server_round, arrays, measure_test, everyone)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
+        asked_at = self._directory.by_node(self._evaluated)
+        answers = self._collect(replies, asked_at)
+        for client, problem in answers.malformed.items():
+            log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
+        evaluations = []
+        for client, part in sorted(answers.parts.items()):
+            if part.status is Status.DONE:
+                evaluations.append(self._evaluation(client, part.metrics))
+            else:
+                log(WARNING, "Client %d could not evaluate: %s", client, part.reason)
+        self._evaluations = tuple(evaluations)
+        self._measure = priority_objective(evaluations)
+        if math.isnan(self._measure.loss):
+            return None
+        return MetricRecord(
+            {"global-loss": self._measure.loss, "global-accuracy": self._measure.accuracy}
+        )
+
+    # --- parts ---------------------------------------------------------------------------------
+
+    @property
+    def _global_measure(self) -> GlobalMeasure:
+        return self._measure or GlobalMeasure(math.nan, math.nan)
+
+    def _current_round(self, server_round: int) -> _Round:
+        if self._round is None or self._round.server_round != server_round:
+            raise RuntimeError(f"round {server_round} was not configured")
+        return self._round
+
+    def _measure_before_first_round(self, arrays: ArrayRecord, grid: Grid) -> None:
+        messages = self._evaluate_messages(0, arrays, measure_test=False, everyone=False)
+        replies = grid.send_and_receive(messages, timeout=self.communication.round_timeout)
+        self.aggregate_evaluate(0, replies)
+
+    def _evaluate_messages(
+        self, server_round: int, arrays: ArrayRecord, measure_test: bool, everyone: bool
+    ) -> list[Message]:
+        population = self.population
+        self._evaluated = population.clients if everyone else population.priority_clients
+        contents = {
+            node: encode_evaluate_request(
+                arrays,
+                EvaluateRequest(
+                    server_round,
+                    clients,
+                    tuple(k in population.priority for k in clients),
+                    measure_test,
+                ),
+            )
+            for node, clients in self._directory.by_node(self._evaluated).items()
+        }
+        return self._messages(contents, MessageType.EVALUATE, ConfigRecord())
+
+    def _messages(
+        self, contents: Mapping[int, Any], message_type: str, extra: ConfigRecord
+    ) -> list[Message]:
+        messages = []
+        for node, content in contents.items():
+            for key, value in extra.items():
+                content.config_records["config"].setdefault(key, value)
+            self._traffic = Traffic(
+                self._traffic.bytes_down + count_bytes(content), self._traffic.bytes_up
+            )
+            messages.append(Message(content, node, message_type))
+        return messages
+
+    def _collect(
+        self, replies: Iterable[Message], asked_at: Mapping[int, tuple[int, ...]]
+    ) -> _Answers:
+        """Sort the replies by client; what cannot be read is malformed for all asked there."""
+        answers = _Answers({}, {})
+        for reply in replies:
+            asked = asked_at.get(reply.metadata.src_node_id, ())
+            if reply.has_error():
+                reason = reply.error.reason
+                answers.parts.update(
+                    {k: ClientReply(k, Status.FAILED, reason=reason) for k in asked}
+                )
+                continue
+            self._traffic = Traffic(
+                self._traffic.bytes_down, self._traffic.bytes_up + count_bytes(reply.content)
+            )
+            try:
+                parts = decode_replies(reply.content)
+            except ProtocolError as error:
+                answers.malformed.update({k: str(error) for k in asked})
+                continue
+            for part in parts:
+                client = asked[0] if part.client is None and len(asked) == 1 else part.client
+                if client is None or client not in asked:
+                    log(WARNING, "Ignored: a reply for client %s, not asked at its node", client)
+                elif client in answers.parts:
+                    log(WARNING, "Ignored: a second reply for client %d", client)
+                else:
+                    answers.parts[client] = part
+        return answers
+
+    def _before_the_rules(
+        self, client: int, answers: _Answers, model: NamedArrays
+    ) -> ClientDecision:
+        """Return what became of a client asked, as far as it is known before the rules."""
+        priority = client in self.population.priority
+        if client in answers.malformed:
+            return ClientDecision(client, priority, "rejected", answers.malformed[client])
+        part = answers.parts.get(client)
+        if part is None:
+            if self._directory.node_of(client) is None:
+                return ClientDecision(client, priority, "unavailable", "its node is not connected")
+            return ClientDecision(client, priority, "failed", "no reply in time")
+        if part.status is not Status.DONE:
+            return ClientDecision(client, priority, part.status.name.lower(), part.reason)
+        problem = update_problem(part, model)
+        if problem is not None:
+            return ClientDecision(client, priority, "rejected", problem)
+        metrics = part.metrics
+        return ClientDecision(
+            client,
+            priority,
+            "trained",
+            num_examples=int(metrics["num-examples"]),
+            loss=metrics.get("loss"),
+            accuracy=metrics.get("accuracy"),
+        )
+
+    def _responses(self, clients: Sequence[int], parts: Mapping[int, ClientReply]) -> Responses:
+        def column(key: str) -> FloatArray:
+            values = [parts[k].metrics.get(key, math.nan) for k in clients]
+            return np.array(values, dtype=np.float64)
+
+        return Responses(
+            client=np.array(clients, dtype=np.int64),
+            priority=self.population.is_priority(clients),
+            num_examples=column("num-examples"),
+            loss=column("loss"),
+            accuracy=column("accuracy"),
+        )
+
+    def _evaluation(self, client: int, metrics: Mapping[str, float]) -> ClientEvaluation:
+        def value(key: str) -> float:
+            return float(metrics.get(key, math.nan))
+
+        return ClientEvaluation(
+            client=client,
+            priority=client in self.population.priority,
+            num_examples=value("num-examples"),
+            loss=value("loss"),
+            accuracy=value("accuracy"),
+            test_num_examples=value("test-num-examples"),
+            test_loss=value("test-loss"),
+            test_accuracy=value("test-accuracy"),
+        )

@@ -1,0 +1,37 @@
+"""The sum over updates, in float64 and in a fixed order."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.server_optimizer import Parameters
+from strategies.types import FloatArray
+
+
+def combined_update(
+    model: Mapping[str, NDArray[Any]],
+    weighted_models: Iterable[tuple[float, Mapping[str, NDArray[Any]]]],
+) -> dict[str, FloatArray]:
+    """Return sum_k c_k Delta_k with Delta_k = x_k - x_t, one float64 array per name.
+
+    ``weighted_models`` yields (c_k, x_k). Whoever calls yields them ascending by client id:
+    then the order in which replies arrive changes nothing, to the last bit. Memory is two
+    models, however many clients there are.
+    """
+    total = {name: np.zeros(array.shape) for name, array in model.items()}
+    for weight, client_model in weighted_models:
+        for name, array in client_model.items():
+            total[name] += weight * (array.astype(np.float64) - model[name])
+    return total
+
+
+def as_float64(model: Mapping[str, NDArray[Any]]) -> Parameters:
+    """Return the model's arrays in float64."""
+    return {name: array.astype(np.float64) for name, array in model.items()}
+
+
+def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return ``parameters`` in the dtypes of ``model``."""
+    return {name: parameters[name].astype(array.dtype) for name, array in model.items()}

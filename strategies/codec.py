@@ -1,0 +1,286 @@
+"""The protocol: what server and clients say to each other, as Flower records.
+
+The only module that knows record names and keys. Everything else works with the dataclasses
+below. Arrays keep the names of the model's ``state_dict``.
+
+Query (which clients a node hosts)
+    request: empty; reply: ``metrics`` {client-id: list}.
+Train
+    request: ``arrays`` + ``config`` {server-round, client-id: list, priority: list,
+    global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate.
+    Reply of one client, Flower's standard form: ``arrays`` + ``metrics`` {client-id, status,
+    num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys with
+    lists; client-id and status run over all the clients asked, the rest over those that
+    trained, and the arrays are stacked on a leading axis over those that trained.
+    A silent client's part is its id and its status, nothing else.
+Evaluate
+    request: ``arrays`` + ``config`` {server-round, client-id: list, measure-train: list,
+    measure-test}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
+    part), test-num-examples, test-loss, test-accuracy (test part), NaN where not measured.
+A client that failed has its reason in ``failures`` {client-id: list, reason: list}.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from strategies.types import Call, GlobalMeasure
+
+ARRAYS, CONFIG, METRICS, FAILURES = "arrays", "config", "metrics", "failures"
+
+NamedArrays = dict[str, NDArray[Any]]
+
+
+class ProtocolError(ValueError):
+    """A message does not follow the protocol; the text says what is wrong with it."""
+
+
+class Status(IntEnum):
+    """What became of one client's part of a request, as sent over the wire."""
+
+    DONE = 0
+    SILENT = 1
+    UNAVAILABLE = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a node is told for one round; ``call.clients`` are those asked at this node."""
+
+    server_round: int
+    call: Call
+    priority: tuple[bool, ...]
+    measure: GlobalMeasure
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """What a node is asked to measure; ``measure_train`` runs over ``clients``."""
+
+    server_round: int
+    clients: tuple[int, ...]
+    measure_train: tuple[bool, ...]
+    measure_test: bool
+
+
+@dataclass(frozen=True)
+class ClientReply:
+    """One client's part of a reply.
+
+    ``metrics`` holds plain numbers by their wire names; ``arrays`` is None unless it trained.
+    ``client`` is None when the reply does not say (a ClientApp that is not ours).
+    """
+
+    client: int | None
+    status: Status
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    arrays: NamedArrays | None = None
+    reason: str | None = None
+
+
+def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return the record of named arrays."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+
+
+def decode_arrays(record: ArrayRecord) -> NamedArrays:
+    """Return the arrays of a record; the caller owns the copies."""
+    try:
+        return {name: array.numpy() for name, array in record.items()}
+    except (ValueError, TypeError, EOFError) as error:
+        raise ProtocolError(f"arrays cannot be read: {error}") from error
+
+
+def count_bytes(content: RecordDict) -> int:
+    """Return the payload of a message in bytes: arrays, metrics and config."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+# --- requests ----------------------------------------------------------------------------
+
+
+def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+    """Return the content of a train message."""
+    config: dict[str, Any] = {
+        "server-round": request.server_round,
+        "client-id": list(request.call.clients),
+        "priority": list(request.priority),
+        "global-loss": request.measure.loss,
+        "global-accuracy": request.measure.accuracy,
+    }
+    if request.call.epsilon is not None:
+        config |= {"epsilon": request.call.epsilon, "criterion": request.call.criterion}
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
+
+
+def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+    """Return the content of an evaluate message."""
+    config = ConfigRecord(
+        {
+            "server-round": request.server_round,
+            "client-id": list(request.clients),
+            "measure-train": list(request.measure_train),
+            "measure-test": request.measure_test,
+        }
+    )
+    return RecordDict({ARRAYS: arrays, CONFIG: config})
+
+
+def decode_request(
+    content: RecordDict, hosted: Sequence[int]
+) -> tuple[NamedArrays, dict[int, dict[str, Any]]]:
+    """Return the model and, for each client asked, the config that its NumPyClient gets.
+
+    Lists that run over the clients become one value each. A request that names no clients
+    (from another strategy than ours) is for all that the node hosts.
+
+    Raises
+    ------
+    ProtocolError
+        If records are missing, lists disagree, or a client is not ``hosted`` here.
+    """
+    if ARRAYS not in content.array_records or CONFIG not in content.config_records:
+        raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
+    config: dict[str, Any] = dict(content.config_records[CONFIG])
+    named = config.pop("client-id", None)
+    clients = list(hosted) if named is None else [int(k) for k in named]
+    if foreign := sorted(set(clients) - set(hosted)):
+        raise ProtocolError(f"clients {foreign} are not on this node, which hosts {list(hosted)}")
+    per_client: dict[int, dict[str, Any]] = {}
+    for position, client in enumerate(clients):
+        per_client[client] = {
+            key: value[position] if isinstance(value, list) else value
+            for key, value in config.items()
+        }
+    return decode_arrays(content.array_records[ARRAYS]), per_client
+
+
+# --- replies -----------------------------------------------------------------------------
+
+
+def encode_hosted_clients(clients: Sequence[int]) -> RecordDict:
+    """Return the reply to a query: the ids of the clients on this node."""
+    return RecordDict({METRICS: MetricRecord({"client-id": list(clients)})})
+
+
+def decode_hosted_clients(content: RecordDict) -> tuple[int, ...]:
+    """Return the client ids that a node names in its reply to a query."""
+    clients = _metrics(content).get("client-id")
+    if not isinstance(clients, list) or not all(isinstance(k, int) for k in clients):
+        raise ProtocolError("the reply to a query must hold 'client-id', a list of whole numbers")
+    return tuple(int(k) for k in clients)
+
+
+def encode_replies(replies: Sequence[ClientReply]) -> RecordDict:
+    """Return a node's reply: scalars for one client, lists and stacked arrays for several."""
+    done = [reply for reply in replies if reply.status is Status.DONE]
+    metrics: dict[str, Any] = {
+        "client-id": [reply.client for reply in replies],
+        "status": [int(reply.status) for reply in replies],
+    }
+    for key in sorted({key for reply in done for key in reply.metrics}):
+        metrics[key] = [reply.metrics.get(key, math.nan) for reply in done]
+    trained = [reply.arrays for reply in done if reply.arrays is not None]
+    single = len(replies) == 1
+    if single:
+        metrics = {key: values[0] for key, values in metrics.items()}
+    content = RecordDict({METRICS: MetricRecord(metrics)})
+    if trained:
+        content[ARRAYS] = encode_arrays(
+            trained[0]
+            if single
+            else {name: np.stack([arrays[name] for arrays in trained]) for name in trained[0]}
+        )
+    failed = [reply for reply in replies if reply.status is Status.FAILED]
+    if failed:
+        content[FAILURES] = ConfigRecord(
+            {
+                "client-id": [reply.client if reply.client is not None else -1 for reply in failed],
+                "reason": [reply.reason or "" for reply in failed],
+            }
+        )
+    return content
+
+
+def decode_replies(content: RecordDict) -> list[ClientReply]:
+    """Return the parts of a node's reply, one per client it speaks of.
+
+    Only the form is checked here. Whether the numbers make sense is
+    ``strategies.validation``'s question.
+
+    Raises
+    ------
+    ProtocolError
+        If a record is missing or lengths disagree.
+    """
+    metrics = _metrics(content)
+    arrays = decode_arrays(content.array_records[ARRAYS]) if ARRAYS in content.array_records else {}
+    client = metrics.pop("client-id", None)
+    status = metrics.pop("status", None)
+    if not isinstance(client, list):
+        if any(isinstance(value, list) for value in (status, *metrics.values())):
+            raise ProtocolError("'client-id' is a single number, other metrics are lists")
+        code = _status(Status.DONE if status is None else status)
+        return [
+            ClientReply(
+                client=None if client is None else int(client),
+                status=code,
+                metrics=metrics if code is Status.DONE else {},
+                arrays=arrays if code is Status.DONE and arrays else None,
+                reason=_failures(content).get(int(client)) if client is not None else None,
+            )
+        ]
+    if not isinstance(status, list) or len(status) != len(client):
+        raise ProtocolError("'status' must be a list as long as 'client-id'")
+    codes = [_status(code) for code in status]
+    count = codes.count(Status.DONE)
+    for key, values in metrics.items():
+        if not isinstance(values, list) or len(values) != count:
+            raise ProtocolError(f"'{key}' must be a list with one value for each of {count}")
+    for name, stacked in arrays.items():
+        if stacked.ndim == 0 or stacked.shape[0] != count:
+            raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
+    reasons = _failures(content)
+    replies, position = [], 0
+    for k, code in zip(client, codes, strict=True):
+        if code is not Status.DONE:
+            replies.append(ClientReply(int(k), code, reason=reasons.get(int(k))))
+            continue
+        replies.append(
+            ClientReply(
+                client=int(k),
+                status=code,
+                metrics={key: values[position] for key, values in metrics.items()},
+                arrays={name: a[position] for name, a in arrays.items()} if arrays else None,
+            )
+        )
+        position += 1
+    return replies
+
+
+def _metrics(content: RecordDict) -> dict[str, Any]:
+    if METRICS not in content.metric_records:
+        raise ProtocolError(f"a reply needs the record '{METRICS}'")
+    return dict(content.metric_records[METRICS])
+
+
+def _status(code: float) -> Status:
+    try:
+        return Status(int(code))
+    except ValueError:
+        raise ProtocolError(f"status {code!r} is none of {[int(s) for s in Status]}") from None
+
+
+def _failures(content: RecordDict) -> dict[int, str]:
+    if FAILURES not in content.config_records:
+        return {}
+    record: dict[str, Any] = dict(content.config_records[FAILURES])
+    clients, reasons = record.get("client-id", []), record.get("reason", [])
+    return dict(zip(clients, reasons, strict=False))

@@ -1,0 +1,113 @@
+"""Which node hosts which client: Flower's node ids are random, client ids are not."""
+
+import time
+from collections.abc import Sequence
+from logging import INFO, WARNING
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from strategies.codec import ProtocolError, decode_hosted_clients
+
+POLL_SECONDS = 0.2
+REMIND_SECONDS = 10.0
+
+
+class ClientsMissingError(RuntimeError):
+    """Not all expected clients were there in time, or a node that came cannot take part."""
+
+
+class ClientDirectory:
+    """Finds out by query which of the expected clients each connected node hosts.
+
+    Parameters
+    ----------
+    clients : sequence of int
+        The client ids expected, from the server's configuration.
+    """
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self._expected = frozenset(clients)
+        self._queried: set[int] = set()
+        self._node_of: dict[int, int] = {}
+        self._connected: set[int] = set()
+
+    def node_of(self, client: int) -> int | None:
+        """Return the connected node that hosts ``client``, or None."""
+        node = self._node_of.get(client)
+        return node if node in self._connected else None
+
+    def by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the nodes that host ``clients``, each with its share, all ascending."""
+        shares: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            node = self.node_of(client)
+            if node is not None:
+                shares.setdefault(node, []).append(client)
+        return {node: tuple(share) for node, share in shares.items()}
+
+    def wait_for_all(self, grid: Grid, timeout: float) -> None:
+        """Wait until every expected client is hosted by a connected node.
+
+        Raises
+        ------
+        ClientsMissingError
+            After ``timeout`` seconds, naming the clients that are missing, or as soon as a
+            node answers that it cannot take part.
+        """
+        started = reminded = time.monotonic()
+        announced = False
+        while True:
+            self.refresh(grid, timeout)
+            missing = sorted(k for k in self._expected if self.node_of(k) is None)
+            if not missing:
+                break
+            now = time.monotonic()
+            state = (
+                f"{len(self._expected) - len(missing)} of {len(self._expected)} clients found on "
+                f"{len(self._connected)} nodes; missing clients: {_abbreviate(missing)}"
+            )
+            if now - started > timeout:
+                raise ClientsMissingError(
+                    f"engine.startup_timeout: after {timeout:g} s, {state}. Start the nodes that "
+                    "host them, or lower data.num_clients."
+                )
+            if not announced or now - reminded > REMIND_SECONDS:
+                announced, reminded = True, now
+                log(INFO, "Waiting for all clients before round 1: %s", state)
+            time.sleep(POLL_SECONDS)
+        log(INFO, "All %d clients found on %d nodes", len(self._expected), len(self._connected))
+
+    def refresh(self, grid: Grid, timeout: float) -> None:
+        """Note which nodes are connected and ask the new ones which clients they host."""
+        self._connected = set(grid.get_node_ids())
+        new = sorted(self._connected - self._queried)
+        if not new:
+            return
+        replies = grid.send_and_receive(
+            [Message(RecordDict(), node, MessageType.QUERY) for node in new], timeout=timeout
+        )
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if reply.has_error():
+                raise ClientsMissingError(f"a node cannot take part: {reply.error.reason}")
+            try:
+                self._register(node, decode_hosted_clients(reply.content))
+            except ProtocolError as error:
+                raise ClientsMissingError(f"a node cannot take part: {error}") from error
+
+    def _register(self, node: int, clients: Sequence[int]) -> None:
+        self._queried.add(node)
+        for client in clients:
+            if client not in self._expected:
+                log(WARNING, "Client %d is not one of the expected clients: ignored", client)
+            elif self.node_of(client) not in (None, node):
+                log(WARNING, "Client %d is on another node already: claim refused", client)
+            else:
+                self._node_of[client] = node
+
+
+def _abbreviate(clients: Sequence[int], limit: int = 10) -> str:
+    shown = ", ".join(str(k) for k in clients[:limit])
+    return shown if len(clients) <= limit else f"{shown}, ... ({len(clients)} in all)"

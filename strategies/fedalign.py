@@ -1,0 +1,75 @@
+"""FedALIGN as a Flower strategy."""
+
+from strategies.adapter import Communication, ComposedStrategy
+from strategies.selection import EpsilonGate
+from strategies.server_optimizer import SGD
+from strategies.types import Population
+from strategies.weighting import DataFraction
+
+
+class FedALIGN(ComposedStrategy[None]):
+    """Prioritized federated learning: FedAvg on the priority clients and their likes.
+
+    A non-priority client takes part where its loss is within eps_t of the priority clients'.
+    w_{t+1} = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + sum_admitted p_k), with
+    p_k = D_k / sum_{i in P} D_i. See ``EpsilonGate`` for who is admitted.
+
+    Parameters
+    ----------
+    population : Population
+        All clients and which of them have priority.
+    num_rounds : int
+        T; the schedule and the warm-up refer to it.
+    epsilon : float (default: 0.2)
+        The gate's threshold, >= 0, inf allowed, in units of the criterion.
+    epsilon_schedule : {"constant", "step"} (default: "constant")
+        ``step`` closes the gate after ``epsilon_step_fraction`` of the rounds.
+    epsilon_step_fraction : float (default: 0.5)
+        See above, in [0, 1].
+    warmup_fraction : float (default: 0.1)
+        Share of the rounds in which only priority clients are asked, in [0, 1].
+    criterion : {"loss", "accuracy"} (default: "loss")
+        What is compared.
+    server_lr : float (default: 1.0)
+        Factor on the combined update, > 0.
+    communication : Communication, optional
+        Timeouts and what is evaluated.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Ravi and Shomorony, "Prioritized Federated Learning: Leveraging Non-Priority Clients for
+    Targeted Model Improvement", TMLR, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        *,
+        num_rounds: int,
+        epsilon: float = 0.2,
+        epsilon_schedule: str = "constant",
+        epsilon_step_fraction: float = 0.5,
+        warmup_fraction: float = 0.1,
+        criterion: str = "loss",
+        server_lr: float = 1.0,
+        communication: Communication | None = None,
+    ) -> None:
+        super().__init__(
+            population,
+            selection=EpsilonGate(
+                num_rounds=num_rounds,
+                epsilon=epsilon,
+                epsilon_schedule=epsilon_schedule,
+                epsilon_step_fraction=epsilon_step_fraction,
+                warmup_fraction=warmup_fraction,
+                criterion=criterion,
+            ),
+            weighting=DataFraction(),
+            server_optimizer=SGD(server_lr),
+            communication=communication,
+        )

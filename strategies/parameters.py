@@ -1,0 +1,114 @@
+"""Allowed ranges of parameters, declared once and checked with one kind of message.
+
+The configuration schemas and the constructors of the strategies refer to the same
+ranges, so a wrong value gets the same sentence on the command line and in Python::
+
+    >>> EPSILON.check("epsilon", -1.0)
+    Traceback (most recent call last):
+    ...
+    strategies.parameters.ParameterError: epsilon must be a number >= 0 (inf allowed), got -1.0
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class ParameterError(ValueError):
+    """A setting has a value outside its allowed range; the message names all three."""
+
+
+class Range(ABC):
+    """What a parameter may be: describes itself and checks values."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the allowed values in words, to follow "must be"."""
+
+    @abstractmethod
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is allowed."""
+
+    def check(self, name: str, value: object) -> None:
+        """Raise ParameterError, naming parameter, range and value, unless it is allowed."""
+        if not self.contains(value):
+            raise ParameterError(f"{name} must be {self.describe()}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Number(Range):
+    """A real number (``integer=True``: a whole one) between two bounds.
+
+    NaN is never allowed; infinity only with ``infinite=True``.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    integer: bool = False
+    infinite: bool = False
+
+    def describe(self) -> str:
+        """Return the bounds in words."""
+        kind = "a whole number" if self.integer else "a number"
+        low = f"{'>' if self.open_low else '>='} {self.low:g}" if math.isfinite(self.low) else ""
+        high = f"<= {self.high:g}" if math.isfinite(self.high) else ""
+        bounds = " and ".join(part for part in (low, high) if part)
+        return f"{kind} {bounds}".rstrip() + (" (inf allowed)" if self.infinite else "")
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is a number inside the bounds."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if self.integer and not isinstance(value, int):
+            return False
+        if math.isnan(value) or (math.isinf(value) and not self.infinite):
+            return False
+        return (value > self.low if self.open_low else value >= self.low) and value <= self.high
+
+
+@dataclass(frozen=True)
+class OneOf(Range):
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "one of " + ", ".join(self.choices)
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of the words."""
+        return value in self.choices
+
+
+@dataclass(frozen=True)
+class ClientIds(Range):
+    """A list of different client ids below ``num_clients``."""
+
+    num_clients: int
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return f"a list of at least one client id, each once, from 0 to {self.num_clients - 1}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            return False
+        ids = list(value)
+        whole = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
+        return (
+            whole and 0 < len(ids) == len(set(ids)) and all(0 <= k < self.num_clients for k in ids)
+        )
+
+
+COUNT = Number(low=1, integer=True)
+NON_NEGATIVE_COUNT = Number(low=0, integer=True)
+FRACTION = Number(low=0, high=1)
+POSITIVE = Number(low=0, open_low=True)
+NON_NEGATIVE = Number(low=0)
+EPSILON = Number(low=0, infinite=True)
+CRITERION = OneOf(("loss", "accuracy"))
+EPSILON_SCHEDULE = OneOf(("constant", "step"))

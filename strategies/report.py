@@ -1,0 +1,95 @@
+"""What a strategy tells about a round: every decision with its inputs, for the audit trail."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strategies.types import Call, GlobalMeasure
+
+
+@dataclass(frozen=True)
+class ClientDecision:
+    """One client that was asked in a round: what it answered and how much it counts.
+
+    ``status`` is trained, silent, unavailable, rejected or failed; ``reason`` says why a client
+    was rejected, failed or was unavailable. ``loss`` and ``accuracy`` are of the model received.
+    ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
+    """
+
+    client: int
+    priority: bool
+    status: str
+    reason: str | None = None
+    num_examples: int | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """All decisions of one round, ascending by client id.
+
+    ``measure`` is of the model broadcast. ``inclusion_mass`` is A, None where the rule knows no
+    priority.
+    """
+
+    server_round: int
+    call: Call
+    measure: GlobalMeasure
+    decisions: tuple[ClientDecision, ...]
+    inclusion_mass: float | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no update counted, so that the model stayed as it was."""
+        return self.admitted == 0
+
+    @property
+    def theta(self) -> float | None:
+        """1 / (1 + A), the round's term of theta_T (eq. 7)."""
+        return None if self.inclusion_mass is None else 1.0 / (1.0 + self.inclusion_mass)
+
+    def count(self, status: str) -> int:
+        """Return how many of the clients asked ended with ``status``."""
+        return sum(decision.status == status for decision in self.decisions)
+
+    @property
+    def admitted(self) -> int:
+        """How many updates had a weight other than 0."""
+        return sum(decision.weight != 0.0 for decision in self.decisions)
+
+
+@dataclass(frozen=True)
+class ClientEvaluation:
+    """One client's measurements of a model; NaN where not measured.
+
+    ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
+    client's own test part.
+    """
+
+    client: int
+    priority: bool
+    num_examples: float
+    loss: float
+    accuracy: float
+    test_num_examples: float
+    test_loss: float
+    test_accuracy: float
+
+
+def priority_objective(evaluations: Sequence[ClientEvaluation]) -> GlobalMeasure:
+    """Return F(w) = sum_{k in P} p_k F_k(w) and the accuracy alike, p_k = D_k / sum_P D_i.
+
+    Over the priority clients that answered; NaN if none did.
+    """
+    heard = sorted(
+        (e for e in evaluations if e.priority and not math.isnan(e.loss)), key=lambda e: e.client
+    )
+    total = sum(e.num_examples for e in heard)
+    if total == 0:
+        return GlobalMeasure(math.nan, math.nan)
+    return GlobalMeasure(
+        loss=sum(e.num_examples / total * e.loss for e in heard),
+        accuracy=sum(e.num_examples / total * e.accuracy for e in heard),
+    )

@@ -1,0 +1,8 @@
+"""Who is asked to train and whose update is admitted."""
+
+from strategies.selection.base import Selection
+from strategies.selection.epsilon_gate import EpsilonGate
+from strategies.selection.everyone import Everyone
+from strategies.selection.priority_only import PriorityOnly
+
+__all__ = ["EpsilonGate", "Everyone", "PriorityOnly", "Selection"]

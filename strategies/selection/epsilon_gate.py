@@ -1,0 +1,116 @@
+"""FedALIGN's gate: non-priority updates count only while their loss is close to the global one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategies.parameters import COUNT, CRITERION, EPSILON, EPSILON_SCHEDULE, FRACTION
+from strategies.schedules import epsilon_at, rounds_in
+from strategies.types import Admission, BoolArray, Call, GlobalMeasure, Population, Responses
+
+
+@dataclass(frozen=True)
+class EpsilonGate:
+    """Admit non-priority client k in round t if |F_k(w_t) - F(w_t)| <= eps_t.
+
+    The two halves of the inequality are decided in two places. The client decides alone
+    whether to train: F_k <= F + eps_t (``client_app.decisions``). The server admits what came
+    back: F_k >= F - eps_t. With the accuracy criterion, the papers' proxy:
+    acc_k >= acc - eps_t on the client, acc_k <= acc + eps_t on the server.
+
+    eps_t = 0 closes the gate, even at equal losses; eps_t = inf opens it for all.
+
+    Parameters
+    ----------
+    num_rounds : int
+        T, the rounds of the run; the schedules and the warm-up refer to it.
+    epsilon : float
+        eps_0 >= 0, in units of the loss or of the accuracy (0 to 1); inf is allowed.
+    epsilon_schedule : {"constant", "step"}
+        How eps_t follows from eps_0 (``strategies.schedules.epsilon_at``).
+    epsilon_step_fraction : float
+        Share of the rounds after which the step schedule drops to 0.
+    warmup_fraction : float
+        Share of the rounds, from the first, in which only priority clients are asked.
+    criterion : {"loss", "accuracy"}
+        What is compared.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Ravi and Shomorony, "Prioritized Federated Learning", Algorithm 1 and section 4 (warm-up,
+    accuracy as proxy, eps reduced to 0).
+    """
+
+    num_rounds: int
+    epsilon: float = 0.2
+    epsilon_schedule: str = "constant"
+    epsilon_step_fraction: float = 0.5
+    warmup_fraction: float = 0.1
+    criterion: str = "loss"
+
+    def __post_init__(self) -> None:
+        COUNT.check("num_rounds", self.num_rounds)
+        EPSILON.check("epsilon", self.epsilon)
+        EPSILON_SCHEDULE.check("epsilon_schedule", self.epsilon_schedule)
+        FRACTION.check("epsilon_step_fraction", self.epsilon_step_fraction)
+        FRACTION.check("warmup_fraction", self.warmup_fraction)
+        CRITERION.check("criterion", self.criterion)
+
+    def call(self, t: int, population: Population) -> Call:
+        """Return a call to the priority clients during warm-up, to all clients after it."""
+        if t < rounds_in(self.warmup_fraction, self.num_rounds):
+            return Call(population.priority_clients, epsilon=0.0, criterion=self.criterion)
+        epsilon = epsilon_at(
+            self.epsilon_schedule, self.epsilon, t, self.num_rounds, self.epsilon_step_fraction
+        )
+        return Call(population.clients, epsilon=epsilon, criterion=self.criterion)
+
+    def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
+        """Admit the priority updates and the non-priority ones inside the gate.
+
+        Without any priority update p_k is undefined and nothing is admitted.
+        """
+        epsilon = 0.0 if call.epsilon is None else call.epsilon
+        if not responses.priority.any():
+            n = len(responses.client)
+            reason = "no priority client's update arrived, so p_k is undefined"
+            return Admission(np.zeros(n, dtype=np.bool_), (reason,) * n)
+        inside = within_gate(call.criterion, epsilon, measure, responses)
+        admitted = responses.priority | inside
+        return Admission(
+            admitted,
+            tuple(
+                None if ok else _refusal(call.criterion, epsilon, measure, loss, accuracy)
+                for ok, loss, accuracy in zip(
+                    admitted, responses.loss, responses.accuracy, strict=True
+                )
+            ),
+        )
+
+
+def within_gate(
+    criterion: str, epsilon: float, measure: GlobalMeasure, responses: Responses
+) -> BoolArray:
+    """Return the server's half of the gate for every response, shape (n,); NaN is outside."""
+    if epsilon == 0.0:
+        return np.zeros(len(responses.client), dtype=np.bool_)
+    if criterion == "accuracy":
+        inside: BoolArray = responses.accuracy <= measure.accuracy + epsilon
+    else:
+        inside = responses.loss >= measure.loss - epsilon
+    return inside
+
+
+def _refusal(
+    criterion: str, epsilon: float, measure: GlobalMeasure, loss: float, accuracy: float
+) -> str:
+    if epsilon == 0.0:
+        return "epsilon is 0: the gate is closed"
+    if criterion == "accuracy":
+        return f"accuracy {accuracy:.6g} > global {measure.accuracy:.6g} + epsilon {epsilon:g}"
+    return f"loss {loss:.6g} < global {measure.loss:.6g} - epsilon {epsilon:g}"

@@ -1,0 +1,20 @@
+"""The interface of a weighting rule."""
+
+from typing import Protocol
+
+from strategies.types import BoolArray, Population, Responses, StateT, Weights
+
+
+class Weighting(Protocol[StateT]):
+    """Decides the coefficients c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
+
+    Pure: the state goes in and comes out, a value like any other.
+    """
+
+    def init(self, population: Population) -> StateT:
+        """Return the state before the first round."""
+
+    def weigh(
+        self, state: StateT, responses: Responses, admitted: BoolArray
+    ) -> tuple[StateT, Weights]:
+        """Return the next state and the weight of every response (0 where not admitted)."""
