@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,18 @@ def _to_settings(config: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         raise SettingsError(_explain(error, ())) from None
     assert isinstance(settings, Settings)
+    _refuse_added_keys(settings, "")
     return settings
+
+
+def _refuse_added_keys(node: Any, parent: str) -> None:
+    """Refuse what ``+key=value`` added: Hydra lets it pass, nothing would read it."""
+    known = [item.name for item in fields(node)]
+    for key, value in vars(node).items():
+        if key not in known:
+            raise SettingsError(_not_a_setting(parent, key, known))
+        if is_dataclass(value):
+            _refuse_added_keys(value, f"{parent}.{key}" if parent else key)
 
 
 _KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
@@ -150,7 +161,12 @@ def _unknown_key(key: str, words: Sequence[str]) -> str:
             known = [str(key) for key in node]
         elif node is Settings:
             known = [item.name for item in fields(Settings)]
+    return _not_a_setting(parent, name, known)
+
+
+def _not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
     place = f"{parent} has" if parent else "there are"
+    key = f"{parent}.{name}" if parent else name
     return f"{key} is not a setting; {place} {', '.join(known) or 'none'}, got {name!r}"
 
 

@@ -76,6 +76,7 @@ PACKAGES = (
     "flwr-datasets",
 )
 FLUSH_SECONDS = 10.0
+SOURCE = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ class RunRecords:
             "started": _now(),
             "ended": None,
             "error": None,
+            "source": str(SOURCE),
             "commit": _commit(),
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -373,9 +375,14 @@ def _versions() -> dict[str, str | None]:
 
 
 def _commit() -> str | None:
-    """Return the source's git commit, with "-dirty" if it was changed; None outside git."""
-    source = Path(__file__).parent
-    command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=40"]
+    """Return the source's git commit, with "-dirty" if it was changed; None outside git.
+
+    A bundle installed by Flower is no checkout; its folder, which carries the bundle's hash, is
+    the manifest's ``source``.
+    """
+    if not (SOURCE / ".git").exists():
+        return None
+    command = ["git", "-C", str(SOURCE), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         found = subprocess.run(
             [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10

@@ -14,8 +14,8 @@ from typing import Any
 
 from conf import Composed
 from conf.errors import RunError
+from server_app.records import SOURCE
 
-APP = Path(__file__).resolve().parent.parent
 COMPLETED = "finished:completed"
 
 
@@ -57,12 +57,12 @@ def _flwr() -> str:
 
 
 def _app_with_components() -> Path:
-    if not (APP / "pyproject.toml").exists():
+    if not (SOURCE / "pyproject.toml").exists():
         raise RunError(
             "engine=flower must run from a source checkout (pip install -e .), whose "
-            f"pyproject.toml names the app's components; {APP} has none"
+            f"pyproject.toml names the app's components; {SOURCE} has none"
         )
-    return APP
+    return SOURCE
 
 
 def _with_absolute_paths(composed: Composed) -> str:

@@ -376,14 +376,18 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             except ProtocolError as error:
                 answers.malformed.update({k: str(error) for k in asked})
                 continue
+            foreign = []
             for part in parts:
                 client = asked[0] if part.client is None and len(asked) == 1 else part.client
                 if client is None or client not in asked:
-                    log(WARNING, "Ignored: a reply for client %s, not asked at its node", client)
+                    foreign.append(client)
                 elif client in answers.parts:
                     log(WARNING, "Ignored: a second reply for client %d", client)
                 else:
                     answers.parts[client] = part
+            if foreign:
+                problem = f"its node replied for {foreign}, not asked there"
+                answers.malformed.update({k: problem for k in asked if k not in answers.parts})
         return answers
 
     def _before_the_rules(

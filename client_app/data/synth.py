@@ -18,8 +18,9 @@ papers name them and their factors but do not define them; two reconstructions a
 Training rows come from the priority clients' training parts and test rows from their test
 parts, each with the same noise, so no client trains on another's test data.
 
-The number of samples is that of Li et al., 50 + lognormal(4, 2) a client (``sizes:
-lognormal``), or the same for all (``sizes: equal``, ``samples_per_client``).
+The number of samples, training and test part together, is that of Li et al., 50 +
+lognormal(4, 2) (``sizes: lognormal``: a few clients hold most of the data), or the same for all
+(``sizes: equal``, ``samples_per_client``).
 """
 
 from functools import cached_property

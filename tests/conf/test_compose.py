@@ -1,0 +1,126 @@
+"""Composing settings: every preset works, every mistake is one line."""
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conf import SettingsError, compose
+from conf.compose import options, split_overrides
+from conf.schema import FedAlignSettings, FedAvgSettings
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+@pytest.mark.parametrize("strategy", ["", *options("strategy")])
+def test_every_experiment_composes_with_every_strategy(experiment: str, strategy: str) -> None:
+    """A preset's values for one strategy do not stand in the way of comparing another."""
+    composed = compose(experiment, f"strategy={strategy}" if strategy else "")
+    assert composed.experiment == experiment
+    assert composed.settings.strategy.name == (strategy or "fedalign")
+
+
+def test_the_default_experiment() -> None:
+    """Without words: FedALIGN on SYNTH(1,1), low additive noise, 20 clients, 10 with priority."""
+    settings = compose().settings
+    assert isinstance(settings.strategy, FedAlignSettings)
+    assert settings.strategy.epsilon == 0.2
+    data = settings.data
+    assert (data.name, data.num_clients, data.num_priority) == ("synth", 20, 10)
+    assert (settings.seed, settings.rounds) == (1, 200)
+
+
+def test_presets_hold_the_papers_values() -> None:
+    """Epsilon 0.2 / 0.2 / 0.4 for the noise levels; Fashion-MNIST by accuracy, 0.2 then 0."""
+    epsilons = {}
+    for level in ("low", "medium", "high"):
+        strategy = compose(f"fedalign/synth_{level}").settings.strategy
+        assert isinstance(strategy, FedAlignSettings)
+        epsilons[level] = strategy.epsilon
+    assert epsilons == {"low": 0.2, "medium": 0.2, "high": 0.4}
+    fmnist = compose("fedalign/fmnist").settings
+    assert isinstance(fmnist.strategy, FedAlignSettings)
+    assert fmnist.strategy.criterion == "accuracy"
+    assert fmnist.strategy.epsilon_schedule == "step"
+    assert (fmnist.data.num_clients, fmnist.data.num_priority) == (60, 2)
+    assert (fmnist.client.lr, fmnist.client.local_epochs) == (0.1, 5)
+
+
+def test_overrides_win_over_the_preset() -> None:
+    """The last word is the command line's."""
+    strategy = compose("fedalign/synth_high", "strategy.epsilon=inf").settings.strategy
+    assert isinstance(strategy, FedAlignSettings)
+    assert math.isinf(strategy.epsilon)
+    assert isinstance(compose("", "strategy=fedavg").settings.strategy, FedAvgSettings)
+
+
+def test_what_is_sent_to_clients_composes_to_the_same() -> None:
+    """The run config of a composed job gives the same settings on a client."""
+    first = compose("fedalign/synth_high", "seed=7 'data.priority=[0, 3, 5]'")
+    again = compose(**first.run_config)
+    assert again.settings == first.settings
+    assert again.experiment == first.experiment
+
+
+def test_config_yaml_is_complete_and_plain(tmp_path: Path) -> None:
+    """The resolved settings are plain YAML, readable without this project."""
+    text = compose("", "strategy.epsilon=inf").to_yaml()
+    loaded = yaml.safe_load(text)
+    assert loaded["strategy"]["epsilon"] == math.inf
+    assert loaded["data"]["num_clients"] == 20
+    assert "hydra" not in loaded
+
+
+def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FEDQUORUM_DATA is the data folder; a setting wins over it."""
+    monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
+    root = yaml.safe_load(compose("fedalign/fmnist", "seed=101").to_yaml())["data"]["root"]
+    assert root == "/somewhere"
+    own = compose("fedalign/fmnist", "seed=101 data.root=/mine").to_yaml()
+    assert yaml.safe_load(own)["data"]["root"] == "/mine"
+
+
+MISTAKES = {
+    "foo=1": "foo is not a setting; there are strategy, data, model",
+    "strategy.foo=1": "strategy.foo is not a setting; strategy has name, server_lr, epsilon",
+    "+strategy.foo=1": "strategy.foo is not a setting; strategy has name",
+    "nogroup/x=3": "nogroup/x is not a setting",
+    "strategy.epsilon=-1": r"strategy.epsilon must be a number >= 0 \(inf allowed\), got -1",
+    "strategy.epsilon=abc": "strategy.epsilon must be a number, got 'abc'",
+    "strategy.epsilon=nan": "strategy.epsilon must be a number >= 0",
+    "strategy.warmup_fraction=1.5": "strategy.warmup_fraction must be a number >= 0 and <= 1",
+    "strategy.criterion=f1": "strategy.criterion must be one of loss, accuracy, got 'f1'",
+    "strategy=nope": "strategy must be one of fedalign, fedavg, fedavg_priority, got 'nope'",
+    "experiment=nope": "experiment must be one of custom, fedalign/fmnist,.* got 'nope'",
+    "experiment=fedalign/nope": "experiment must be one of .*got 'fedalign/nope'",
+    "client.batch_size=0": "client.batch_size must be a whole number >= 1, got 0",
+    "client.lr=0": "client.lr must be a number > 0, got 0",
+    "client.batch_size=10,20": r"client.batch_size must be one value .* got 10,20",
+    "rounds=1.5": "rounds must be a whole number, got '1.5'",
+    "rounds=0": "rounds must be a whole number >= 1, got 0",
+    "seed=null": "seed must have a value, got null",
+    "seed=-1": "seed must be a whole number >= 0, got -1",
+    "data.num_priority=21": r"data.num_priority must be at most data.num_clients \(20\), got 21",
+    "data.num_priority=0": "data.num_priority must be a whole number >= 1, got 0",
+    "data.priority=[]": r"data.priority must be a list of at least one client id.*got \[\]",
+    "data.priority=[1,99]": r"data.priority must be .* from 0 to 19, got \[1, 99\]",
+    "data.priority=xx": "data.priority must be one of heterogeneous, random, or a list",
+    "data.noise=loud": "data.noise must be one of additive, flip, got 'loud'",
+    "evaluation.clients=none": "evaluation.clients must be one of all, priority, got 'none'",
+    "engine.num_supernodes=0": "engine.num_supernodes must be a whole number >= 1, got 0",
+    "strategy.epsilon": "strategy.epsilon",
+    "'seed=1": "overrides must be Hydra overrides separated by spaces",
+}
+
+
+@pytest.mark.parametrize("overrides", MISTAKES)
+def test_mistakes_are_one_line(overrides: str) -> None:
+    """Setting, what is allowed, and what was given, in one line, before any work."""
+    with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
+        compose("", overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_splitting_is_a_shells() -> None:
+    """Quotes keep spaces together, as on a command line."""
+    assert split_overrides("a=1 'b=x y'") == ("a=1", "b=x y")

@@ -1,0 +1,121 @@
+"""Running the commands as a user does, in processes of their own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@dataclass
+class Shell:
+    """Runs commands of this environment in one working directory."""
+
+    cwd: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *command: str, timeout: float = 300) -> Outcome:
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:]],
+            cwd=self.cwd,
+            env={**os.environ, "COLUMNS": "200", **self.env},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A shell in an empty directory."""
+    return Shell(tmp_path)
+
+
+def read_rounds(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of rounds.jsonl without what is measured by the clock and the wire."""
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for record in rounds:
+        for key in ("seconds", "bytes_down", "bytes_up"):
+            assert record.pop(key) > 0
+    return rounds
+
+
+def assert_same_rounds(one: Path, other: Path, tolerance: float = 1e-5) -> None:
+    """Compare every number of two runs' rounds."""
+    first, second = read_rounds(one), read_rounds(other)
+    assert len(first) == len(second) > 0
+    for left, right in zip(first, second, strict=True):
+        flat_left, flat_right = flatten(left), flatten(right)
+        assert flat_left.keys() == flat_right.keys()
+        for key, value in flat_left.items():
+            assert flat_right[key] == pytest.approx(value, abs=tolerance, rel=tolerance), key
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested record as one level of dotted keys."""
+    if not isinstance(node, dict):
+        return {prefix: node}
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        flat |= flatten(value, f"{prefix}.{key}")
+    return flat
+
+
+def results_directory(stdout: str) -> Path:
+    """Return the directory that a run prints at its end."""
+    lines = [line for line in stdout.splitlines() if line.startswith("Results in ")]
+    return Path(lines[-1].removeprefix("Results in ").strip())
+
+
+@pytest.fixture(scope="session")
+def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Flower's environment of its own: home, ports; its SuperLink is stopped at the end."""
+    http, control = free_port(), free_port()
+    yield {
+        "FLWR_HOME": str(tmp_path_factory.mktemp("flwr-home")),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
+    stop_superlink(http)
+
+
+@pytest.fixture(scope="session")
+def flower(flower_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell whose ``flwr`` has a SuperLink of its own, started by the first run."""
+    return Shell(tmp_path_factory.mktemp("flower"), flower_env)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def stop_superlink(port: int) -> None:
+    """Stop the SuperLink that listens on ``port``: the one that our first run started."""
+    for line in subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines():
+        if "flower-superlink" in line and f"--port {port} " in line:
+            subprocess.run(["kill", line.split()[0]], check=True)

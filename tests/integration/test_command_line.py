@@ -1,0 +1,88 @@
+"""The command ``fedquorum`` in a process of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Shell, results_directory
+
+
+def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
+    """The absolute path is printed, and all records are there."""
+    done = shell("fedquorum", "rounds=2", "hydra.run.dir=here")
+    run = results_directory(done.stdout)
+    assert run == shell.cwd / "here"
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "config.yaml",
+        "manifest.json",
+        "rounds.jsonl",
+        "clients",
+        "evaluations",
+        "model.safetensors",
+        "tensorboard",
+    }
+    again = shell("fedquorum", "rounds=2", "hydra.run.dir=here")
+    assert again.status == 1
+    assert again.stderr == f"fedquorum: output-dir must not hold a run already, got {run}\n"
+
+
+def test_a_sweep(shell: Shell) -> None:
+    """-m runs every combination, baselines beside FedALIGN, each with its own records."""
+    done = shell(
+        "fedquorum", "-m", "strategy=fedalign,fedavg,fedavg_priority", "seed=1,2", "rounds=2"
+    )
+    assert done.status == 0, done.stderr
+    manifests = [json.loads(p.read_text()) for p in shell.cwd.rglob("manifest.json")]
+    assert sorted((m["strategy"], m["seed"], m["status"]) for m in manifests) == [
+        (strategy, seed, "completed")
+        for strategy in ("fedalign", "fedavg", "fedavg_priority")
+        for seed in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["strategy.epsilon=-1"], "strategy.epsilon must be a number >= 0 (inf allowed), got -1"),
+        (["strategy.epsilonn=1"], "strategy.epsilonn is not a setting; strategy has"),
+        (["data.num_priority=21"], "data.num_priority must be at most data.num_clients (20)"),
+        (["data.num_priority=0"], "data.num_priority must be a whole number >= 1, got 0"),
+        (["client.batch_size=0"], "client.batch_size must be a whole number >= 1, got 0"),
+        (["experiment=fedalign/nope"], "experiment must be one of custom, fedalign/fmnist"),
+        (
+            ["experiment=fedalign/fmnist", "data.root=empty", "data.download=false"],
+            "data.root must be a folder with the four files of Fashion-MNIST",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_and_start_nothing(
+    shell: Shell, words: list[str], message: str
+) -> None:
+    """Exit status 1, one line on stderr, nothing on stdout, no run left behind."""
+    done = shell("fedquorum", *words)
+    assert done.status == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"fedquorum: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not list(shell.cwd.rglob("manifest.json"))
+
+
+def test_fewer_shards_than_clients(shell: Shell, real_data: Path) -> None:
+    """The message has the number of shards that there are."""
+    done = shell(
+        "fedquorum", "experiment=fedalign/fmnist", f"data.root={real_data}", "data.num_clients=61"
+    )
+    assert done.status == 1
+    assert "must be at most 120, the number of single-class shards" in done.stderr
+    assert done.stderr.endswith("got 61 * 2 = 122\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_shows_settings(shell: Shell) -> None:
+    """--help names the groups and the settings."""
+    done = shell("fedquorum", "--help")
+    assert done.status == 0
+    assert "strategy: fedalign, fedavg, fedavg_priority" in done.stdout
+    assert "epsilon: 0.2" in done.stdout

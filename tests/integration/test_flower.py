@@ -1,0 +1,92 @@
+"""Real Flower: ``flwr run`` on a SuperLink of its own, clients on Ray."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import (
+    BIN,
+    ROOT,
+    Shell,
+    assert_same_rounds,
+    results_directory,
+)
+from tests.reference.fedalign import recompute
+
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
+
+OVERRIDES = "rounds=12 strategy.warmup_fraction=0.25"
+
+
+def run_config(shell: Shell, name: str, overrides: str, experiment: str = "") -> str:
+    words = f'overrides="{overrides}" output-dir="{shell.cwd / name}"'
+    return f'{words} experiment="{experiment}"' if experiment else words
+
+
+@pytest.fixture(scope="module")
+def in_process_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same job in process, to compare with."""
+    shell = Shell(tmp_path_factory.mktemp("in-process"))
+    done = shell("fedquorum", *OVERRIDES.split())
+    assert done.status == 0, done.stderr
+    return results_directory(done.stdout)
+
+
+@pytest.mark.parametrize("nodes", [None, 4, 20])
+def test_flwr_run_gives_the_same_numbers(
+    flower: Shell, in_process_run: Path, nodes: int | None
+) -> None:
+    """Flower's default of 2 nodes, 4, or one per client: the in-process rounds to 1e-5."""
+    name = f"nodes-{nodes}"
+    command = ["flwr", "run", str(ROOT), "--stream"]
+    command += ["--run-config", run_config(flower, name, OVERRIDES)]
+    if nodes is not None:
+        command += ["--federation-config", f"num-supernodes={nodes}"]
+    done = flower(*command)
+    run = flower.cwd / name
+    assert done.status == 0, done.stderr
+    assert f"Results in {run}" in done.stdout
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["status"], manifest["engine"]) == ("completed", "flower"), done.stdout
+    assert_same_rounds(run, in_process_run)
+    assert recompute(run).problems == []
+
+
+def test_the_flower_engine(flower: Shell, in_process_run: Path) -> None:
+    """``engine=flower`` submits the same job, waits for it and returns 0."""
+    done = flower("fedquorum", "engine=flower", *OVERRIDES.split(), "hydra.run.dir=submitted")
+    assert done.status == 0, done.stdout + done.stderr
+    assert_same_rounds(flower.cwd / "submitted", in_process_run)
+
+
+def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
+    """``flwr run --stream`` exits 0 when a run died; this command does not, and says why."""
+    missing = "data.root must be a folder with the four files of Fashion-MNIST"
+    words = ["experiment=fedalign/fmnist", f"data.root={flower.cwd}/none", "data.download=false"]
+    config = run_config(flower, "died", " ".join(words[1:]), "fedalign/fmnist")
+    plain = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
+    assert plain.status == 0
+    assert missing in plain.stdout
+    done = flower("fedquorum", "engine=flower", *words)
+    assert done.status == 1
+    assert "ended as finished:failed" in done.stderr
+    assert missing in done.stderr
+
+
+def test_the_bundle_holds_what_it_needs(tmp_path: Path) -> None:
+    """The app bundle has all code and all settings, and nothing of tests or outputs."""
+    subprocess.run(
+        [str(BIN / "flwr"), "build", "--app", str(ROOT)], cwd=tmp_path, check=True, timeout=60
+    )
+    (bundle,) = tmp_path.glob("*.fab")
+    names = subprocess.check_output(
+        [str(BIN / "python"), "-m", "zipfile", "-l", str(bundle)], text=True
+    )
+    found = {line.split()[0] for line in names.splitlines()[1:]}
+    for package in ("strategies", "client_app", "server_app", "conf"):
+        for path in (ROOT / package).rglob("*"):
+            if path.suffix in (".py", ".yaml"):
+                assert path.relative_to(ROOT).as_posix() in found
+    assert not [name for name in found if name.startswith(("tests/", "outputs/", "benchmarks/"))]

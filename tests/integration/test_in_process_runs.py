@@ -1,0 +1,112 @@
+"""Whole runs in this process: the same code as ``fedquorum``, without its start-up."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from conf.compose import compose_words
+from server_app.command_line import run_in_process
+from tests.integration.conftest import assert_same_rounds, read_rounds
+from tests.reference.fedalign import recompute
+
+SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
+
+
+def run(directory: Path, *words: str) -> Path:
+    run_in_process(compose_words(words), str(directory))
+    return directory
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 20])
+def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) -> None:
+    """One node or twenty: the same rounds, and the same model."""
+    runs = [
+        run(tmp_path / str(count), *SHORT, f"engine.num_supernodes={count}") for count in (1, nodes)
+    ]
+    assert_same_rounds(*runs)
+    one, other = (load_file(directory / "model.safetensors") for directory in runs)
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("strategy.epsilon_schedule=step", "strategy.epsilon_step_fraction=0.6"),
+        ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
+        ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
+        ("strategy.epsilon=inf", "strategy.warmup_fraction=0.0"),
+    ],
+)
+def test_every_decision_recomputes_from_the_records(
+    tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    """Admissions, weights, theta, thresholds and counts follow from the records alone."""
+    found = recompute(run(tmp_path / "run", *SHORT, *overrides))
+    assert found.problems == []
+    assert found.weights >= 20 * 10
+    assert found.gates > 0
+
+
+def test_the_recomputation_notices_a_changed_record(tmp_path: Path) -> None:
+    """The reference is no rubber stamp."""
+    directory = run(tmp_path / "run", *SHORT)
+    path = directory / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    changed = json.loads(lines[10])
+    changed["global_loss"] -= 0.5
+    lines[10] = json.dumps(changed)
+    path.write_text("\n".join(lines) + "\n")
+    assert any("round 11" in problem for problem in recompute(directory).problems)
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    """The same seed gives the same run; another seed another."""
+    first, again, other = (
+        read_rounds(run(tmp_path / str(i), "rounds=3", f"seed={seed}"))
+        for i, seed in enumerate((1, 1, 2))
+    )
+    assert first == again
+    assert first != other
+
+
+def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
+    """Real images: trains, admits by accuracy, and every decision recomputes."""
+    directory = run(
+        tmp_path / "run", "experiment=fedalign/fmnist", f"data.root={real_data}", "rounds=12"
+    )
+    found = recompute(directory)
+    assert found.problems == []
+    assert found.gates > 0
+    rounds = read_rounds(directory)
+    assert rounds[-1]["global_loss"] < rounds[0]["global_loss"]
+    assert rounds[-1]["test"]["priority"]["accuracy"] > 0.5
+    assert [r["epsilon"] for r in rounds] == [0, 0] + [0.2] * 4 + [0.0] * 6
+
+
+def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None:
+    """evaluation.clients=priority: non-priority clients report nothing; every n: nulls between."""
+    directory = run(
+        tmp_path / "run", "rounds=5", "evaluation.clients=priority", "evaluation.every=2"
+    )
+    tests = [record["test"] for record in read_rounds(directory)]
+    assert [test is None for test in tests] == [True, False, True, False, False]
+    assert all(test["all"] is None and test["priority"] for test in tests if test)
+
+
+def test_the_limits_of_fedalign_end_to_end(tmp_path: Path) -> None:
+    """eps = 0 is FedAvg on the priority clients, eps = inf without warm-up FedAvg on all."""
+    pairs = [
+        (("strategy.epsilon=0",), ("strategy=fedavg_priority",)),
+        (("strategy.epsilon=inf", "strategy.warmup_fraction=0"), ("strategy=fedavg",)),
+    ]
+    models = []
+    for number, pair in enumerate(pairs):
+        for side, words in enumerate(pair):
+            directory = run(tmp_path / f"{number}{side}", "rounds=5", *words)
+            models.append(load_file(directory / "model.safetensors"))
+    for one, other in (models[:2], models[2:]):
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+    assert any((models[0][name] != models[2][name]).any() for name in models[0])

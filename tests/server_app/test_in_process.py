@@ -1,0 +1,79 @@
+"""The in-process Grid behaves as Flower's."""
+
+import time
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from server_app.in_process import InProcessGrid
+
+
+def counting_app() -> ClientApp:
+    """Return a ClientApp that counts its calls in the node's state, or fails when told to."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        told: dict[str, Any] = dict(message.content.config_records.get("config", {}))
+        if told.get("fail"):
+            raise ValueError("as told")
+        time.sleep(float(told.get("sleep", 0)))
+        calls = int(context.state.config_records.get("n", {"n": 0})["n"]) + 1  # type: ignore[arg-type, call-overload]
+        context.state["n"] = ConfigRecord({"n": calls})
+        content = ConfigRecord({"calls": calls, "partition": context.node_config["partition-id"]})
+        return Message(RecordDict({"answer": content}), reply_to=message)
+
+    return app
+
+
+def ask(grid: InProcessGrid, node: int, **told: Any) -> Message:
+    content = RecordDict({"config": ConfigRecord(told)})
+    return Message(content, node, MessageType.QUERY)
+
+
+def test_each_node_keeps_its_own_state() -> None:
+    """State lives in the node's context, between messages and apart from other nodes."""
+    grid = InProcessGrid(counting_app(), {}, 2)
+    first, second = grid.get_node_ids()
+    answers = []
+    for node in (first, first, second):
+        (reply,) = grid.send_and_receive([ask(grid, node)])
+        answers.append(dict(reply.content.config_records["answer"]))
+        assert reply.metadata.src_node_id == node
+    assert [a["calls"] for a in answers] == [1, 2, 1]
+    assert [a["partition"] for a in answers] == [0, 0, 1]
+
+
+def test_a_client_app_that_raises_becomes_an_error_reply() -> None:
+    """As in Flower's simulation, the server sees an error and goes on."""
+    grid = InProcessGrid(counting_app(), {}, 1)
+    (reply,) = grid.send_and_receive([ask(grid, 1, fail=True)])
+    assert reply.has_error()
+    assert reply.error.reason == "ValueError: as told"
+
+
+def test_push_and_pull() -> None:
+    """Answers wait until they are pulled, and are handed out once."""
+    grid = InProcessGrid(counting_app(), {}, 1)
+    ids = list(grid.push_messages([ask(grid, 1)]))
+    assert len(list(grid.pull_messages(ids))) == 1
+    assert list(grid.pull_messages(ids)) == []
+
+
+def test_nodes_beyond_the_timeout_are_left_out() -> None:
+    """Nodes answer one after the other; those not reached in time do not answer."""
+    grid = InProcessGrid(counting_app(), {}, 3)
+    messages = [ask(grid, node, sleep=0.2) for node in grid.get_node_ids()]
+    assert len(list(grid.send_and_receive(messages, timeout=0.1))) == 1
+
+
+def test_run_information() -> None:
+    """The run is an empty one."""
+    grid = InProcessGrid(counting_app(), {}, 1)
+    assert grid.run.run_id == 0
+    grid.set_run(grid.run)
+    assert [node.node_id for node in grid.get_nodes()] == [1]
+    with pytest.raises(KeyError):
+        grid.push_messages([ask(grid, 9)])

@@ -1,0 +1,214 @@
+"""What a run leaves behind, whatever becomes of it."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from conf import compose
+from conf.errors import RunError
+from server_app.records import RunRecords, new_run_directory, round_record
+from strategies.report import ClientDecision, ClientEvaluation, TrainReport
+from strategies.types import Call, GlobalMeasure
+
+NAN = math.nan
+
+
+def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
+    return TrainReport(
+        server_round,
+        Call((0, 1, 2), epsilon),
+        GlobalMeasure(1.25, 0.5),
+        (
+            ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, weight=0.75),
+            ClientDecision(1, False, "silent"),
+            ClientDecision(2, False, "rejected", "too good", 5, 0.1, 0.9),
+        ),
+        inclusion_mass=0.25,
+    )
+
+
+EVALUATIONS = (
+    ClientEvaluation(0, True, 10, 1.0, 0.5, 4, 2.0, 0.75),
+    ClientEvaluation(1, False, 30, NAN, NAN, 2, 4.0, 0.25),
+)
+
+
+def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
+    made = report(number, epsilon)
+    record = round_record(
+        made, EVALUATIONS, bytes_down=5, bytes_up=7, seconds=0.5, all_evaluated=True
+    )
+    records.add_round(record, made.decisions, EVALUATIONS)
+
+
+def test_a_completed_run(tmp_path: Path) -> None:
+    """All records are there, agree with each other, and can be read by other tools."""
+    with RunRecords(tmp_path / "run", compose(), engine="in-process") as records:
+        add(records, 1)
+        add(records, 2, epsilon=math.inf)
+        records.save_model({"w": np.ones(3, dtype=np.float32)})
+    run = tmp_path / "run"
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 2)
+    assert (manifest["seed"], manifest["engine"]) == (1, "in-process")
+    assert manifest["packages"]["flwr"]
+    assert manifest["started"] <= manifest["ended"]
+    first, second = map(json.loads, (run / "rounds.jsonl").read_text().splitlines())
+    assert second["epsilon"] == "inf"
+    assert first == {
+        "round": 1,
+        "epsilon": 0.2,
+        "global_loss": 1.25,
+        "global_accuracy": 0.5,
+        "asked": 3,
+        "trained": 1,
+        "silent": 1,
+        "unavailable": 0,
+        "rejected": 1,
+        "failed": 0,
+        "admitted": 1,
+        "bytes_down": 5,
+        "bytes_up": 7,
+        "seconds": 0.5,
+        "theta": 0.8,
+        "test": {
+            "priority": pytest.approx(
+                {
+                    "loss": 2.0,
+                    "accuracy": 0.75,
+                    "average": 0.75,
+                    "worst": 0.75,
+                    "best": 0.75,
+                    "worst10": 0.75,
+                    "best10": 0.75,
+                    "gini": 0.0,
+                    "std": 0.0,
+                    "jain": 1.0,
+                }
+            ),
+            "all": pytest.approx(
+                {
+                    "loss": 3.5,
+                    "accuracy": 0.375,
+                    "average": 0.5,
+                    "worst": 0.25,
+                    "best": 0.75,
+                    "worst10": 0.25,
+                    "best10": 0.75,
+                    "gini": 0.25,
+                    "std": 0.25,
+                    "jain": 0.8,
+                }
+            ),
+        },
+    }
+    rows = pq.read_table(run / "clients").to_pylist()
+    assert len(rows) == 6
+    assert rows[0] == {
+        "round": 1,
+        "client": 0,
+        "priority": True,
+        "status": "trained",
+        "reason": None,
+        "num_examples": 10,
+        "loss": 1.0,
+        "accuracy": 0.5,
+        "response": None,
+        "mixing": None,
+        "omega": None,
+        "weight": 0.75,
+        "test_loss": 2.0,
+        "test_accuracy": 0.75,
+    }
+    assert rows[1]["loss"] is None
+    assert rows[1]["test_accuracy"] == 0.25
+    assert rows[2]["test_accuracy"] is None
+    assert len(pq.read_table(run / "evaluations")) == 4
+    assert load_file(run / "model.safetensors")["w"].tolist() == [1, 1, 1]
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    assert [e.value for e in events.Scalars("test_priority/accuracy")] == [0.75, 0.75]
+
+
+def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
+    """A line is flushed when its round ends, so a killed run keeps it."""
+    with RunRecords(tmp_path / "run", compose(), engine="in-process") as records:
+        add(records, 1)
+        assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
+        status = json.loads((tmp_path / "run" / "manifest.json").read_text())["status"]
+        assert status == "running"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (KeyboardInterrupt(), "interrupted", None),
+        (ValueError("broke"), "failed", "ValueError: broke"),
+    ],
+)
+def test_a_run_that_dies(
+    tmp_path: Path, error: BaseException, status: str, told: str | None
+) -> None:
+    """Complete rounds are kept, the status and the error are told."""
+
+    def die() -> None:
+        with RunRecords(tmp_path / "run", compose(), engine="in-process") as records:
+            add(records, 1)
+            raise error
+
+    with pytest.raises(type(error)):
+        die()
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["status"], manifest["error"]) == (status, told)
+    assert len(pq.read_table(tmp_path / "run" / "clients")) == 3
+
+
+def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts appear while the run goes on; none is ever half written."""
+    monkeypatch.setattr("server_app.records.FLUSH_SECONDS", -1.0)
+    with RunRecords(tmp_path / "run", compose(), engine="in-process") as records:
+        for number in (1, 2, 3):
+            add(records, number)
+            assert len(pq.read_table(tmp_path / "run" / "clients")) == 3 * number
+    assert len(list((tmp_path / "run" / "clients").iterdir())) == 3
+
+
+def test_tests_that_were_not_measured_are_null() -> None:
+    """Without test metrics there is no summary; without non-priority ones there is no "all"."""
+    options = {"bytes_down": 0, "bytes_up": 0, "seconds": 0.0}
+    untested = [ClientEvaluation(0, True, 10, 1.0, 0.5, NAN, NAN, NAN)]
+    assert round_record(report(1), untested, all_evaluated=True, **options).test is None
+    made = round_record(report(1), EVALUATIONS[:1], all_evaluated=False, **options)
+    assert made.test is not None
+    assert made.test["all"] is None
+    assert made.test["priority"] is not None
+
+
+def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
+    """A run's records are not overwritten by another's."""
+    with RunRecords(tmp_path / "run", compose(), engine="in-process"):
+        pass
+    with pytest.raises(RunError, match="output-dir must not hold a run already, got"):
+        RunRecords(tmp_path / "run", compose(), engine="in-process")
+
+
+def test_runs_of_the_same_second_get_their_own_directories(tmp_path: Path) -> None:
+    """The second one gets a number."""
+    made = {new_run_directory(tmp_path, "a/b") for _ in range(3)}
+    assert len(made) == 3
+    assert all(d.is_absolute() and d.parent == tmp_path / "a" / "b" for d in made)
+
+
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
+    """A file in the way is an error in one line."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="output-dir must be writable, got"):
+        RunRecords(tmp_path / "file" / "run", compose(), engine="in-process")
+    with pytest.raises(RunError, match="output-dir must be writable, got"):
+        new_run_directory(tmp_path / "file", "x")

@@ -1,0 +1,526 @@
+"""The adapter, driven as Flower drives a strategy, with scripted clients behind the Grid."""
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from client_app.app import hosted_clients
+from server_app.in_process import InProcessGrid
+from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, Population
+from strategies.codec import (
+    ClientReply,
+    NamedArrays,
+    Status,
+    decode_arrays,
+    decode_request,
+    encode_arrays,
+    encode_hosted_clients,
+    encode_replies,
+)
+from strategies.directory import ClientsMissingError
+from strategies.report import TrainReport
+
+MODEL: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float32)}
+Script = Callable[[int, dict[str, Any], NamedArrays], ClientReply]
+
+
+def moved(client: int, by: float, *, examples: float = 10, loss: float = 1.0) -> ClientReply:
+    """Return a client that trained and moved every weight of MODEL by ``by``."""
+    metrics = {"num-examples": examples, "loss": loss, "accuracy": 0.5}
+    arrays: NamedArrays = {"w": (MODEL["w"] + np.float32(by)).astype(np.float32)}
+    return ClientReply(client, Status.DONE, metrics, arrays)
+
+
+def scripted_app(
+    num_clients: int, fit: Script, losses: dict[int, float] | None = None
+) -> ClientApp:
+    """Return a ClientApp whose clients train as ``fit`` says and measure ``losses``."""
+    app = ClientApp()
+
+    def hosted(context: Context) -> tuple[int, ...]:
+        return hosted_clients(dict(context.node_config), num_clients)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(encode_hosted_clients(hosted(context)), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays, configs = decode_request(message.content, hosted(context))
+        return Message(
+            encode_replies([fit(k, config, arrays) for k, config in configs.items()]),
+            reply_to=message,
+        )
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        _, configs = decode_request(message.content, hosted(context))
+        replies = []
+        for k, config in configs.items():
+            metrics = {"num-examples": 10.0, "test-loss": 1.0, "test-accuracy": 0.5}
+            if config["measure-train"]:
+                metrics |= {"loss": (losses or {}).get(k, 1.0), "accuracy": 0.5}
+            replies.append(ClientReply(k, Status.DONE, metrics))
+        return Message(encode_replies(replies), reply_to=message)
+
+    return app
+
+
+def play_round(
+    strategy: ComposedStrategy[Any],
+    grid: InProcessGrid,
+    *,
+    change: Callable[[list[Message]], Iterable[Message]] = lambda replies: replies,
+) -> tuple[NDArray[Any] | None, TrainReport]:
+    """Play round 1; ``change`` may tamper with the replies on their way."""
+    messages = strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
+    replies = list(grid.send_and_receive(messages))
+    arrays, _ = strategy.aggregate_train(1, change(replies))
+    return None if arrays is None else decode_arrays(arrays)["w"], strategy.train_report
+
+
+def fedalign(num_clients: int, priority: set[int], **options: Any) -> FedALIGN:
+    population = Population(tuple(range(num_clients)), frozenset(priority))
+    return FedALIGN(population, num_rounds=10, **{"warmup_fraction": 0.0, **options})
+
+
+def grid_of(app: ClientApp, nodes: int) -> InProcessGrid:
+    return InProcessGrid(app, {}, nodes)
+
+
+def test_one_round_by_hand() -> None:
+    """Two priority clients, one admitted, one refused by the server, one silent."""
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        assert config["global-loss"] == 1.0
+        if client == 4:
+            return ClientReply(4, Status.SILENT)
+        by, examples, loss = {0: (1, 10, 1.0), 1: (2, 30, 1.0), 2: (4, 20, 0.9), 3: (8, 5, 0.1)}[
+            client
+        ]
+        return moved(client, by, examples=examples, loss=loss)
+
+    strategy = fedalign(5, {0, 1}, epsilon=0.2)
+    got, report = play_round(strategy, grid_of(scripted_app(5, fit), 2))
+    # p = (10, 30, 20) / 40, A = 1/2: (10 * 1 + 30 * 2 + 20 * 4) / 60 = 2.5
+    assert got is not None
+    np.testing.assert_allclose(got, MODEL["w"] + 2.5, rtol=1e-6)
+    assert got.dtype == np.float32
+    assert [d.status for d in report.decisions] == [
+        "trained",
+        "trained",
+        "trained",
+        "rejected",
+        "silent",
+    ]
+    assert [d.weight for d in report.decisions] == pytest.approx([1 / 6, 1 / 2, 1 / 3, 0, 0])
+    assert report.inclusion_mass == pytest.approx(0.5)
+    assert report.theta == pytest.approx(2 / 3)
+    assert report.decisions[3].reason == "loss 0.1 < global 1 - epsilon 0.2"
+    silent = report.decisions[4]
+    assert (silent.num_examples, silent.loss, silent.accuracy) == (None, None, None)
+
+
+def test_global_loss_is_the_priority_objective() -> None:
+    """F(w_0) is measured before round 1, weighted by the priority clients' data alone."""
+    seen: list[float] = []
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        seen.append(config["global-loss"])
+        return moved(client, 0.0)
+
+    losses = {0: 1.0, 1: 2.0, 2: 100.0}
+    play_round(fedalign(3, {0, 1}), grid_of(scripted_app(3, fit, losses), 3))
+    assert seen == [1.5] * 3
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 20])
+def test_any_number_of_nodes_gives_the_same_model(nodes: int) -> None:
+    """How clients are spread over nodes changes nothing, to the last bit."""
+    rng = np.random.default_rng(5)
+    shifts = {k: rng.normal() for k in range(20)}
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        return moved(client, shifts[client], examples=client + 1)
+
+    def result(count: int) -> NDArray[Any] | None:
+        return play_round(fedalign(20, {1, 2}), grid_of(scripted_app(20, fit), count))[0]
+
+    expected, got = result(1), result(nodes)
+    assert expected is not None
+    assert got is not None
+    assert expected.tobytes() == got.tobytes()
+
+
+def test_the_order_of_replies_changes_nothing() -> None:
+    """Replies are summed by client id, whatever order they arrive in."""
+    rng = np.random.default_rng(6)
+    shifts = {k: rng.normal() for k in range(12)}
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        return moved(client, shifts[client], examples=client + 1)
+
+    def result(seed: int | None) -> bytes:
+        def change(replies: list[Message]) -> list[Message]:
+            if seed is not None:
+                random.Random(seed).shuffle(replies)
+            return replies
+
+        got, _ = play_round(fedalign(12, {0, 5}), grid_of(scripted_app(12, fit), 12), change=change)
+        assert got is not None
+        return got.tobytes()
+
+    assert len({result(seed) for seed in (None, 1, 2, 3)}) == 1
+
+
+def test_limits_of_the_gate() -> None:
+    """eps = 0 is FedAvg on the priority clients and eps = inf FedAvg on all, to the last bit."""
+    rng = np.random.default_rng(7)
+    shifts = {k: rng.normal() for k in range(8)}
+    population = Population(tuple(range(8)), frozenset({1, 4}))
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        if "epsilon" in config and config["epsilon"] == 0 and not config["priority"]:
+            return ClientReply(client, Status.SILENT)
+        return moved(client, shifts[client], examples=3 * client + 1, loss=float(client))
+
+    def result(strategy: ComposedStrategy[Any]) -> bytes:
+        got, _ = play_round(strategy, grid_of(scripted_app(8, fit), 2))
+        assert got is not None
+        return got.tobytes()
+
+    assert result(fedalign(8, {1, 4}, epsilon=0.0)) == result(
+        FedAvg(population, priority_only=True)
+    )
+    assert result(fedalign(8, {1, 4}, epsilon=math.inf)) == result(FedAvg(population))
+    assert result(FedAvg(population)) != result(FedAvg(population, priority_only=True))
+
+
+BAD_REPLIES: dict[str, tuple[Callable[[ClientReply], ClientReply], str]] = {}
+
+
+def bad(reason: str) -> Callable[[Callable[[ClientReply], ClientReply]], None]:
+    def register(make: Callable[[ClientReply], ClientReply]) -> None:
+        BAD_REPLIES[make.__name__] = (make, reason)
+
+    return register
+
+
+def with_metrics(reply: ClientReply, **changes: float) -> ClientReply:
+    metrics = {**reply.metrics, **{k.replace("_", "-"): v for k, v in changes.items()}}
+    return ClientReply(reply.client, reply.status, metrics, reply.arrays)
+
+
+def with_arrays(reply: ClientReply, arrays: NamedArrays | None) -> ClientReply:
+    return ClientReply(reply.client, reply.status, reply.metrics, arrays)
+
+
+@bad("holds NaN or Inf")
+def nan_weights(reply: ClientReply) -> ClientReply:
+    return with_arrays(reply, {"w": np.array([np.nan, 0, 0], dtype=np.float32)})
+
+
+@bad("holds NaN or Inf")
+def infinite_weights(reply: ClientReply) -> ClientReply:
+    return with_arrays(reply, {"w": np.array([np.inf, 0, 0], dtype=np.float32)})
+
+
+@bad(r"has shape \(2,\), the model's \(3,\)")
+def wrong_shape(reply: ClientReply) -> ClientReply:
+    return with_arrays(reply, {"w": np.zeros(2, dtype=np.float32)})
+
+
+@bad("has dtype float64")
+def wrong_dtype(reply: ClientReply) -> ClientReply:
+    return with_arrays(reply, {"w": np.zeros(3)})
+
+
+@bad(r"arrays are named \['v'\]")
+def wrong_key(reply: ClientReply) -> ClientReply:
+    return with_arrays(reply, {"v": MODEL["w"]})
+
+
+@bad("no arrays in the reply")
+def no_arrays(reply: ClientReply) -> ClientReply:
+    return with_arrays(reply, None)
+
+
+@bad("num-examples is 0")
+def no_examples(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, num_examples=0)
+
+
+@bad("num-examples is -5")
+def negative_examples(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, num_examples=-5)
+
+
+@bad("num-examples is 1e[+]30")
+def absurd_examples(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, num_examples=1e30)
+
+
+@bad("num-examples is nan")
+def nan_examples(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, num_examples=math.nan)
+
+
+@bad("loss is nan")
+def nan_loss(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, loss=math.nan)
+
+
+@bad("loss is -1.0")
+def negative_loss(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, loss=-1.0)
+
+
+@bad("accuracy is 1.5")
+def impossible_accuracy(reply: ClientReply) -> ClientReply:
+    return with_metrics(reply, accuracy=1.5)
+
+
+@pytest.mark.parametrize("name", sorted(BAD_REPLIES))
+def test_a_bad_reply_is_rejected_and_touches_nothing(name: str) -> None:
+    """The model is that of a round without the bad client, to the last bit; the reason is told."""
+    spoil, reason = BAD_REPLIES[name]
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        reply = moved(client, 0.1 * client, examples=client + 1)
+        return spoil(reply) if client == 3 else reply
+
+    def silent(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        reply = moved(client, 0.1 * client, examples=client + 1)
+        return ClientReply(3, Status.SILENT) if client == 3 else reply
+
+    got, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 4))
+    expected, _ = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, silent), 4))
+    assert got is not None
+    assert expected is not None
+    assert got.tobytes() == expected.tobytes()
+    decision = report.decisions[3]
+    assert (decision.status, decision.weight) == ("rejected", 0.0)
+    assert re.search(reason, str(decision.reason))
+
+
+def test_a_bad_client_among_others_on_a_node_is_rejected_alone() -> None:
+    """NaN from one client of a shared node does not cost the other clients their updates."""
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        reply = moved(client, 1.0)
+        return nan_update(reply) if client == 3 else reply
+
+    def nan_update(reply: ClientReply) -> ClientReply:
+        return with_arrays(reply, {"w": np.full(3, np.nan, dtype=np.float32)})
+
+    _, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 1))
+    assert [d.status for d in report.decisions] == ["trained"] * 3 + ["rejected"]
+
+
+def test_unreadable_reply_rejects_the_clients_of_its_node() -> None:
+    """A reply without metrics is attributed to the clients asked at that node."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        replies[1] = Message(RecordDict(), reply_to=_request_of(replies[1]))
+        return replies
+
+    _, report = play_round(
+        fedalign(4, {0, 2}),
+        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 2),
+        change=change,
+    )
+    assert [d.status for d in report.decisions] == ["trained", "rejected", "trained", "rejected"]
+    assert "needs the record 'metrics'" in str(report.decisions[1].reason)
+
+
+def _request_of(reply: Message) -> Message:
+    return Message(RecordDict(), reply.metadata.src_node_id, reply.metadata.message_type)
+
+
+def test_a_client_id_that_the_node_does_not_own_is_rejected() -> None:
+    """A node that answers for another's client changes nothing about it, and the trail tells."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        stolen = encode_replies([moved(0, 100.0)])
+        replies[3] = Message(stolen, reply_to=_request_of(replies[3]))
+        return replies
+
+    got, report = play_round(
+        fedalign(4, {0, 1}),
+        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 4),
+        change=change,
+    )
+    assert got is not None
+    np.testing.assert_allclose(got, MODEL["w"] + 1.0, rtol=1e-6)
+    assert report.decisions[3].status == "rejected"
+    assert report.decisions[3].reason == "its node replied for [0], not asked there"
+
+
+def test_failures_are_recorded_with_their_reason() -> None:
+    """An error reply and a missing reply cost the round only these clients."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        replies[2] = Message(Error(1, "boom"), reply_to=_request_of(replies[2]))
+        return replies[:3]
+
+    _, report = play_round(
+        fedalign(4, {0, 1}),
+        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 4),
+        change=change,
+    )
+    outcome = [(d.status, d.reason) for d in report.decisions]
+    assert outcome[2] == ("failed", "boom")
+    assert outcome[3] == ("failed", "no reply in time")
+    assert report.admitted == 2
+
+
+@pytest.mark.parametrize("what", ["all silent", "all failed", "no reply"])
+def test_empty_rounds_keep_the_model(what: str) -> None:
+    """Nothing to combine: no model is returned, the round is reported as empty."""
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        status = Status.SILENT if what == "all silent" else Status.FAILED
+        return ClientReply(client, status)
+
+    strategy = fedalign(3, {0})
+    got, report = play_round(
+        strategy,
+        grid_of(scripted_app(3, fit), 3),
+        change=lambda replies: [] if what == "no reply" else replies,
+    )
+    assert got is None
+    assert report.empty
+    assert report.theta is None
+
+
+def test_priority_is_the_servers_knowledge() -> None:
+    """A client that claims priority in its reply is gated like any other."""
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        reply = moved(client, 1.0, loss=0.0)
+        return with_metrics(reply, priority=1.0)
+
+    _, report = play_round(fedalign(2, {0}, epsilon=0.1), grid_of(scripted_app(2, fit), 2))
+    assert [d.status for d in report.decisions] == ["trained", "rejected"]
+
+
+def test_missing_clients_are_named() -> None:
+    """The first round waits for all clients, and says which are missing when time is up."""
+    population = Population(tuple(range(5)), frozenset({0}))
+    strategy = FedAvg(population, communication=Communication(startup_timeout=0.3))
+    app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
+    with pytest.raises(ClientsMissingError, match=r"3 of 5 clients found on 1 nodes.*: 3, 4"):
+        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
+
+
+def test_a_node_that_cannot_take_part_stops_the_start() -> None:
+    """A ClientApp that fails on the query ends the wait at once, with its reason."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        raise ValueError("no data here")
+
+    strategy = fedalign(2, {0})
+    with pytest.raises(ClientsMissingError, match="cannot take part: ValueError: no data here"):
+        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
+
+
+def test_nodes_that_come_late_are_waited_for() -> None:
+    """Nodes appear one by one; the round starts when the last client is there."""
+
+    class SlowGrid(InProcessGrid):
+        looks = 0
+
+        def get_node_ids(self) -> Iterable[int]:
+            self.looks += 1
+            return list(super().get_node_ids())[: self.looks]
+
+    app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
+    _, report = play_round(fedalign(3, {0}), SlowGrid(app, {}, 3))
+    assert report.count("trained") == 3
+
+
+def test_a_node_that_left_is_unavailable() -> None:
+    """A client whose node is gone is not asked by message, and recorded as unavailable."""
+
+    class Grid(InProcessGrid):
+        gone = False
+
+        def get_node_ids(self) -> Iterable[int]:
+            nodes = list(super().get_node_ids())
+            return nodes[:-1] if self.gone else nodes
+
+    grid = Grid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), {}, 3)
+    strategy = fedalign(3, {0})
+    play_round(strategy, grid)
+    grid.gone = True
+    _, report = play_round(strategy, grid)
+    assert report.decisions[2].status == "unavailable"
+    assert report.decisions[2].reason == "its node is not connected"
+
+
+def test_evaluation_asks_non_priority_clients_for_nothing_but_tests() -> None:
+    """Training losses are asked of priority clients only; ``priority`` asks nobody else."""
+    app = scripted_app(4, lambda k, c, a: moved(k, 1.0))
+    population = Population(tuple(range(4)), frozenset({0, 1}))
+    for evaluated, expected in (("all", [0, 1, 2, 3]), ("priority", [0, 1])):
+        strategy = FedALIGN(
+            population, num_rounds=2, communication=Communication(evaluated_clients=evaluated)
+        )
+        grid = grid_of(app, 2)
+        play_round(strategy, grid)
+        messages = strategy.configure_evaluate(1, encode_arrays(MODEL), ConfigRecord(), grid)
+        strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
+        assert [e.client for e in strategy.evaluations] == expected
+        assert all(math.isnan(e.loss) != e.priority for e in strategy.evaluations)
+
+
+def test_flowers_own_loop_runs_the_strategy() -> None:
+    """``Strategy.start`` of Flower drives it like any of its own strategies."""
+    app = scripted_app(
+        4,
+        lambda k, c, arrays: ClientReply(
+            k,
+            Status.DONE,
+            {"num-examples": 10, "loss": 1.0, "accuracy": 0.5},
+            {"w": arrays["w"] + np.float32(1)},
+        ),
+    )
+    strategy = fedalign(4, {0, 1})
+    result = strategy.start(grid_of(app, 2), encode_arrays(MODEL), num_rounds=3)
+    np.testing.assert_allclose(decode_arrays(result.arrays)["w"], MODEL["w"] + 3)
+    assert result.evaluate_metrics_clientapp[3]["global-loss"] == 1.0
+
+
+def test_a_standard_client_app_is_understood() -> None:
+    """One client per node may reply in Flower's bare form: arrays and num-examples."""
+    app = scripted_app(2, lambda k, c, a: moved(k, 1.0))
+
+    def change(replies: list[Message]) -> list[Message]:
+        return [
+            Message(
+                RecordDict(
+                    {
+                        "arrays": ArrayRecord({"w": reply.content.array_records["arrays"]["w"]}),
+                        "metrics": MetricRecord({"num-examples": 7}),
+                    }
+                ),
+                reply_to=_request_of(reply),
+            )
+            for reply in replies
+        ]
+
+    population = Population((0, 1), frozenset({0}))
+    got, report = play_round(FedAvg(population), grid_of(app, 2), change=change)
+    assert got is not None
+    np.testing.assert_allclose(got, MODEL["w"] + 1.0, rtol=1e-6)
+    assert [d.num_examples for d in report.decisions] == [7, 7]

@@ -1,0 +1,28 @@
+"""The weighted sum of updates."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.aggregation import as_float64, combined_update, like
+
+finite = st.floats(-1e3, 1e3, width=32)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), finite), max_size=20), finite)
+def test_sum_of_weighted_updates(clients: list[tuple[float, float]], start: float) -> None:
+    """sum_k c_k (x_k - x_t), in float64, also for float32 models."""
+    model = {"w": np.array([start], dtype=np.float32)}
+    got = combined_update(model, [(c, {"w": np.array([x], dtype=np.float32)}) for c, x in clients])
+    expected = sum(c * (float(np.float32(x)) - float(np.float32(start))) for c, x in clients)
+    assert got["w"].dtype == np.float64
+    np.testing.assert_allclose(got["w"][0], expected, rtol=1e-12, atol=1e-9)
+
+
+def test_dtypes_come_back() -> None:
+    """The model keeps its dtypes; the arithmetic is float64 in between."""
+    model = {"w": np.ones(2, dtype=np.float32), "v": np.ones(2, dtype=np.float16)}
+    back = like(as_float64(model), model)
+    assert {name: array.dtype for name, array in back.items()} == {
+        name: array.dtype for name, array in model.items()
+    }

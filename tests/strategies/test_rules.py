@@ -1,0 +1,188 @@
+"""The pure rules: selection, weighting, server optimizer, schedules."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.parameters import ParameterError
+from strategies.schedules import epsilon_at, rounds_in
+from strategies.selection import EpsilonGate, Everyone, PriorityOnly
+from strategies.server_optimizer import SGD
+from strategies.types import GlobalMeasure, Population, Responses
+from strategies.weighting import DataFraction
+
+POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
+
+
+def responses(
+    loss: list[float],
+    accuracy: list[float] | None = None,
+    num_examples: list[float] | None = None,
+    priority: list[bool] | None = None,
+) -> Responses:
+    n = len(loss)
+    return Responses(
+        client=np.arange(n),
+        priority=np.array(priority or [k in (0, 2) for k in range(n)], dtype=np.bool_),
+        num_examples=np.array(num_examples or [10.0] * n),
+        loss=np.array(loss),
+        accuracy=np.array(accuracy or [0.5] * n),
+    )
+
+
+def test_warmup_asks_only_priority_clients() -> None:
+    """For the first warmup_fraction of the rounds only priority clients are asked."""
+    gate = EpsilonGate(num_rounds=20, warmup_fraction=0.1)
+    asked = [gate.call(t, POPULATION).clients for t in range(20)]
+    assert asked == [(0, 2)] * 2 + [(0, 1, 2, 3)] * 18
+
+
+def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
+    """The step schedule keeps eps_0 while t < fraction * T, counted from the first round."""
+    gate = EpsilonGate(num_rounds=10, epsilon=0.3, epsilon_schedule="step", warmup_fraction=0.2)
+    assert [gate.call(t, POPULATION).epsilon for t in range(10)] == [0, 0, 0.3, 0.3, 0.3] + [0] * 5
+
+
+@given(percent=st.integers(0, 100), num_rounds=st.integers(1, 2000))
+def test_rounds_in_is_exact_in_decimal(percent: int, num_rounds: int) -> None:
+    """The number of t with t < fraction * T is that of exact decimal arithmetic."""
+    exact = Fraction(percent, 100) * num_rounds
+    assert rounds_in(percent / 100, num_rounds) == sum(t < exact for t in range(num_rounds))
+
+
+def test_unknown_schedule_is_refused() -> None:
+    """A schedule that does not exist raises and names it."""
+    with pytest.raises(ValueError, match="no epsilon schedule named 'lin'"):
+        epsilon_at("lin", 0.1, 0, 10, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "loss", "accuracy", "epsilon", "admitted"),
+    [
+        ("loss", 0.8, 0.0, 0.2, True),  # exactly on the boundary: 0.8 >= 1.0 - 0.2
+        ("loss", math.nextafter(0.8, 0), 0.0, 0.2, False),
+        ("loss", 5.0, 0.0, 0.2, True),  # the upper half is the client's decision
+        ("loss", 1.0, 0.0, 0.0, False),  # closed, even at equal losses
+        ("loss", 0.0, 0.0, math.inf, True),
+        ("loss", math.nan, 0.0, math.inf, False),
+        ("accuracy", 0.0, 0.7, 0.2, True),  # 0.7 <= 0.5 + 0.2
+        ("accuracy", 0.0, math.nextafter(0.7, 1), 0.2, False),
+        ("accuracy", 0.0, 0.1, 0.2, True),
+        ("accuracy", 0.0, 0.5, 0.0, False),
+        ("accuracy", 0.0, math.nan, math.inf, False),
+    ],
+)
+def test_server_half_of_the_gate(
+    criterion: str, loss: float, accuracy: float, epsilon: float, admitted: bool
+) -> None:
+    """A non-priority update counts if F_k >= F - eps (acc_k <= acc + eps), and NaN never."""
+    gate = EpsilonGate(num_rounds=1, epsilon=epsilon, warmup_fraction=0, criterion=criterion)
+    measure = GlobalMeasure(loss=1.0, accuracy=0.5)
+    got = gate.admit(gate.call(0, POPULATION), measure, responses([1.0, loss], [0.5, accuracy]))
+    assert got.admitted.tolist() == [True, admitted]
+    assert (got.reason[1] is None) == admitted
+
+
+def test_nothing_is_admitted_without_a_priority_update() -> None:
+    """p_k is undefined without priority data, so the round stays empty, with the reason."""
+    gate = EpsilonGate(num_rounds=1, epsilon=math.inf, warmup_fraction=0)
+    got = gate.admit(
+        gate.call(0, POPULATION),
+        GlobalMeasure(1.0, 0.5),
+        responses([1.0, 1.0], priority=[False, False]),
+    )
+    assert not got.admitted.any()
+    assert all("no priority client" in str(reason) for reason in got.reason)
+
+
+def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
+    """Where no priority client measured F(w_t) it is NaN, and no non-priority update counts."""
+    gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)
+    measure = GlobalMeasure(math.nan, math.nan)
+    got = gate.admit(gate.call(0, POPULATION), measure, responses([1.0, 1.0]))
+    assert got.admitted.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"epsilon": -0.1}, r"epsilon must be a number >= 0 \(inf allowed\), got -0.1"),
+        ({"epsilon": math.nan}, "epsilon must be"),
+        ({"warmup_fraction": 1.5}, "warmup_fraction must be a number >= 0 and <= 1, got 1.5"),
+        ({"criterion": "f1"}, "criterion must be one of loss, accuracy, got 'f1'"),
+        ({"epsilon_schedule": "x"}, "epsilon_schedule must be one of constant, step, got 'x'"),
+        ({"num_rounds": 0}, "num_rounds must be a whole number >= 1, got 0"),
+    ],
+)
+def test_gate_parameters_out_of_range(changed: dict[str, object], message: str) -> None:
+    """A wrong parameter is refused in Python with the same sentence as on the command line."""
+    arguments: dict[str, object] = {"num_rounds": 10, **changed}
+    with pytest.raises(ParameterError, match=message):
+        EpsilonGate(**arguments)  # type: ignore[arg-type]
+
+
+def test_priority_only_and_everyone() -> None:
+    """The two baselines ask who their names say, and admit whatever comes back."""
+    assert Everyone().call(5, POPULATION).clients == (0, 1, 2, 3)
+    assert PriorityOnly().call(5, POPULATION).clients == (0, 2)
+    for rule in (Everyone(), PriorityOnly()):
+        call = rule.call(0, POPULATION)
+        assert call.epsilon is None
+        admission = rule.admit(call, GlobalMeasure(1, 1), responses([9.0, 0.0, math.nan]))
+        assert admission.admitted.all()
+
+
+cohorts = st.lists(
+    st.tuples(st.integers(1, 10**6), st.booleans(), st.booleans()), min_size=1, max_size=40
+)
+
+
+@given(cohorts)
+def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, bool]]) -> None:
+    """c_k = p_k / (1 + A) with p_k = D_k / sum_P D_i, in exact fractions."""
+    data = [d for d, _, _ in cohort]
+    priority = [p for _, p, _ in cohort]
+    admitted = [p or a for _, p, a in cohort]
+    _, weights = DataFraction().weigh(
+        None,
+        responses([1.0] * len(data), num_examples=[float(d) for d in data], priority=priority),
+        np.array(admitted),
+    )
+    total = sum(d for d, p in zip(data, priority, strict=True) if p)
+    if total == 0:
+        return
+    p_k = [Fraction(d, total) if a else Fraction(0) for d, a in zip(data, admitted, strict=True)]
+    mass = sum((f for f, p in zip(p_k, priority, strict=True) if not p), Fraction(0))
+    np.testing.assert_allclose(weights.weight, [float(f / (1 + mass)) for f in p_k], rtol=1e-12)
+    assert weights.inclusion_mass == pytest.approx(float(mass), rel=1e-12)
+    assert weights.weight.sum() == pytest.approx(1.0)
+
+
+def test_nobody_admitted_means_zero_weights() -> None:
+    """Zero total weight gives zeros, not a division by zero."""
+    _, weights = DataFraction().weigh(None, responses([1.0, 2.0]), np.zeros(2, dtype=np.bool_))
+    assert weights.weight.tolist() == [0.0, 0.0]
+
+
+def test_sgd_step() -> None:
+    """x + eta * update, by name."""
+    _, moved = SGD(0.5).step(None, {"w": np.array([1.0, 2.0])}, {"w": np.array([2.0, -2.0])})
+    assert moved["w"].tolist() == [2.0, 1.0]
+
+
+def test_server_learning_rate_must_be_positive() -> None:
+    """A learning rate of 0 is refused."""
+    with pytest.raises(ParameterError, match="server_lr must be a number > 0, got 0"):
+        SGD(0.0)
+
+
+def test_population_refuses_nonsense() -> None:
+    """Priority clients must exist, and there must be one."""
+    with pytest.raises(ValueError, match=r"\[7\] are not among the clients"):
+        Population((0, 1), frozenset({7}))
+    with pytest.raises(ValueError, match="at least one priority client"):
+        Population((0, 1), frozenset())

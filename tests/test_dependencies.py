@@ -1,0 +1,53 @@
+"""Which package may import which: dependencies point one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = {"strategies", "client_app", "server_app", "conf"}
+ALLOWED = {
+    "strategies": {"strategies"},
+    "conf": {"conf", "strategies"},
+    "client_app": {"client_app", "conf", "strategies"},
+    "server_app": OURS,
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Return the top-level names that a module imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_packages_import_only_what_they_may(package: str) -> None:
+    """strategies <- conf <- client_app <- server_app, never the other way."""
+    for path in (ROOT / package).rglob("*.py"):
+        foreign = imports(path) & OURS - ALLOWED[package]
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+@pytest.mark.parametrize("folder", ["selection", "weighting", "server_optimizer"])
+def test_rules_are_numpy_only(folder: str) -> None:
+    """Rules know neither Flower nor torch, and do no I/O."""
+    for path in (ROOT / "strategies" / folder).rglob("*.py"):
+        forbidden = imports(path) & {"flwr", "torch", "os", "pathlib", "random", "time", "logging"}
+        assert not forbidden, f"{path.relative_to(ROOT)} imports {forbidden}"
+
+
+def test_one_module_knows_the_record_names() -> None:
+    """Keys like num-examples on the wire are spelled in the codec, the adapter and the client."""
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for package in OURS
+        for path in (ROOT / package).rglob("*.py")
+        if "RecordDict({" in path.read_text()
+    }
+    assert users == {"strategies/codec.py"}
