@@ -27,6 +27,7 @@ from strategies.codec import (
     encode_hosted_clients,
     encode_replies,
 )
+from strategies.parameters import Number
 
 app = ClientApp()
 
@@ -74,11 +75,11 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, 
     """
     if "client-id" in node_config:
         client = node_config["client-id"]
-        if not isinstance(client, int) or not 0 <= client < num_clients:
+        if not Number(low=0, high=num_clients - 1, integer=True).contains(client):
             raise SettingsError(
                 f"client-id must be a whole number from 0 to {num_clients - 1}, got {client!r}"
             )
-        return (client,)
+        return (int(client),)
     if "partition-id" not in node_config or "num-partitions" not in node_config:
         raise SettingsError(
             "the node config must hold client-id, or partition-id and num-partitions, got "

@@ -42,7 +42,7 @@ def _hydra_main(_: DictConfig) -> None:
     except FedQuorumError as error:
         _fail(error)
     except KeyboardInterrupt:
-        print("interrupted; the records hold all complete rounds", file=sys.stderr)
+        print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 

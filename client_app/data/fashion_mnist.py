@@ -75,7 +75,7 @@ class FashionMnist:
         wanted = "the four files of Fashion-MNIST in FashionMNIST/raw"
         try:
             return TorchvisionFashionMNIST(root, train=train, download=False)
-        except (RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # for a damaged file torchvision raises what it pleases
             if not self._settings.download:
                 raise DataError(
                     f"data.root must be a folder with {wanted} (data.download is false), "
@@ -83,7 +83,7 @@ class FashionMnist:
                 ) from None
         try:
             return TorchvisionFashionMNIST(root, train=train, download=True)
-        except (RuntimeError, ValueError, OSError) as error:
+        except Exception as error:
             raise DataError(
                 f"data.root must be a folder with {wanted}, or they must be downloadable to it, "
                 f"got {root}: {_one_line(error)}"

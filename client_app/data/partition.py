@@ -35,9 +35,9 @@ def single_class_shards(
 
     The shards are dealt by ``flwr_datasets.partitioner.ShardPartitioner``. It cuts the data
     sorted by label into blocks; rows beyond a multiple of ``shard_size`` in a class are left
-    out first, so that no block straddles two classes. The test set's rows of a class are cut
-    into as many parts as the class has shards, and go where the shards went: each client's
-    test part has its training part's classes, in the same proportions.
+    out first, so that no block straddles two classes. With each shard goes an equal part of as many
+    of the class's test rows as are fair, floor(test rows * rows in shards / rows): a client's
+    test part has its training part's classes, in the same proportions up to one row a shard.
 
     Returns
     -------
@@ -47,7 +47,8 @@ def single_class_shards(
     Raises
     ------
     SettingsError
-        If there are fewer shards than the clients need, or a test part would be empty.
+        If there are fewer shards than the clients need, or a shard's share of the test rows
+        would be empty.
     """
     rng = stream(seed, "shards")
     train_rows = _rows_by_class(train_labels, rng)
@@ -61,11 +62,17 @@ def single_class_shards(
             f"of single-class shards of data.shard_size {shard_size} in the data, got "
             f"{num_clients} * {shards_per_client} = {needed}"
         )
-    test_parts = {
-        c: np.array_split(test_rows.get(c, np.empty(0, dtype=np.int64)), len(rows) // shard_size)
-        for c, rows in kept.items()
-        if len(rows)
-    }
+    test_parts: dict[int, list[Rows]] = {}
+    for c, rows in kept.items():
+        shards, own = len(rows) // shard_size, test_rows.get(c, np.empty(0, dtype=np.int64))
+        fair_share = len(own) * len(rows) // len(train_rows[c])
+        if fair_share < shards:
+            raise SettingsError(
+                f"data.shard_size must leave each of the {shards} shards of class {c} at least one "
+                f"of its {fair_share} test rows, got {shard_size}"
+            )
+        if shards:
+            test_parts[c] = np.array_split(own[:fair_share], shards)
     order = np.concatenate([kept[c] for c in sorted(kept)])
     shard_of_row = np.concatenate([np.arange(len(kept[c])) // shard_size for c in sorted(kept)])
     partitioner = ShardPartitioner(
@@ -80,7 +87,7 @@ def single_class_shards(
         {"label": train_labels[order], "row": order, "shard": shard_of_row}
     )
     return [
-        _shares(partitioner.load_partition(client).to_dict(), test_parts, client)
+        _shares(partitioner.load_partition(client).to_dict(), test_parts)
         for client in range(num_clients)
     ]
 
@@ -90,12 +97,7 @@ def _rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
     return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
 
 
-def _shares(part: dict[str, list[int]], test_parts: dict[int, list[Rows]], client: int) -> Shares:
+def _shares(part: dict[str, list[int]], test_parts: dict[int, list[Rows]]) -> Shares:
     shards = sorted(set(zip(part["label"], part["shard"], strict=True)))
     test = np.concatenate([test_parts[c][shard] for c, shard in shards])
-    if len(test) == 0:
-        raise SettingsError(
-            "data.shard_size must leave every client test data of its classes; the test part of "
-            f"client {client}, classes {sorted({c for c, _ in shards})}, is empty"
-        )
     return Shares(np.array(part["row"], dtype=np.int64), test)

@@ -13,7 +13,7 @@ def build_model(
 ) -> nn.Module:
     """Return the model, initialised from (seed, "model") without touching torch's own state."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "model"))
+        torch.default_generator.manual_seed(derived_seed(seed, "model"))
         if isinstance(settings, LogisticRegressionSettings):
             return LogisticRegression(input_shape, num_classes)
     raise TypeError(f"no model for {type(settings).__name__}")

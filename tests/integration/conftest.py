@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +49,7 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """A shell in an empty directory."""
+    """Return a shell in an empty directory."""
     return Shell(tmp_path)
 
 
@@ -103,7 +105,7 @@ def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 
 @pytest.fixture(scope="session")
 def flower(flower_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """A shell whose ``flwr`` has a SuperLink of its own, started by the first run."""
+    """Return a shell whose ``flwr`` has a SuperLink of its own, started by the first run."""
     return Shell(tmp_path_factory.mktemp("flower"), flower_env)
 
 
@@ -115,7 +117,12 @@ def free_port() -> int:
 
 
 def stop_superlink(port: int) -> None:
-    """Stop the SuperLink that listens on ``port``: the one that our first run started."""
-    for line in subprocess.check_output(["ps", "-eo", "pid,args"], text=True).splitlines():
-        if "flower-superlink" in line and f"--port {port} " in line:
-            subprocess.run(["kill", line.split()[0]], check=True)
+    """Stop the SuperLink on ``port``, the one that our first run started, and wait for its end."""
+    pattern = f"flower-superlink .*--port {port} "
+    find = ["pgrep", "-f", "--", pattern]
+    for pid in subprocess.run(find, capture_output=True, text=True, check=False).stdout.split():
+        os.kill(int(pid), signal.SIGTERM)
+    deadline = time.monotonic() + 30
+    while subprocess.run(find, capture_output=True, check=False).returncode == 0:
+        assert time.monotonic() < deadline, f"the SuperLink on port {port} does not stop"
+        time.sleep(0.2)

@@ -1,11 +1,16 @@
 """The command ``fedquorum`` in a process of its own."""
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
-from tests.integration.conftest import Shell, results_directory
+from tests.integration.conftest import BIN, Shell, results_directory
 
 
 def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
@@ -78,6 +83,34 @@ def test_fewer_shards_than_clients(shell: Shell, real_data: Path) -> None:
     assert "must be at most 120, the number of single-class shards" in done.stderr
     assert done.stderr.endswith("got 61 * 2 = 122\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupted_run_keeps_its_rounds(shell: Shell) -> None:
+    """Ctrl-C: exit status 130, one line, complete rounds and the model on disk."""
+    process = subprocess.Popen(
+        [str(BIN / "fedquorum"), "rounds=100000", "hydra.run.dir=here"],
+        cwd=shell.cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    rounds = shell.cwd / "here" / "rounds.jsonl"
+    deadline = time.monotonic() + 120
+    while not (rounds.exists() and rounds.read_text().count("\n") >= 3):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "fedquorum: interrupted; the records hold all complete rounds\n"
+    manifest = json.loads((shell.cwd / "here" / "manifest.json").read_text())
+    assert manifest["status"] == "interrupted"
+    complete = [json.loads(line)["round"] for line in rounds.read_text().splitlines()]
+    assert complete == list(range(1, manifest["rounds_completed"] + 1))
+    rows = pq.read_table(shell.cwd / "here" / "clients").to_pylist()
+    assert {row["round"] for row in rows} == set(complete)
+    assert load_file(shell.cwd / "here" / "model.safetensors")
 
 
 def test_help_shows_settings(shell: Shell) -> None:

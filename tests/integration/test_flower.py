@@ -27,7 +27,7 @@ def run_config(shell: Shell, name: str, overrides: str, experiment: str = "") ->
 
 @pytest.fixture(scope="module")
 def in_process_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same job in process, to compare with."""
+    """Run the same job in process, to compare with."""
     shell = Shell(tmp_path_factory.mktemp("in-process"))
     done = shell("fedquorum", *OVERRIDES.split())
     assert done.status == 0, done.stderr

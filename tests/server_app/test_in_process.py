@@ -20,8 +20,8 @@ def counting_app() -> ClientApp:
         if told.get("fail"):
             raise ValueError("as told")
         time.sleep(float(told.get("sleep", 0)))
-        calls = int(context.state.config_records.get("n", {"n": 0})["n"]) + 1  # type: ignore[arg-type, call-overload]
-        context.state["n"] = ConfigRecord({"n": calls})
+        calls = len(context.state) + 1
+        context.state[f"call {calls}"] = ConfigRecord()
         content = ConfigRecord({"calls": calls, "partition": context.node_config["partition-id"]})
         return Message(RecordDict({"answer": content}), reply_to=message)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -181,13 +182,13 @@ def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_tests_that_were_not_measured_are_null() -> None:
     """Without test metrics there is no summary; without non-priority ones there is no "all"."""
-    options = {"bytes_down": 0, "bytes_up": 0, "seconds": 0.0}
+    made = partial(round_record, report(1), bytes_down=0, bytes_up=0, seconds=0.0)
     untested = [ClientEvaluation(0, True, 10, 1.0, 0.5, NAN, NAN, NAN)]
-    assert round_record(report(1), untested, all_evaluated=True, **options).test is None
-    made = round_record(report(1), EVALUATIONS[:1], all_evaluated=False, **options)
-    assert made.test is not None
-    assert made.test["all"] is None
-    assert made.test["priority"] is not None
+    assert made(untested, all_evaluated=True).test is None
+    test = made(EVALUATIONS[:1], all_evaluated=False).test
+    assert test is not None
+    assert test["all"] is None
+    assert test["priority"] is not None
 
 
 def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:

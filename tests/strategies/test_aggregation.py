@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.aggregation import as_float64, combined_update, like
+from strategies.codec import NamedArrays
 
 finite = st.floats(-1e3, 1e3, width=32)
 
@@ -21,7 +22,7 @@ def test_sum_of_weighted_updates(clients: list[tuple[float, float]], start: floa
 
 def test_dtypes_come_back() -> None:
     """The model keeps its dtypes; the arithmetic is float64 in between."""
-    model = {"w": np.ones(2, dtype=np.float32), "v": np.ones(2, dtype=np.float16)}
+    model: NamedArrays = {"w": np.ones(2, dtype=np.float32), "v": np.ones(2, dtype=np.float16)}
     back = like(as_float64(model), model)
     assert {name: array.dtype for name, array in back.items()} == {
         name: array.dtype for name, array in model.items()

@@ -1,0 +1,416 @@
+"""The ClientApp: messages in and out, through Flower's Message and Context."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from numpy.typing import NDArray
+
+from client_app import app as client_app
+from client_app.app import hosted_clients
+from client_app.client import FederatedClient
+from client_app.data import ClientData
+from client_app.data.synth import Synth
+from conf import SettingsError
+from conf.schema import SynthSettings
+from server_app.in_process import InProcessGrid
+from strategies.codec import (
+    ClientReply,
+    EvaluateRequest,
+    Status,
+    TrainRequest,
+    decode_hosted_clients,
+    decode_replies,
+    encode_arrays,
+    encode_evaluate_request,
+    encode_train_request,
+)
+from strategies.types import Call, GlobalMeasure
+from tests.reference import sgd
+
+NUM_CLIENTS, NUM_PRIORITY, SAMPLES, SEED = 5, 2, 20, 3
+OVERRIDES = (
+    f"data=synth data.num_clients={NUM_CLIENTS} data.num_priority={NUM_PRIORITY} "
+    f"data.sizes=equal data.samples_per_client={SAMPLES} client.device=cpu "
+    f"client.local_epochs=2 seed={SEED}"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_node_from_before() -> Iterator[None]:
+    """Start and leave without a node that another test made."""
+    client_app._cached_node.cache_clear()
+    yield
+    client_app._cached_node.cache_clear()
+
+
+def grid_of(num_nodes: int, overrides: str = OVERRIDES) -> InProcessGrid:
+    return InProcessGrid(
+        client_app.app, {"experiment": "custom", "overrides": overrides}, num_nodes
+    )
+
+
+def ask(
+    grid: InProcessGrid, kind: str, contents: dict[int, RecordDict] | None = None
+) -> list[Message]:
+    """Return the replies of the nodes (from 1), of all of them without contents."""
+    wanted = contents or {node: RecordDict() for node in grid.get_node_ids()}
+    messages = [Message(content, node, kind) for node, content in wanted.items()]
+    return list(grid.send_and_receive(messages))
+
+
+def model() -> dict[str, NDArray[np.float32]]:
+    rng = np.random.default_rng(0)
+    return {
+        "linear.weight": rng.normal(0, 0.1, (10, 60)).astype(np.float32),
+        "linear.bias": rng.normal(0, 0.1, 10).astype(np.float32),
+    }
+
+
+def record() -> ArrayRecord:
+    return encode_arrays(model())
+
+
+def train_request(
+    clients: tuple[int, ...], epsilon: float | None = None, global_loss: float = 1.0
+) -> RecordDict:
+    return encode_train_request(
+        record(),
+        TrainRequest(
+            server_round=1,
+            call=Call(clients, epsilon=epsilon, criterion="loss"),
+            priority=tuple(k < NUM_PRIORITY for k in clients),
+            measure=GlobalMeasure(global_loss, 0.5),
+        ),
+    )
+
+
+def trained(num_nodes: int, epsilon: float | None = None) -> dict[int, ClientReply]:
+    """Return every client's part of one round's replies, with this number of nodes."""
+    contents = {
+        j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
+        for j in range(min(num_nodes, NUM_CLIENTS))
+    }
+    parts: dict[int, ClientReply] = {}
+    for reply in ask(grid_of(num_nodes), MessageType.TRAIN, contents):
+        for part in decode_replies(reply.content):
+            assert part.client is not None
+            assert part.client not in parts
+            parts[part.client] = part
+    return parts
+
+
+def arrays(part: ClientReply) -> dict[str, NDArray[Any]]:
+    assert part.arrays is not None
+    return part.arrays
+
+
+def assert_same(part: ClientReply, other: ClientReply) -> None:
+    assert (part.client, part.status, part.metrics) == (other.client, other.status, other.metrics)
+    assert list(arrays(part)) == list(arrays(other))
+    for name, array in arrays(part).items():
+        np.testing.assert_array_equal(array, arrays(other)[name])
+
+
+def own_data(client: int) -> ClientData:
+    settings = SynthSettings(
+        num_clients=NUM_CLIENTS,
+        num_priority=NUM_PRIORITY,
+        sizes="equal",
+        samples_per_client=SAMPLES,
+    )
+    return Synth(settings, SEED).client(client)
+
+
+def measured(client: int, part: str) -> tuple[float, float]:
+    """Return loss and accuracy of the broadcast model on a client's train or test part."""
+    own = own_data(client)
+    return sgd.measure(
+        sgd.read(list(model().values())), getattr(own, f"x_{part}"), getattr(own, f"y_{part}")
+    )
+
+
+# --- which clients a node hosts --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_nodes", range(1, 8))
+@pytest.mark.parametrize("num_clients", [1, 5, 6])
+def test_every_client_is_on_one_node(num_nodes: int, num_clients: int) -> None:
+    """With M nodes, node j hosts the k with k mod M = j: each client once."""
+    for j in range(num_nodes):
+        config = {"partition-id": j, "num-partitions": num_nodes}
+        expected = [k for k in range(num_clients) if k % num_nodes == j]
+        assert list(hosted_clients(config, num_clients)) == expected
+
+
+@pytest.mark.parametrize("client", [0, 4])
+def test_named_client(client: int) -> None:
+    """A node with client-id hosts that client, whatever its partition."""
+    assert hosted_clients({"client-id": client}, 5) == (client,)
+    config = {"client-id": client, "partition-id": 1, "num-partitions": 2}
+    assert hosted_clients(config, 5) == (client,)
+
+
+@pytest.mark.parametrize("client", [-1, 5, "3", 3.0, None])
+def test_impossible_client(client: object) -> None:
+    """A client-id that is not one of the clients raises with range and value."""
+    with pytest.raises(SettingsError) as caught:
+        hosted_clients({"client-id": client}, 5)
+    assert str(caught.value) == f"client-id must be a whole number from 0 to 4, got {client!r}"
+
+
+def test_truth_is_no_client() -> None:
+    """A client-id of true is refused like any other value that is no whole number."""
+    with pytest.raises(SettingsError, match="client-id must be a whole number"):
+        hosted_clients({"client-id": True}, 5)
+
+
+@pytest.mark.parametrize("config", [{}, {"partition-id": 0}, {"num-partitions": 2}, {"x": 1}])
+def test_node_config_without_clients(config: dict[str, Any]) -> None:
+    """A node config that says nothing about clients raises and is shown."""
+    with pytest.raises(SettingsError) as caught:
+        hosted_clients(config, 5)
+    assert "must hold client-id, or partition-id and num-partitions" in str(caught.value)
+    assert str(caught.value).endswith(f"got {config}")
+
+
+# --- query -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "expected"),
+    [
+        (1, [(0, 1, 2, 3, 4)]),
+        (2, [(0, 2, 4), (1, 3)]),
+        (7, [(0,), (1,), (2,), (3,), (4,), (), ()]),
+    ],
+)
+def test_query(num_nodes: int, expected: list[tuple[int, ...]]) -> None:
+    """Each node names its clients and nothing else, also where it has none."""
+    replies = ask(grid_of(num_nodes), MessageType.QUERY)
+    assert [decode_hosted_clients(reply.content) for reply in replies] == expected
+    for reply in replies:
+        assert list(reply.content) == ["metrics"]
+        assert list(reply.content.metric_records["metrics"]) == ["client-id"]
+
+
+def test_query_of_a_device() -> None:
+    """A node with client-id in its node config hosts that client."""
+    grid = grid_of(1)
+    grid._contexts[1].node_config = {"client-id": 3}
+    reply = ask(grid, MessageType.QUERY)[0]
+    assert decode_hosted_clients(reply.content) == (3,)
+
+
+# --- train -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_nodes", [2, 3, 5, 7])
+def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int) -> None:
+    """Every client's part is the same on one node, on several, and on one of its own."""
+    expected, parts = trained(1), trained(num_nodes)
+    assert sorted(expected) == sorted(parts) == list(range(NUM_CLIENTS))
+    for k, part in parts.items():
+        assert_same(part, expected[k])
+    assert not np.array_equal(arrays(parts[0])["linear.weight"], arrays(parts[1])["linear.weight"])
+
+
+def test_training_reply() -> None:
+    """A client's part has the model's arrays, its count, and what it measured before training."""
+    for k, part in trained(2).items():
+        loss, accuracy = measured(k, "train")
+        assert part.status is Status.DONE
+        assert part.metrics == pytest.approx(
+            {"num-examples": len(own_data(k).y_train), "loss": loss, "accuracy": accuracy},
+            abs=1e-6,
+        )
+        assert {name: a.shape for name, a in arrays(part).items()} == {
+            "linear.weight": (10, 60),
+            "linear.bias": (10,),
+        }
+
+
+def test_clients_not_asked_do_nothing() -> None:
+    """Only the clients that the request names are in the reply, in its order."""
+    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
+    assert [part.client for part in decode_replies(reply.content)] == [4, 1]
+    expected = trained(1)
+    for part in decode_replies(reply.content):
+        assert_same(part, expected[part.client or 0])
+
+
+def test_silent_clients_tell_id_and_status_only() -> None:
+    """Those below the gate are in no list but that of ids and statuses."""
+    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})[0]
+    metrics = dict(reply.content.metric_records["metrics"])
+    assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
+    assert metrics.pop("status") == [0, 0, 1, 1, 1]
+    assert metrics.keys() == {"num-examples", "loss", "accuracy"}
+    assert all(isinstance(v, list) and len(v) == NUM_PRIORITY for v in metrics.values())
+    stacked = {name: a.numpy().shape for name, a in reply.content.array_records["arrays"].items()}
+    assert stacked == {"linear.weight": (2, 10, 60), "linear.bias": (2, 10)}
+    assert sorted(reply.content) == ["arrays", "metrics"]
+
+
+def test_all_silent() -> None:
+    """A node whose clients are all silent replies without arrays."""
+    replies = ask(grid_of(1), MessageType.TRAIN, {1: train_request((2, 3), epsilon=0.0)}) + ask(
+        grid_of(1), MessageType.TRAIN, {1: train_request((2,), epsilon=0.0)}
+    )
+    contents = [{name: dict(record) for name, record in r.content.items()} for r in replies]
+    assert contents == [
+        {"metrics": {"client-id": [2, 3], "status": [1, 1]}},
+        {"metrics": {"client-id": 2, "status": 1}},
+    ]
+
+
+def test_each_client_decides_by_its_own_loss() -> None:
+    """Who joins at a node is who is within epsilon of the global loss by its own data."""
+    losses = {k: measured(k, "train")[0] for k in range(NUM_PRIORITY, NUM_CLIENTS)}
+    middle = sorted(losses.values())[1]
+    request = train_request(tuple(losses), epsilon=0.5, global_loss=middle - 0.5 + 1e-5)
+    reply = ask(grid_of(1), MessageType.TRAIN, {1: request})[0]
+    joined = {p.client for p in decode_replies(reply.content) if p.status is Status.DONE}
+    assert len(set(losses.values())) == 3
+    assert joined == {k for k, loss in losses.items() if loss <= middle}
+
+
+@pytest.mark.parametrize("asked", [(0, 1, 2), (1,)])
+def test_a_failing_client_fails_alone(
+    asked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that raises is reported with its reason; the others' parts are as without it."""
+    expected = trained(1)
+    fit = FederatedClient.fit
+
+    def fails_for_one(self: FederatedClient, parameters: Any, config: Any) -> Any:
+        if self.client_id == 1:
+            raise RuntimeError("out of battery")
+        return fit(self, parameters, config)
+
+    monkeypatch.setattr(FederatedClient, "fit", fails_for_one)
+    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
+    parts = {part.client: part for part in decode_replies(reply.content)}
+    failed = parts.pop(1)
+    assert failed == ClientReply(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert sorted(parts, key=str) == [k for k in asked if k != 1]
+    for k, part in parts.items():
+        assert_same(part, expected[k or 0])
+
+
+def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a client whose data cannot be loaded is a failure of that client."""
+    load = Synth.client
+
+    def fails_for_one(self: Synth, client: int) -> ClientData:
+        if client == 4:
+            raise OSError("disk is gone")
+        return load(self, client)
+
+    monkeypatch.setattr(Synth, "client", fails_for_one)
+    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((0, 4))})[0]
+    one, other = decode_replies(reply.content)
+    assert (one.client, one.status) == (0, Status.DONE)
+    assert other == ClientReply(4, Status.FAILED, reason="OSError: disk is gone")
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
+def test_foreign_client(kind: str) -> None:
+    """A request for a client that another node hosts is refused as a whole."""
+    reply = ask(grid_of(2), kind, {2: train_request((1, 2))})[0]
+    assert reply.has_error()
+    assert "clients [2] are not on this node, which hosts [1, 3]" in str(reply.error.reason)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ("client.lr=-1", "client.lr must be a number > 0, got -1.0"),
+        ("data.no_such_key=1", "data.no_such_key is not a setting"),
+    ],
+)
+def test_wrong_settings(overrides: str, reason: str) -> None:
+    """A run config that does not compose is an error reply that names the setting."""
+    reply = ask(grid_of(1, overrides), MessageType.QUERY)[0]
+    assert reply.has_error()
+    assert reason in str(reply.error.reason)
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking for CUDA where there is none is an error; auto then takes the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=cuda"))
+    reply = ask(grid, MessageType.QUERY)[0]
+    assert "client.device must be auto or cpu where there is no GPU" in str(reply.error.reason)
+    grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=auto"))
+    assert not ask(grid, MessageType.TRAIN, {1: train_request((0,))})[0].has_error()
+
+
+def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a GPU auto means CUDA, and cpu still means the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    names = {name: client_app._device(name).type for name in ("auto", "cuda", "cpu")}
+    assert names == {"auto": "cuda", "cuda": "cuda", "cpu": "cpu"}
+
+
+# --- evaluate --------------------------------------------------------------------------------
+
+
+def evaluate_request(
+    clients: tuple[int, ...], measure_train: tuple[bool, ...], measure_test: bool
+) -> RecordDict:
+    return encode_evaluate_request(
+        record(), EvaluateRequest(1, clients, measure_train, measure_test)
+    )
+
+
+def test_evaluation_measures_what_is_asked_of_whom() -> None:
+    """Each client's numbers are those of its own parts; what was not asked for is NaN."""
+    request = evaluate_request((0, 3), (True, False), measure_test=True)
+    one, other = decode_replies(ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content)
+    for part, k in ((one, 0), (other, 3)):
+        own = own_data(k)
+        loss, accuracy = measured(k, "train") if k == 0 else (math.nan, math.nan)
+        test_loss, test_accuracy = measured(k, "test")
+        expected = {
+            "num-examples": len(own.y_train),
+            "loss": loss,
+            "accuracy": accuracy,
+            "test-num-examples": len(own.y_test),
+            "test-loss": test_loss,
+            "test-accuracy": test_accuracy,
+        }
+        assert (part.client, part.status, part.arrays) == (k, Status.DONE, None)
+        assert part.metrics == pytest.approx(expected, abs=1e-6, nan_ok=True)
+
+
+def test_evaluation_of_training_parts_only() -> None:
+    """Without measure-test nothing is said about any test part."""
+    request = evaluate_request((1,), (True,), measure_test=False)
+    part = decode_replies(ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content)[0]
+    assert part.metrics.keys() == {"num-examples", "loss", "accuracy"}
+
+
+def test_evaluation_between_rounds_changes_no_training() -> None:
+    """A node that evaluated trains as one that did not."""
+    expected = trained(1)
+    grid = grid_of(1)
+    request = evaluate_request((0, 1, 2, 3, 4), (True,) * 5, measure_test=True)
+    ask(grid, MessageType.EVALUATE, {1: request})
+    reply = ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
+    for part in decode_replies(reply.content):
+        assert_same(part, expected[part.client or 0])
+
+
+def test_another_run_config_is_another_node() -> None:
+    """A process that serves two runs in turn uses each one's settings."""
+    first = trained(1)
+    other = OVERRIDES.replace(f"seed={SEED}", f"seed={SEED + 1}")
+    reply = ask(grid_of(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
+    changed = decode_replies(reply.content)[0]
+    assert not np.array_equal(arrays(changed)["linear.bias"], arrays(first[0])["linear.bias"])
+    assert_same(trained(1)[0], first[0])

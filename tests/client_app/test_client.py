@@ -1,0 +1,249 @@
+"""One client as a NumPyClient."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.client import FederatedClient
+from client_app.data import ClientData
+from client_app.models import LogisticRegression
+from client_app.training import LocalTraining
+from strategies.streams import stream
+from tests.reference import sgd
+
+FEATURES, CLASSES, SEED = 5, 3, 11
+HOW = LocalTraining(lr=0.1, batch_size=4, local_epochs=2, momentum=0.5, weight_decay=0.01)
+
+
+def data(seed: int, train: int = 18, test: int = 7) -> ClientData:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((train + test, FEATURES)).astype(np.float32)
+    y = rng.integers(CLASSES, size=train + test)
+    return ClientData(x[:train], y[:train], x[train:], y[train:])
+
+
+def client(
+    client_id: int = 2, model: nn.Module | None = None, own: ClientData | None = None
+) -> FederatedClient:
+    return FederatedClient(
+        client_id,
+        own or data(client_id),
+        model or LogisticRegression((FEATURES,), CLASSES),
+        HOW,
+        seed=SEED,
+        device=torch.device("cpu"),
+    )
+
+
+def broadcast(seed: int = 0) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal((CLASSES, FEATURES)).astype(np.float32),
+        rng.standard_normal(CLASSES).astype(np.float32),
+    ]
+
+
+def request(round_number: int = 1, **config: Any) -> dict[str, Any]:
+    """Return the config of a train request, with keys as on the wire."""
+    common = {"server-round": round_number, "global-loss": 1.0, "global-accuracy": 0.5}
+    return common | {key.replace("_", "-"): value for key, value in config.items()}
+
+
+def gated(criterion: str, epsilon: float, loss: float, accuracy: float) -> dict[str, Any]:
+    return request(
+        priority=False,
+        criterion=criterion,
+        epsilon=epsilon,
+        global_loss=loss,
+        global_accuracy=accuracy,
+    )
+
+
+def received(client_id: int = 2) -> tuple[float, float]:
+    """Return loss and accuracy of the broadcast model on a client's training part."""
+    own = data(client_id)
+    return sgd.measure(sgd.read(broadcast()), own.x_train, own.y_train)
+
+
+def test_get_properties_tells_only_the_id() -> None:
+    """Asked for its properties a client gives its id and nothing else."""
+    assert client(2).get_properties({"anything": 1}) == {"client-id": 2}
+
+
+LOSS, ACCURACY = received()
+
+
+@pytest.mark.parametrize(
+    ("config", "silent"),
+    [
+        (gated("loss", 0.2, LOSS - 0.3, 0.0), True),
+        (gated("loss", 0.2, LOSS - 0.1, 1.0), False),
+        (gated("loss", 0.0, LOSS + 9.0, 0.0), True),
+        (gated("loss", math.inf, 0.0, 1.0), False),
+        (gated("loss", 0.2, math.nan, 0.0), True),
+        (gated("accuracy", 0.2, 9.0, ACCURACY + 0.3), True),
+        (gated("accuracy", 0.2, 0.0, ACCURACY + 0.1), False),
+        (gated("accuracy", 0.2, 0.0, ACCURACY + 0.2 - 1e-9), False),
+        (gated("loss", 0.0, 0.0, 1.0) | {"priority": True}, False),
+        (request(priority=False), False),
+        (request(), False),
+    ],
+)
+def test_who_trains(config: dict[str, Any], silent: bool) -> None:
+    """The gate is for non-priority clients of a gated strategy, by the received model."""
+    arrays, num_examples, metrics = client().fit(broadcast(), config)
+    if silent:
+        assert (arrays, num_examples, metrics) == ([], 0, {"status": 1})
+        assert type(metrics["status"]) is int
+    else:
+        assert len(arrays) == 2
+        assert num_examples == 18
+        assert metrics.keys() == {"loss", "accuracy"}
+
+
+def test_fit_measures_the_received_model() -> None:
+    """Loss and accuracy are of the model before training, on the client's training part."""
+    _, _, metrics = client().fit(broadcast(), request())
+    assert metrics["loss"] == pytest.approx(LOSS, abs=1e-6)
+    assert metrics["accuracy"] == ACCURACY
+
+
+@pytest.mark.parametrize("round_number", [1, 2])
+def test_fit_trains_by_the_formula(round_number: int) -> None:
+    """The arrays are SGD from the received model with the batches of (seed, round, client)."""
+    own = data(2)
+    expected = sgd.train(
+        sgd.read(broadcast()),
+        own.x_train,
+        own.y_train,
+        stream(SEED, "batches", round_number=round_number, client=2),
+        lr=0.1,
+        batch_size=4,
+        local_epochs=2,
+        momentum=0.5,
+        weight_decay=0.01,
+    )
+    arrays, _, _ = client().fit(broadcast(), request(round_number))
+    assert [a.shape for a in arrays] == [(CLASSES, FEATURES), (CLASSES,)]
+    assert [a.dtype for a in arrays] == [np.float32, np.float32]
+    np.testing.assert_allclose(arrays[0], expected.weight, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(arrays[1], expected.bias, rtol=0, atol=1e-5)
+
+
+def test_batches_follow_from_round_and_client() -> None:
+    """Round and id decide the order of batches: the same repeats, another differs."""
+    own = data(2)
+    base = client(2, own=own).fit(broadcast(), request(3))[0]
+    again = client(2, own=own).fit(broadcast(), request(3))[0]
+    other_round = client(2, own=own).fit(broadcast(), request(4))[0]
+    other_client = client(5, own=own).fit(broadcast(), request(3))[0]
+    np.testing.assert_array_equal(base[0], again[0])
+    assert not np.array_equal(base[0], other_round[0])
+    assert not np.array_equal(base[0], other_client[0])
+
+
+def test_a_client_remembers_nothing() -> None:
+    """What a client did in other rounds does not change a round."""
+    busy, fresh = client(), client()
+    for round_number in (1, 2):
+        busy.fit(broadcast(7), request(round_number))
+    busy.evaluate(broadcast(8), {})
+    for a, b in zip(
+        busy.fit(broadcast(), request(3))[0], fresh.fit(broadcast(), request(3))[0], strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Dropout(0.0), nn.Linear(FEATURES, CLASSES))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LogisticRegression((FEATURES,), CLASSES), with_batch_norm]
+)
+def test_shared_model_leaks_nothing(make: Any) -> None:
+    """Clients that share a model object answer as those that have their own do."""
+    torch.manual_seed(0)
+    state = [tensor.numpy().copy() for tensor in make().state_dict().values()]
+    shared = make()
+    answers, expected = [], []
+    for client_id in (1, 2, 1):
+        answers.append(client(client_id, shared).fit(state, request()))
+        expected.append(client(client_id, make()).fit(state, request()))
+    for (arrays, count, metrics), (own_arrays, own_count, own_metrics) in zip(
+        answers, expected, strict=True
+    ):
+        assert (count, metrics) == (own_count, own_metrics)
+        assert len(arrays) == len(state)
+        for a, b, start in zip(arrays, own_arrays, state, strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert (a.shape, a.dtype) == (start.shape, start.dtype)
+    assert not np.array_equal(answers[0][0][-1], answers[1][0][-1])
+
+
+def test_received_arrays_are_not_written_to() -> None:
+    """Training leaves the arrays that came with the request as they are."""
+    parameters = broadcast()
+    client().fit(parameters, request())
+    for array, original in zip(parameters, broadcast(), strict=True):
+        np.testing.assert_array_equal(array, original)
+
+
+@pytest.mark.parametrize("arrays", [broadcast()[:1], [*broadcast(), np.zeros(3)]])
+def test_wrong_number_of_arrays(arrays: list[NDArray[Any]]) -> None:
+    """Arrays that are not the model's raise instead of training something else."""
+    with pytest.raises(ValueError, match="zip"):
+        client().fit(arrays, request())
+
+
+TRAIN_KEYS = {"num-examples", "loss", "accuracy"}
+TEST_KEYS = {"test-num-examples", "test-loss", "test-accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "count"),
+    [
+        ({}, TRAIN_KEYS | TEST_KEYS, 7),
+        ({"measure-train": True, "measure-test": True}, TRAIN_KEYS | TEST_KEYS, 7),
+        ({"measure-train": True, "measure-test": False}, TRAIN_KEYS, 18),
+        ({"measure-train": False, "measure-test": True}, {"num-examples"} | TEST_KEYS, 7),
+        ({"measure-train": False, "measure-test": False}, {"num-examples"}, 0),
+    ],
+)
+def test_evaluate_measures_what_is_asked(
+    config: dict[str, Any], keys: set[str], count: int
+) -> None:
+    """The metrics hold what was asked and no more, and their values are those of the formula."""
+    own = data(2)
+    model = sgd.read(broadcast())
+    train = sgd.measure(model, own.x_train, own.y_train)
+    test = sgd.measure(model, own.x_test, own.y_test)
+    expected = {
+        "num-examples": 18,
+        "loss": train[0],
+        "accuracy": train[1],
+        "test-num-examples": 7,
+        "test-loss": test[0],
+        "test-accuracy": test[1],
+    }
+    loss, num_examples, metrics = client().evaluate(broadcast(), config)
+    assert metrics == pytest.approx({key: expected[key] for key in keys}, abs=1e-6)
+    assert num_examples == count
+    assert loss == pytest.approx({7: test[0], 18: train[0], 0: 0.0}[count], abs=1e-6)
+
+
+def test_evaluate_touches_only_the_part_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not asked for is not computed either."""
+    seen: list[int] = []
+    model = LogisticRegression((FEATURES,), CLASSES)
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    own = client(model=model)
+    own.evaluate(broadcast(), {"measure-train": False, "measure-test": True})
+    own.evaluate(broadcast(), {"measure-train": True, "measure-test": False})
+    own.evaluate(broadcast(), {"measure-train": False, "measure-test": False})
+    assert seen == [7, 18]

@@ -1,0 +1,156 @@
+"""Single-class shards."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_app.data.partition import Shares, single_class_shards
+from conf.errors import SettingsError
+
+Labels = NDArray[np.int64]
+
+
+def random_labels(seed: int, train: int = 237, test: int = 150) -> tuple[Labels, Labels]:
+    """Return labels of 5 classes whose counts are no multiples of anything in particular."""
+    rng = np.random.default_rng(seed)
+    law = [0.1, 0.15, 0.2, 0.25, 0.3]
+    return rng.choice(5, train, p=law), rng.choice(5, test, p=law)
+
+
+def labels(*counts: int) -> Labels:
+    """Return shuffled labels with so many of class 0, 1, .."""
+    ordered = np.repeat(np.arange(len(counts)), counts)
+    return np.random.default_rng(0).permutation(ordered)
+
+
+def share(
+    train: Labels, test: Labels, clients: int, shards: int, size: int, *, seed: int = 1
+) -> list[Shares]:
+    return single_class_shards(
+        train, test, num_clients=clients, shards_per_client=shards, shard_size=size, seed=seed
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize(("clients", "shards", "size"), [(10, 2, 10), (7, 3, 9), (17, 1, 12)])
+def test_shards_have_one_class(seed: int, clients: int, shards: int, size: int) -> None:
+    """A client's rows are shards_per_client blocks of shard_size, each of one class."""
+    train, test = random_labels(seed)
+    assert any(count % size for count in Counter(train.tolist()).values())
+    shares = share(train, test, clients, shards, size, seed=seed)
+    assert len(shares) == clients
+    for own in shares:
+        counts = Counter(train[own.train].tolist())
+        assert sum(counts.values()) == shards * size
+        assert len(counts) <= shards
+        assert all(count % size == 0 for count in counts.values())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_no_row_is_given_twice(seed: int) -> None:
+    """Neither a training row nor a test row has two owners."""
+    train, test = random_labels(seed)
+    shares = share(train, test, 10, 2, 10, seed=seed)
+    for rows in ([own.train for own in shares], [own.test for own in shares]):
+        flat = np.concatenate(rows)
+        assert len(np.unique(flat)) == len(flat)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_test_part_has_the_classes_of_the_training_part(seed: int) -> None:
+    """A client is tested on the classes it trains on, and on no other."""
+    train, test = random_labels(seed)
+    for own in share(train, test, 10, 2, 10, seed=seed):
+        assert set(test[own.test].tolist()) == set(train[own.train].tolist())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_test_part_has_the_proportions_of_the_training_part(seed: int) -> None:
+    """Each shard of 10 brings its tenth of a class' test rows, rounded up or down."""
+    train, test = labels(40, 50, 60), labels(22, 25, 33)
+    seen: Counter[int] = Counter()
+    for own in share(train, test, 5, 3, 10, seed=seed):
+        given = Counter(test[own.test].tolist())
+        for c, count in Counter(train[own.train].tolist()).items():
+            shards = count // 10
+            exact = {0: 22 / 4, 1: 25 / 5, 2: 33 / 6}[c] * shards
+            assert abs(given[c] - exact) < shards
+        seen += given
+    assert seen == {0: 22, 1: 25, 2: 33}  # all shards are dealt, so all test rows are
+
+
+def test_proportions_hold_where_rows_are_left_out() -> None:
+    """A client with as many training rows of two classes has as many test rows of both."""
+    train, test = labels(19, 20), labels(19, 20)  # 1 + 2 shards
+    shares = [own for seed in range(10) for own in share(train, test, 1, 2, 10, seed=seed)]
+    mixed = [own for own in shares if len(set(train[own.train].tolist())) == 2]
+    assert mixed
+    for own in mixed:
+        zeros, ones = np.bincount(test[own.test], minlength=2)
+        assert abs(int(zeros) - int(ones)) <= 1
+
+
+def test_class_without_test_rows_is_refused() -> None:
+    """A client that would have no test rows of one of its classes is refused."""
+    with pytest.raises(SettingsError, match=r"data\.shard_size"):
+        share(labels(20, 20), labels(20, 0), 1, 4, 10)
+
+
+def test_depends_on_the_seed_alone() -> None:
+    """The same seed deals the same rows in the same order, another seed others."""
+    train, test = random_labels(1)
+    first, again, other = (share(train, test, 10, 2, 10, seed=seed) for seed in (1, 1, 2))
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a.train, b.train)
+        np.testing.assert_array_equal(a.test, b.test)
+    pairs = list(zip(first, other, strict=True))
+    assert any(set(a.train.tolist()) != set(b.train.tolist()) for a, b in pairs)
+    assert any(set(a.test.tolist()) != set(b.test.tolist()) for a, b in pairs)
+
+
+def test_rows_within_a_class_are_shuffled() -> None:
+    """Rows that are neighbours in the data are not dealt together."""
+    train = labels(100)
+    own = share(train, train, 2, 1, 50)[0]
+    assert sorted(own.train.tolist()) not in (list(range(50)), list(range(50, 100)))
+
+
+def test_every_shard_can_be_dealt() -> None:
+    """As many clients as the shards allow is enough, and all whole shards are used."""
+    shares = share(labels(25, 19, 30), labels(9, 9, 9), 3, 2, 10)
+    assert sum(len(own.train) for own in shares) == 60
+
+
+def test_too_few_shards() -> None:
+    """Too few single-class shards raise with what there is and what was asked."""
+    message = (
+        "data.num_clients * data.shards_per_client must be at most 6, the number of single-class "
+        "shards of data.shard_size 10 in the data, got 4 * 2 = 8"
+    )
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        share(labels(25, 19, 30), labels(9, 9, 9), 4, 2, 10)
+
+
+def test_no_shard_at_all() -> None:
+    """A shard_size above every class' count raises the same error."""
+    with pytest.raises(SettingsError, match=r"at most 0, .*shard_size 31 .*, got 1 \* 1 = 1$"):
+        share(labels(25, 19, 30), labels(9, 9, 9), 1, 1, 31)
+
+
+def test_empty_test_part() -> None:
+    """A class without test rows raises, with the numbers and the setting."""
+    message = (
+        "data.shard_size must leave each of the 2 shards of class 0 at least one of its 0 test "
+        "rows, got 10"
+    )
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        share(labels(20), labels(0, 20), 2, 1, 10)
+
+
+def test_more_shards_than_test_rows() -> None:
+    """Where a class has more shards than test rows, one would go without, so it raises."""
+    with pytest.raises(SettingsError, match=r"the 5 shards of class 0 .* its 4 test rows, got 10$"):
+        share(labels(50), labels(4), 5, 1, 10)
