@@ -2,6 +2,7 @@
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.exit import add_exit_handler
 
 from conf import compose
 from server_app.in_process import InProcessGrid
@@ -15,5 +16,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run one job: the run config's ``experiment`` and ``overrides``, into ``output-dir``."""
     config = context.run_config
     composed = compose(str(config["experiment"]), str(config["overrides"]))
-    engine = "in-process" if isinstance(grid, InProcessGrid) else "flower"
-    run(grid, composed, str(config["output-dir"]), engine=engine)
+    output_dir = str(config["output-dir"])
+    if isinstance(grid, InProcessGrid):
+        run(grid, composed, output_dir, engine="in-process")
+    else:
+        # flwr stop ends the process from its main thread; this code runs in another one.
+        run(grid, composed, output_dir, engine="flower", at_exit=add_exit_handler)

@@ -1,7 +1,10 @@
 """The command ``fedquorum``: a Hydra application over the settings in ``conf``."""
 
 import logging
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 import hydra
 from flwr.app import Context, RecordDict
@@ -31,6 +34,7 @@ def main() -> None:
 def _hydra_main(_: DictConfig) -> None:
     job = HydraConfig.get()
     words = tuple(job.overrides.task)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         composed = compose_words(words)
         if composed.settings.engine.name == "flower":
@@ -59,6 +63,11 @@ def run_in_process(composed: Composed, output_dir: str) -> None:
         run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config)
     )
     server_app(grid, context)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Let a polite kill end a run as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def _fail(error: FedQuorumError) -> None:

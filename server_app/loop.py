@@ -1,6 +1,7 @@
 """The run loop: the rounds of one run, from the first broadcast to the last record."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,14 @@ from strategies import ComposedStrategy
 from strategies.codec import decode_arrays
 
 
-def run(grid: Grid, composed: Composed, output_dir: str, *, engine: str) -> Path:
+def run(
+    grid: Grid,
+    composed: Composed,
+    output_dir: str,
+    *,
+    engine: str,
+    at_exit: Callable[[Callable[[], None]], object] | None = None,
+) -> Path:
     """Run all rounds and return the directory with the records.
 
     Everything that can be wrong with the settings or the data shows before the directory is
@@ -34,6 +42,8 @@ def run(grid: Grid, composed: Composed, output_dir: str, *, engine: str) -> Path
         directory.
     engine : str
         ``in-process`` or ``flower``, for the records.
+    at_exit : callable, optional
+        Registers what to call when the process ends in another thread before the run does.
     """
     settings = composed.settings
     data = load_data(settings.data, settings.seed)
@@ -46,6 +56,8 @@ def run(grid: Grid, composed: Composed, output_dir: str, *, engine: str) -> Path
     title = f"{settings.strategy.name} on {settings.data.name}"
     rounds: list[RoundRecord] = []
     with RunRecords(directory, composed, engine=engine) as records:
+        if at_exit is not None:
+            at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
         try:
             with Display(console, settings.rounds, title) as display:

@@ -15,6 +15,7 @@ import json
 import math
 import platform
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -203,6 +204,7 @@ class RunRecords:
             "platform": platform.platform(),
             "packages": _versions(),
         }
+        self._lock = threading.Lock()
         self._write_manifest()
         self._rounds = (self.directory / "rounds.jsonl").open("w")
         self._clients = _ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
@@ -218,17 +220,29 @@ class RunRecords:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for part in (self._clients, self._evaluations, self._rounds, self._tensorboard):
-            part.close()
         if error is None:
-            status = "completed"
+            self._finish("completed")
         elif isinstance(error, KeyboardInterrupt):
-            status = "interrupted"
+            self._finish("interrupted")
         else:
-            status = "failed"
-            self._manifest["error"] = f"{type(error).__name__}: {error}"
-        self._manifest |= {"status": status, "ended": _now()}
-        self._write_manifest()
+            self._finish("failed", f"{type(error).__name__}: {error}")
+
+    def interrupt(self) -> None:
+        """Finish as interrupted, unless finished already.
+
+        For whoever ends the process while another thread runs the rounds; that thread's next
+        round is refused.
+        """
+        self._finish("interrupted")
+
+    def _finish(self, status: str, error: str | None = None) -> None:
+        with self._lock:
+            if self._manifest["status"] != "running":
+                return
+            for part in (self._clients, self._evaluations, self._rounds, self._tensorboard):
+                part.close()
+            self._manifest |= {"status": status, "error": error, "ended": _now()}
+            self._write_manifest()
 
     def add_round(
         self,
@@ -237,6 +251,17 @@ class RunRecords:
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
         """Write one round to all records."""
+        with self._lock:
+            if self._manifest["status"] != "running":
+                raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
+            self._write_round(record, decisions, evaluations)
+
+    def _write_round(
+        self,
+        record: RoundRecord,
+        decisions: Iterable[ClientDecision],
+        evaluations: Sequence[ClientEvaluation],
+    ) -> None:
         tested = {e.client: e for e in evaluations}
         self._clients.add(_client_row(record.round, d, tested.get(d.client)) for d in decisions)
         self._evaluations.add(_evaluation_row(record.round, e) for e in evaluations)

@@ -85,8 +85,9 @@ def test_fewer_shards_than_clients(shell: Shell, real_data: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_interrupted_run_keeps_its_rounds(shell: Shell) -> None:
-    """Ctrl-C: exit status 130, one line, complete rounds and the model on disk."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) -> None:
+    """Ctrl-C and kill: exit status 130, one line, complete rounds and the model on disk."""
     process = subprocess.Popen(
         [str(BIN / "fedquorum"), "rounds=100000", "hydra.run.dir=here"],
         cwd=shell.cwd,
@@ -100,7 +101,7 @@ def test_an_interrupted_run_keeps_its_rounds(shell: Shell) -> None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr == "fedquorum: interrupted; the records hold all complete rounds\n"

@@ -2,8 +2,11 @@
 
 import json
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.conftest import (
@@ -73,6 +76,33 @@ def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
     assert done.status == 1
     assert "ended as finished:failed" in done.stderr
     assert missing in done.stderr
+
+
+def test_flwr_stop_leaves_readable_records(flower: Shell) -> None:
+    """A run that is stopped is recorded as interrupted, with its complete rounds."""
+    run = flower.cwd / "stopped"
+    config = run_config(flower, "stopped", "rounds=100000")
+    started = flower("flwr", "run", str(ROOT), "--format", "json", "--run-config", config)
+    run_id = str(json.loads(started.stdout)["run-id"])
+    wait_for(lambda: (run / "rounds.jsonl").exists() and (run / "rounds.jsonl").stat().st_size > 0)
+    stopped = flower("flwr", "stop", run_id)
+    assert stopped.status == 0, stopped.stderr
+    wait_for(lambda: json.loads((run / "manifest.json").read_text())["status"] != "running")
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["status"] == "interrupted"
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in rounds] == list(range(1, len(rounds) + 1))
+    assert manifest["rounds_completed"] == len(rounds)
+    table = pq.read_table(run / "clients").to_pylist()
+    assert {row["round"] for row in table} == {record["round"] for record in rounds}
+
+
+def wait_for(condition: Callable[[], bool], timeout: float = 90) -> None:
+    """Wait until ``condition`` holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_the_bundle_holds_what_it_needs(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Runs that differ in the seed alone, and their mean and standard deviation over seeds."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server_app.records import RoundRecord
+from server_app.report.runs import Run
+
+_WHERE_CLIENTS_RUN = ("engine.", "client.device")
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Mean and sample standard deviation of one value per seed, in the value's unit.
+
+    sd = sqrt(sum (x - mean)^2 / (n - 1)), None for n = 1.
+    """
+
+    mean: float
+    sd: float | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A statistic over rounds."""
+
+    rounds: tuple[int, ...]
+    statistics: tuple[Statistic, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment and strategy that differ in nothing but the seed.
+
+    Parameters
+    ----------
+    experiment, strategy : str
+        What all these runs share.
+    variant : tuple of str
+        The settings that tell this group from others of the same experiment and strategy,
+        each as ``key=value``; empty where there is no other.
+    runs : tuple of Run
+        All runs, whatever became of them.
+    """
+
+    experiment: str
+    strategy: str
+    variant: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def label(self) -> str:
+        """The group's name in a legend."""
+        name = f"{self.experiment}, {self.strategy}"
+        return f"{name} ({', '.join(self.variant)})" if self.variant else name
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that enter the statistics: one per seed, ascending by seed.
+
+        Completed runs; where there is none, those with at least one round. Of several with
+        one seed, the one with the most rounds, of these the latest.
+        """
+        begun = [run for run in self.runs if run.rounds]
+        completed = [run for run in begun if run.status == "completed"]
+        ordered = sorted(completed or begun, key=lambda run: (len(run.rounds), run.started))
+        by_seed = {run.seed: run for run in ordered}
+        return tuple(by_seed[seed] for seed in sorted(by_seed))
+
+    def statistic(self, value: Callable[[Run], float]) -> Statistic | None:
+        """Return the statistic of ``value`` over seeds; a seed with NaN is left out."""
+        return _statistic([value(run) for run in self.counted])
+
+    def curve(self, value: Callable[[RoundRecord], float]) -> Curve:
+        """Return the statistic of ``value`` at each round where every seed has a finite value.
+
+        Other rounds are left out: a mean over fewer seeds would jump.
+        """
+        seeds = [{record.round: value(record) for record in run.rounds} for run in self.counted]
+        rounds, statistics = [], []
+        for number in sorted(set().union(*seeds)):
+            values = [seed.get(number, math.nan) for seed in seeds]
+            found = _statistic(values)
+            if found is not None and all(map(math.isfinite, values)):
+                rounds.append(number)
+                statistics.append(found)
+        return Curve(tuple(rounds), tuple(statistics))
+
+
+def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
+    """Return the runs in groups, ascending by experiment, strategy and variant.
+
+    Runs are in one group if experiment, strategy and all settings agree but for the seed and
+    where the clients run (``engine``, ``client.device``).
+    """
+    by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        key = json.dumps(_influential(run), sort_keys=True)
+        by_name[run.experiment, run.strategy][key].append(run)
+    groups = []
+    for (experiment, strategy), by_settings in by_name.items():
+        members = list(by_settings.values())
+        variants = _variants([_influential(same[0]) for same in members])
+        for variant, same in zip(variants, members, strict=True):
+            groups.append(Group(experiment, strategy, variant, tuple(same)))
+    return tuple(sorted(groups, key=lambda g: (g.experiment, g.strategy, g.variant)))
+
+
+def metric_after_round(record: RoundRecord, group: str, name: str) -> float:
+    """Return a test metric of "priority" or "all" clients after a round, NaN if not measured."""
+    values = None if record.test is None else record.test[group]
+    return math.nan if values is None else values[name]
+
+
+def _influential(run: Run) -> dict[str, Any]:
+    """Return all settings but the seed and those that leave the numbers as they are."""
+    return {
+        key: value
+        for key, value in run.settings.items()
+        if key != "seed" and not key.startswith(_WHERE_CLIENTS_RUN)
+    }
+
+
+def _variants(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    keys = list(dict.fromkeys(key for one in settings for key in one))
+    texts = [{key: _word(one[key]) for key in one} for one in settings]
+    telling = [key for key in keys if len({text.get(key) for text in texts}) > 1]
+    return [tuple(f"{key}={text[key]}" for key in telling if key in text) for text in texts]
+
+
+def _word(value: Any) -> str:
+    """Return a setting as it is written on the command line."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def _statistic(values: Iterable[float]) -> Statistic | None:
+    x = [value for value in values if not math.isnan(value)]
+    if not x:
+        return None
+    mean = math.fsum(x) / len(x)
+    if len(x) == 1:
+        return Statistic(mean, None)
+    return Statistic(mean, math.sqrt(math.fsum((v - mean) * (v - mean) for v in x) / (len(x) - 1)))

@@ -1,0 +1,265 @@
+"""Runs read back from their directories: what ``server_app.records`` wrote, checked."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from conf.errors import RunError
+from server_app.records import RoundRecord
+
+STATUSES = ("completed", "running", "interrupted", "failed")
+TEST_GROUPS = ("priority", "all")
+TEST_METRICS = ("accuracy", "worst")
+_COUNTS = (
+    "round",
+    "asked",
+    "trained",
+    "silent",
+    "unavailable",
+    "rejected",
+    "failed",
+    "admitted",
+    "bytes_down",
+    "bytes_up",
+)
+_NUMBERS = ("global_loss", "global_accuracy", "seconds")
+_OPTIONAL_NUMBERS = ("epsilon", "theta")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The records of one run.
+
+    Parameters
+    ----------
+    directory : Path
+        Where they lie, absolute.
+    status : {"completed", "running", "interrupted", "failed"}
+        How the run ended. A process that was killed leaves ``running``.
+    experiment, strategy : str
+        The names of the preset and of the strategy.
+    seed : int
+        The run's seed.
+    started : str
+        ISO 8601, UTC, so that the order of the texts is the order in time.
+    settings : mapping
+        All settings by dotted key, such as ``client.lr``.
+    rounds : tuple of RoundRecord
+        The complete rounds, in order; NaN where the file has null and a number is usual.
+    """
+
+    directory: Path
+    status: str
+    experiment: str
+    strategy: str
+    seed: int
+    started: str
+    settings: Mapping[str, Any]
+    rounds: tuple[RoundRecord, ...]
+
+
+def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the directories of all runs in or below ``directories``, each once, sorted.
+
+    A directory with a ``manifest.json`` is a run; nothing below it is looked at.
+
+    Raises
+    ------
+    RunError
+        If one of ``directories`` is not a folder, cannot be read or has no run.
+    """
+    found: set[Path] = set()
+    for directory in directories:
+        below = set(_runs_below(directory))
+        if not below:
+            raise RunError(f"expected a folder with runs (manifest.json) in it, got {directory}")
+        found |= below
+    return tuple(sorted(found))
+
+
+def _runs_below(directory: Path) -> Iterable[Path]:
+    for folder, subfolders, files in os.walk(directory.resolve(), onerror=_refuse):
+        if "manifest.json" in files:
+            subfolders.clear()
+            yield Path(folder)
+
+
+def _refuse(error: OSError) -> None:
+    raise RunError(
+        f"expected a folder that can be read, got {error.filename} ({error.strerror})"
+    ) from None
+
+
+def load_run(directory: Path) -> Run:
+    """Return the run in ``directory``.
+
+    A last line of ``rounds.jsonl`` that breaks off, as an interrupted process leaves it, is
+    ignored.
+
+    Raises
+    ------
+    RunError
+        If a file is missing or damaged; the message names the file and, where there is one,
+        the line.
+    """
+    directory = directory.resolve()
+    manifest = _load_manifest(directory / "manifest.json")
+    return Run(
+        directory=directory,
+        settings=_load_settings(directory / "config.yaml"),
+        rounds=tuple(_load_rounds(directory / "rounds.jsonl")),
+        **manifest,
+    )
+
+
+def _load_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(_read(path))
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path}, line {error.lineno}: expected JSON, {error.msg}") from None
+    except ValueError as error:
+        raise RunError(f"{path}: expected JSON, {error}") from None
+    try:
+        fields = _object(manifest)
+        kept: dict[str, Any] = {
+            name: _text(fields, name) for name in ("experiment", "strategy", "started")
+        }
+        kept |= {"seed": _count(fields, "seed"), "status": _status(fields)}
+    except _DamagedError as error:
+        raise RunError(f"{path}: {error}") from None
+    return kept
+
+
+def _load_settings(path: Path) -> Mapping[str, Any]:
+    text = _read(path)
+    try:
+        settings = OmegaConf.to_container(OmegaConf.create(text.decode()))
+    except Exception as error:  # PyYAML's and OmegaConf's errors have no common base
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise RunError(f"{path}{line}: expected YAML that can be read") from None
+    if not isinstance(settings, dict):
+        raise RunError(f"{path}: expected settings by name, got {type(settings).__name__}")
+    return dict(_flat(settings, ""))
+
+
+def _flat(node: Mapping[Any, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _load_rounds(path: Path) -> Iterable[RoundRecord]:
+    *lines, tail = _read(path).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield _round_record(_parsed(line))
+        except _DamagedError as error:
+            raise RunError(f"{path}, line {number}: {error}") from None
+    if not tail:
+        return
+    try:
+        last = _parsed(tail)
+    except _DamagedError:
+        return  # the process was stopped while it wrote this line
+    try:
+        yield _round_record(last)
+    except _DamagedError as error:
+        raise RunError(f"{path}, line {len(lines) + 1}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"expected a file of a run, got {path} ({error.strerror})") from None
+
+
+# --- one line of rounds.jsonl ----------------------------------------------------------------
+
+
+class _DamagedError(Exception):
+    """What is wrong with a record, without the place."""
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        raise _DamagedError("expected one round as a JSON object, got something else") from None
+
+
+def _round_record(line: Any) -> RoundRecord:
+    fields = _object(line)
+    values: dict[str, Any] = {name: _count(fields, name) for name in _COUNTS}
+    values |= {name: _number(fields, name) for name in _NUMBERS}
+    for name in _OPTIONAL_NUMBERS:
+        values[name] = None if _field(fields, name) is None else _number(fields, name)
+    test = _field(fields, "test")
+    values["test"] = None if test is None else _test_groups(_object(test, "test"))
+    return RoundRecord(**values)
+
+
+def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | None]:
+    groups: dict[str, Mapping[str, float] | None] = {}
+    for group in TEST_GROUPS:
+        given = _field(test, group)
+        if given is None:
+            groups[group] = None
+            continue
+        metrics = _object(given, group)
+        groups[group] = {name: _number(metrics, name) for name in (*TEST_METRICS, *metrics)}
+    return groups
+
+
+def _object(value: Any, name: str = "a record") -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _DamagedError(f"{name} must be a JSON object, got {value!r}")
+    return value
+
+
+def _field(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise _DamagedError(f"{name} is missing")
+    return fields[name]
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = _field(fields, name)
+    if not isinstance(value, str):
+        raise _DamagedError(f"{name} must be a text, got {value!r}")
+    return value
+
+
+def _status(fields: Mapping[str, Any]) -> str:
+    value = _text(fields, "status")
+    if value not in STATUSES:
+        raise _DamagedError(f"status must be one of {', '.join(STATUSES)}, got {value!r}")
+    return value
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int:
+    value = _field(fields, name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _DamagedError(f"{name} must be a whole number >= 0, got {value!r}")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float:
+    """Return a number; JSON has no NaN and no infinity, null and a word stand for them."""
+    value = _field(fields, name)
+    if value is None:
+        return math.nan
+    if value in ("inf", "-inf"):
+        return float(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _DamagedError(f"{name} must be a number, null or inf, got {value!r}")
+    return float(value)
