@@ -5,6 +5,7 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import lru_cache
 from logging import ERROR
 from typing import Any
@@ -47,14 +48,13 @@ class Node:
     def client(self, client_id: int) -> FederatedClient:
         """Return a client, with its data loaded."""
         if client_id not in self._clients:
-            how = self._settings.client
+            own = self._settings.client
+            how = {item.name: getattr(own, item.name) for item in fields(LocalTraining)}
             self._clients[client_id] = FederatedClient(
                 client_id,
                 self._data.client(client_id),
                 self._model,
-                LocalTraining(
-                    how.lr, how.batch_size, how.local_epochs, how.momentum, how.weight_decay
-                ),
+                LocalTraining(**how),
                 seed=self._settings.seed,
                 device=self._device,
             )

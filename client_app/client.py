@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
@@ -79,10 +78,9 @@ class FederatedClient(NumPyClient):
             accuracy=received.accuracy,
         ):
             return [], 0, {"status": int(Status.SILENT)}
-        rng = stream(
-            self._seed, "batches", round_number=config["server-round"], client=self.client_id
-        )
-        train(self._model, self._x_train, self._y_train, self._how, rng)
+        t = int(config["server-round"]) - 1
+        rng = stream(self._seed, "batches", round_number=t + 1, client=self.client_id)
+        train(self._model, self._x_train, self._y_train, self._how, rng, t=t)
         return (
             [tensor.detach().cpu().numpy().copy() for tensor in self._model.state_dict().values()],
             received.num_examples,
@@ -115,7 +113,7 @@ class FederatedClient(NumPyClient):
         return loss, count, metrics
 
     def _load(self, parameters: Sequence[NDArray[Any]]) -> None:
-        state = self._model.state_dict()
-        with torch.no_grad():
-            for tensor, array in zip(state.values(), parameters, strict=True):
-                tensor.copy_(torch.from_numpy(np.asarray(array)))
+        names = self._model.state_dict()
+        self._model.load_state_dict(
+            {name: torch.from_numpy(a) for name, a in zip(names, parameters, strict=True)}
+        )

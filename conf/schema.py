@@ -19,6 +19,7 @@ from strategies.parameters import (
     EPSILON,
     EPSILON_SCHEDULE,
     FRACTION,
+    LR_SCHEDULE,
     NON_NEGATIVE,
     NON_NEGATIVE_COUNT,
     POSITIVE,
@@ -54,7 +55,9 @@ class FedAlignSettings(StrategySettings):
     epsilon: float = setting(0.2, EPSILON)
     epsilon_schedule: str = setting("constant", EPSILON_SCHEDULE)
     epsilon_step_fraction: float = setting(0.5, FRACTION)
+    epsilon_rate: float = setting(5.0, NON_NEGATIVE)
     warmup_fraction: float = setting(0.1, FRACTION)
+    warmup_rounds: int | None = setting(None, NON_NEGATIVE_COUNT)
     criterion: str = setting("loss", CRITERION)
 
 
@@ -130,9 +133,9 @@ class LogisticRegressionSettings(ModelSettings):
 
 @dataclass
 class ClientSettings:
-    """Local training: SGD on the mean cross entropy of a batch.
+    """Local training: SGD on the mean cross entropy of a batch; see ``LocalTraining``.
 
-    ``device`` auto takes CUDA where there is one.
+    ``mu`` > 0 is FedProx. ``device`` auto takes CUDA where there is one.
     """
 
     lr: float = setting(0.1, POSITIVE)
@@ -140,6 +143,12 @@ class ClientSettings:
     local_epochs: int = setting(5, COUNT)
     momentum: float = setting(0.0, Number(low=0, high=1))
     weight_decay: float = setting(0.0, NON_NEGATIVE)
+    mu: float = setting(0.0, NON_NEGATIVE)
+    lr_schedule: str = setting("constant", LR_SCHEDULE)
+    lr_decay: float = setting(1.0, Number(low=0, high=1, open_low=True))
+    lr_decay_every: int = setting(1, COUNT)
+    strong_convexity: float = setting(1.0, POSITIVE)
+    smoothness: float = setting(1.0, POSITIVE)
     device: str = setting("auto", OneOf(("auto", "cpu", "cuda")))
 
 

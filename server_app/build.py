@@ -1,5 +1,6 @@
 """From settings to the parts of a run."""
 
+from dataclasses import fields
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -24,26 +25,15 @@ def build_strategy(settings: Settings, population: Population) -> ComposedStrate
         evaluated_clients=settings.evaluation.clients,
     )
     strategy = settings.strategy
+    options = {item.name: getattr(strategy, item.name) for item in fields(strategy)}
+    name = options.pop("name")
     if isinstance(strategy, FedAlignSettings):
         return FedALIGN(
-            population,
-            num_rounds=settings.rounds,
-            epsilon=strategy.epsilon,
-            epsilon_schedule=strategy.epsilon_schedule,
-            epsilon_step_fraction=strategy.epsilon_step_fraction,
-            warmup_fraction=strategy.warmup_fraction,
-            criterion=strategy.criterion,
-            server_lr=strategy.server_lr,
-            communication=communication,
+            population, num_rounds=settings.rounds, communication=communication, **options
         )
     if isinstance(strategy, FedAvgSettings):
-        return FedAvg(
-            population,
-            priority_only=strategy.priority_only,
-            server_lr=strategy.server_lr,
-            communication=communication,
-        )
-    raise TypeError(f"no strategy for {type(strategy).__name__}")
+        return FedAvg(population, communication=communication, **options)
+    raise TypeError(f"no strategy for {name!r}")
 
 
 def initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:

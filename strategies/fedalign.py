@@ -22,12 +22,17 @@ class FedALIGN(ComposedStrategy[None]):
         T; the schedule and the warm-up refer to it.
     epsilon : float (default: 0.2)
         The gate's threshold, >= 0, inf allowed, in units of the criterion.
-    epsilon_schedule : {"constant", "step"} (default: "constant")
-        ``step`` closes the gate after ``epsilon_step_fraction`` of the rounds.
+    epsilon_schedule : str (default: "constant")
+        ``constant``, ``step`` (closes the gate after ``epsilon_step_fraction`` of the rounds),
+        ``linear``, ``cosine``, ``exponential`` (with ``epsilon_rate``) or ``sqrt``.
     epsilon_step_fraction : float (default: 0.5)
         See above, in [0, 1].
+    epsilon_rate : float (default: 5.0)
+        See above, >= 0.
     warmup_fraction : float (default: 0.1)
         Share of the rounds in which only priority clients are asked, in [0, 1].
+    warmup_rounds : int, optional
+        The same as a number of rounds, >= 0; wins over the fraction.
     criterion : {"loss", "accuracy"} (default: "loss")
         What is compared.
     server_lr : float (default: 1.0)
@@ -54,7 +59,9 @@ class FedALIGN(ComposedStrategy[None]):
         epsilon: float = 0.2,
         epsilon_schedule: str = "constant",
         epsilon_step_fraction: float = 0.5,
+        epsilon_rate: float = 5.0,
         warmup_fraction: float = 0.1,
+        warmup_rounds: int | None = None,
         criterion: str = "loss",
         server_lr: float = 1.0,
         communication: Communication | None = None,
@@ -66,7 +73,9 @@ class FedALIGN(ComposedStrategy[None]):
                 epsilon=epsilon,
                 epsilon_schedule=epsilon_schedule,
                 epsilon_step_fraction=epsilon_step_fraction,
+                epsilon_rate=epsilon_rate,
                 warmup_fraction=warmup_fraction,
+                warmup_rounds=warmup_rounds,
                 criterion=criterion,
             ),
             weighting=DataFraction(),

@@ -4,8 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.parameters import COUNT, CRITERION, EPSILON, EPSILON_SCHEDULE, FRACTION
-from strategies.schedules import epsilon_at, rounds_in
+from strategies.parameters import (
+    COUNT,
+    CRITERION,
+    EPSILON,
+    EPSILON_SCHEDULE,
+    FRACTION,
+    NON_NEGATIVE,
+    NON_NEGATIVE_COUNT,
+)
+from strategies.schedules import epsilon_factor, rounds_in
 from strategies.types import Admission, BoolArray, Call, GlobalMeasure, Population, Responses
 
 
@@ -26,12 +34,16 @@ class EpsilonGate:
         T, the rounds of the run; the schedules and the warm-up refer to it.
     epsilon : float
         eps_0 >= 0, in units of the loss or of the accuracy (0 to 1); inf is allowed.
-    epsilon_schedule : {"constant", "step"}
-        How eps_t follows from eps_0 (``strategies.schedules.epsilon_at``).
+    epsilon_schedule : {"constant", "step", "linear", "cosine", "exponential", "sqrt"}
+        How eps_t follows from eps_0 (``strategies.schedules.epsilon_factor``).
     epsilon_step_fraction : float
         Share of the rounds after which the step schedule drops to 0.
+    epsilon_rate : float
+        Rate of the exponential schedule, >= 0.
     warmup_fraction : float
         Share of the rounds, from the first, in which only priority clients are asked.
+    warmup_rounds : int, optional
+        The same as a number of rounds, >= 0; wins over the fraction.
     criterion : {"loss", "accuracy"}
         What is compared.
 
@@ -50,7 +62,9 @@ class EpsilonGate:
     epsilon: float = 0.2
     epsilon_schedule: str = "constant"
     epsilon_step_fraction: float = 0.5
+    epsilon_rate: float = 5.0
     warmup_fraction: float = 0.1
+    warmup_rounds: int | None = None
     criterion: str = "loss"
 
     def __post_init__(self) -> None:
@@ -58,17 +72,35 @@ class EpsilonGate:
         EPSILON.check("epsilon", self.epsilon)
         EPSILON_SCHEDULE.check("epsilon_schedule", self.epsilon_schedule)
         FRACTION.check("epsilon_step_fraction", self.epsilon_step_fraction)
+        NON_NEGATIVE.check("epsilon_rate", self.epsilon_rate)
         FRACTION.check("warmup_fraction", self.warmup_fraction)
+        if self.warmup_rounds is not None:
+            NON_NEGATIVE_COUNT.check("warmup_rounds", self.warmup_rounds)
         CRITERION.check("criterion", self.criterion)
 
     def call(self, t: int, population: Population) -> Call:
         """Return a call to the priority clients during warm-up, to all clients after it."""
-        if t < rounds_in(self.warmup_fraction, self.num_rounds):
+        if t < self.warmup:
             return Call(population.priority_clients, epsilon=0.0, criterion=self.criterion)
-        epsilon = epsilon_at(
-            self.epsilon_schedule, self.epsilon, t, self.num_rounds, self.epsilon_step_fraction
+        return Call(population.clients, epsilon=self.threshold(t), criterion=self.criterion)
+
+    def threshold(self, t: int) -> float:
+        """Return eps_t; 0 wherever the schedule's factor is 0, for an infinite eps_0 too."""
+        factor = epsilon_factor(
+            self.epsilon_schedule,
+            t,
+            self.num_rounds,
+            self.epsilon_step_fraction,
+            self.epsilon_rate,
         )
-        return Call(population.clients, epsilon=epsilon, criterion=self.criterion)
+        return self.epsilon * factor if factor > 0.0 else 0.0
+
+    @property
+    def warmup(self) -> int:
+        """The number of warm-up rounds."""
+        if self.warmup_rounds is not None:
+            return self.warmup_rounds
+        return rounds_in(self.warmup_fraction, self.num_rounds)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
         """Admit the priority updates and the non-priority ones inside the gate.

@@ -1,6 +1,7 @@
 """One client as a NumPyClient."""
 
 import math
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_fit_trains_by_the_formula(round_number: int) -> None:
         own.x_train,
         own.y_train,
         stream(SEED, "batches", round_number=round_number, client=2),
-        lr=0.1,
+        rates=repeat(0.1),
         batch_size=4,
         local_epochs=2,
         momentum=0.5,
@@ -247,3 +248,11 @@ def test_evaluate_touches_only_the_part_asked_for(monkeypatch: pytest.MonkeyPatc
     own.evaluate(broadcast(), {"measure-train": True, "measure-test": False})
     own.evaluate(broadcast(), {"measure-train": False, "measure-test": False})
     assert seen == [7, 18]
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((1, 1)), np.zeros(3)])
+def test_a_model_of_another_shape_is_refused(wrong: NDArray[Any]) -> None:
+    """Arrays that would broadcast to the model's shape are not taken for it."""
+    parameters = broadcast()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        client().fit([wrong.astype(np.float32), *parameters[1:]], request())

@@ -111,6 +111,16 @@ def test_depends_on_the_seed_alone() -> None:
     assert any(set(a.test.tolist()) != set(b.test.tolist()) for a, b in pairs)
 
 
+def test_seed_decides_who_gets_which_classes() -> None:
+    """Over ten seeds the two shards of a client meet in more than one combination of classes."""
+    train, test = labels(20, 20, 20), labels(6, 6, 6)
+    seen = {
+        tuple(sorted(set(train[own.train].tolist())))
+        for own in (share(train, test, 3, 2, 10, seed=seed)[0] for seed in range(10))
+    }
+    assert len(seen) > 1
+
+
 def test_rows_within_a_class_are_shuffled() -> None:
     """Rows that are neighbours in the data are not dealt together."""
     train = labels(100)

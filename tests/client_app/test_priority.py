@@ -39,6 +39,12 @@ def test_heterogeneous_priority_overlaps_least_where_it_must() -> None:
         assert 2 in heterogeneous_priority(classes, 2, seed)
 
 
+def test_heterogeneous_priority_counts_what_is_shared() -> None:
+    """Of two clients that add equally many classes the one that shares none is taken."""
+    classes = [frozenset({0, 1, 2}), frozenset({3}), frozenset({0, 3})]
+    assert {heterogeneous_priority(classes, 2, seed) for seed in SEEDS} == {(0, 1)}
+
+
 def test_heterogeneous_priority_goes_on_when_all_classes_are_covered() -> None:
     """More priority clients than disjoint ones are still all different."""
     classes = [frozenset({0, 1}), frozenset({1, 0}), frozenset({2, 3}), frozenset({3, 2})]

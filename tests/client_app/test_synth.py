@@ -346,19 +346,20 @@ def test_additive_label_noise(client: int, level: float) -> None:
     assert_counts(counts, expected)
 
 
+@pytest.mark.parametrize("factor", [2.5, 9.0])
 @pytest.mark.parametrize(("client", "level"), [(1, 0.0), (2, 1 / 3), (4, 1.0)])
-def test_flip_label_noise(client: int, level: float) -> None:
-    """A label is replaced by a uniform one, which may be the same, with probability 0.25 s."""
+def test_flip_label_noise(client: int, level: float, factor: float) -> None:
+    """A label is replaced by a uniform one, maybe the same, with probability label_noise s / 10."""
     data = equal(
         5000,
         num_clients=5,
         num_priority=1,
         noise="flip",
         noise_skew=1.0,
-        label_noise=2.5,
+        label_noise=factor,
         irrelevant_fraction=0.0,
     )
-    moved = 0.25 * level / 10
+    moved = factor / 10 * level / 10
     counts = shifts(data, client)
     assert sum(counts) == 4000
     assert_counts(counts, [1 - 9 * moved] + [moved] * 9)

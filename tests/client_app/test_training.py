@@ -1,6 +1,8 @@
 """Local training and evaluation against a NumPy reference."""
 
-from dataclasses import asdict
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +42,14 @@ HOW = {
     "momentum and weight decay": LocalTraining(0.2, 7, 3, 0.7, 0.05),
     "batch larger than the data": LocalTraining(0.1, 100, 3, 0.5, 0.0),
     "no remainder": LocalTraining(0.1, 23, 2, 0.0, 0.0),
+    "proximal": LocalTraining(0.1, 5, 3, mu=1.0),
+    "proximal, momentum, decay": LocalTraining(0.1, 5, 3, 0.5, 0.1, mu=0.3),
 }
+
+
+def options(how: LocalTraining) -> dict[str, Any]:
+    names = ("batch_size", "local_epochs", "momentum", "weight_decay", "mu")
+    return {name: getattr(how, name) for name in names}
 
 
 @pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
@@ -51,7 +60,9 @@ def test_train_is_the_formula(how: LocalTraining, precision: torch.dtype, tolera
     """Training equals SGD written from the formula, over the same random batches."""
     x, y = problem(23)
     model = model_of(precision)
-    expected = sgd.train(weights(model), x, y, np.random.default_rng(8), **asdict(how))
+    expected = sgd.train(
+        weights(model), x, y, np.random.default_rng(8), rates=repeat(how.lr), **options(how)
+    )
     train(
         model,
         torch.from_numpy(x).to(precision),
@@ -62,6 +73,46 @@ def test_train_is_the_formula(how: LocalTraining, precision: torch.dtype, tolera
     trained = weights(model)
     np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=tolerance)
     np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=tolerance)
+
+
+SCHEDULES: dict[str, tuple[LocalTraining, Callable[[int, int], float]]] = {
+    # round t, step i of 6 (23 samples, batches of 8, 2 epochs) -> rate, by hand
+    "step": (
+        LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=3),
+        lambda t, i: {0: 0.2, 2: 0.2, 3: 0.1, 7: 0.05}[t],
+    ),
+    "exponential": (
+        LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5, lr_decay_every=2),
+        lambda t, i: 0.2 * 2 ** (-t / 2),
+    ),
+    "theorem, gamma from L": (
+        LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=0.5, smoothness=2.0),
+        lambda t, i: 2 / (0.5 * (6 * t + i + 32)),
+    ),
+    "theorem, gamma from the steps": (
+        LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=4.0, smoothness=1.0),
+        lambda t, i: 2 / (4 * (6 * t + i + 6)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("t", [0, 2, 3, 7])
+def test_learning_rate_schedules(name: str, t: int) -> None:
+    """Every local step uses the rate of its round and step."""
+    how, rate = SCHEDULES[name]
+    x, y = problem(23)
+    model = model_of(torch.float64)
+    expected = sgd.train(
+        weights(model),
+        x,
+        y,
+        np.random.default_rng(8),
+        rates=[rate(t, i) for i in range(6)],
+        **options(how),
+    )
+    train(model, torch.from_numpy(x), torch.from_numpy(y), how, np.random.default_rng(8), t=t)
+    np.testing.assert_allclose(weights(model).weight, expected.weight, rtol=0, atol=1e-10)
 
 
 def test_momentum_starts_at_zero_in_every_call() -> None:

@@ -35,6 +35,10 @@ def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) 
     [
         (),
         ("strategy.epsilon_schedule=step", "strategy.epsilon_step_fraction=0.6"),
+        ("strategy.epsilon_schedule=linear", "strategy.epsilon=1.0"),
+        ("strategy.epsilon_schedule=cosine", "strategy.epsilon=1.0"),
+        ("strategy.epsilon_schedule=exponential", "strategy.epsilon=1.0"),
+        ("strategy.epsilon_schedule=sqrt", "strategy.warmup_rounds=2"),
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
         ("strategy.epsilon=inf", "strategy.warmup_fraction=0.0"),
@@ -94,6 +98,20 @@ def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None
     tests = [record["test"] for record in read_rounds(directory)]
     assert [test is None for test in tests] == [True, False, True, False, False]
     assert all(test["all"] is None and test["priority"] for test in tests if test)
+
+
+def test_the_limits_of_fedprox(tmp_path: Path) -> None:
+    """mu = 0 is FedAvg to the last bit, a large mu keeps the model near where it was."""
+    plain, zero, strong = (
+        load_file(run(tmp_path / name, "rounds=3", "seed=4", *words) / "model.safetensors")
+        for name, words in (
+            ("plain", ()),
+            ("zero", ("client.mu=0",)),
+            ("strong", ("client.mu=1.0",)),
+        )
+    )
+    assert all(plain[name].tobytes() == zero[name].tobytes() for name in plain)
+    assert any((plain[name] != strong[name]).any() for name in plain)
 
 
 def test_the_limits_of_fedalign_end_to_end(tmp_path: Path) -> None:

@@ -31,12 +31,30 @@ def read_run(directory: Path) -> tuple[dict[str, Any], list[dict[str, Any]], lis
 
 
 def threshold(strategy: dict[str, Any], t: int, total: int) -> float:
-    """Return eps_t: eps_0 while t < fraction * T, then 0 (step), or eps_0 (constant)."""
+    """Return eps_t of the schedule, written out."""
     epsilon = float(strategy["epsilon"])
-    if strategy["epsilon_schedule"] == "constant":
-        return epsilon
-    fraction = Fraction(str(strategy["epsilon_step_fraction"]))
-    return epsilon if t < fraction * total else 0.0
+    u = Fraction(t, max(total - 1, 1))
+    match strategy["epsilon_schedule"]:
+        case "constant":
+            return epsilon
+        case "step":
+            return epsilon if t < Fraction(str(strategy["epsilon_step_fraction"])) * total else 0.0
+        case "linear":
+            return epsilon * float(1 - u)
+        case "cosine":
+            return epsilon * (1 + math.cos(math.pi * u)) / 2
+        case "exponential":
+            return epsilon * math.exp(-float(strategy["epsilon_rate"]) * u)
+        case "sqrt":
+            return epsilon / math.sqrt(t + 1)
+    raise ValueError(strategy["epsilon_schedule"])
+
+
+def warmup_rounds(strategy: dict[str, Any], total: int) -> Fraction:
+    """Return the number of warm-up rounds, not rounded up yet."""
+    if strategy["warmup_rounds"] is not None:
+        return Fraction(strategy["warmup_rounds"])
+    return Fraction(str(strategy["warmup_fraction"])) * total
 
 
 def recompute(directory: Path) -> Recomputed:
@@ -48,10 +66,10 @@ def recompute(directory: Path) -> Recomputed:
     for record in rounds:
         t = record["round"] - 1
         here = sorted((r for r in rows if r["round"] == t + 1), key=lambda r: r["client"])
-        warmup = t < Fraction(str(strategy["warmup_fraction"])) * total
+        warmup = t < warmup_rounds(strategy, total)
         epsilon = 0.0 if warmup else threshold(strategy, t, total)
         recorded = math.inf if record["epsilon"] == "inf" else record["epsilon"]
-        if recorded != epsilon:
+        if not math.isclose(recorded, epsilon, rel_tol=1e-12):
             problems.append(f"round {t + 1}: epsilon {record['epsilon']} should be {epsilon}")
         if warmup and any(not r["priority"] for r in here):
             problems.append(f"round {t + 1}: a non-priority client was asked during warm-up")

@@ -4,6 +4,7 @@ Shares no code with ``client_app``. Shapes: n samples, d features, c classes; we
 bias (c,), inputs (n, d), labels (n,).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,26 +57,30 @@ def train(
     y: Integers,
     rng: np.random.Generator,
     *,
-    lr: float,
+    rates: Iterable[float],
     batch_size: int,
     local_epochs: int,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    mu: float = 0.0,
 ) -> Softmax:
     """Return the model after E epochs over freshly permuted batches of B, the last one smaller.
 
-    v <- momentum v + (gradient + weight_decay w), w <- w - lr v, with v = 0 at the start; the
-    bias decays like the weight.
+    v <- momentum v + (gradient + weight_decay w + mu (w - w_0)), w <- w - rate v, with v = 0 and
+    w_0 = w at the start and one rate for each step; the bias is treated like the weight.
     """
     x = x.astype(np.float64)
     weight, bias = model.weight.copy(), model.bias.copy()
     v_weight, v_bias = np.zeros_like(weight), np.zeros_like(bias)
+    rate_of_step = iter(rates)
     for _ in range(local_epochs):
         order = rng.permutation(len(y))
         for start in range(0, len(y), batch_size):
             rows = order[start : start + batch_size]
             slope = gradient(Softmax(weight, bias), x[rows], y[rows])
-            v_weight = momentum * v_weight + slope.weight + weight_decay * weight
-            v_bias = momentum * v_bias + slope.bias + weight_decay * bias
-            weight, bias = weight - lr * v_weight, bias - lr * v_bias
+            pull_weight, pull_bias = mu * (weight - model.weight), mu * (bias - model.bias)
+            v_weight = momentum * v_weight + slope.weight + weight_decay * weight + pull_weight
+            v_bias = momentum * v_bias + slope.bias + weight_decay * bias + pull_bias
+            rate = next(rate_of_step)
+            weight, bias = weight - rate * v_weight, bias - rate * v_bias
     return Softmax(weight, bias)

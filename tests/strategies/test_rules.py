@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.parameters import ParameterError
-from strategies.schedules import epsilon_at, rounds_in
+from strategies.schedules import epsilon_factor, rounds_in
 from strategies.selection import EpsilonGate, Everyone, PriorityOnly
 from strategies.server_optimizer import SGD
 from strategies.types import GlobalMeasure, Population, Responses
@@ -57,7 +57,45 @@ def test_rounds_in_is_exact_in_decimal(percent: int, num_rounds: int) -> None:
 def test_unknown_schedule_is_refused() -> None:
     """A schedule that does not exist raises and names it."""
     with pytest.raises(ValueError, match="no epsilon schedule named 'lin'"):
-        epsilon_at("lin", 0.1, 0, 10, 0.5)
+        epsilon_factor("lin", 0, 10, 0.5, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1, 1, 1]),
+        ("step", [1, 1, 1, 0, 0]),
+        ("linear", [1, 0.75, 0.5, 0.25, 0]),
+        ("cosine", [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0]),
+        ("exponential", [1, math.exp(-1.25), math.exp(-2.5), math.exp(-3.75), math.exp(-5)]),
+        ("sqrt", [1, 1 / math.sqrt(2), 1 / math.sqrt(3), 0.5, 1 / math.sqrt(5)]),
+    ],
+)
+def test_epsilon_schedules_by_hand(schedule: str, expected: list[float]) -> None:
+    """Five rounds of each schedule, u = 0, 1/4, 1/2, 3/4, 1."""
+    gate = EpsilonGate(num_rounds=5, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
+    got = [gate.call(t, POPULATION).epsilon for t in range(5)]
+    assert got == pytest.approx([0.2 * factor for factor in expected], abs=1e-15)
+
+
+def test_an_infinite_threshold_falls_to_zero_with_its_schedule() -> None:
+    """inf times 0 is closed, not NaN."""
+    gate = EpsilonGate(num_rounds=3, epsilon=math.inf, epsilon_schedule="linear", warmup_fraction=0)
+    assert [gate.threshold(t) for t in range(3)] == [math.inf, math.inf, 0.0]
+
+
+def test_a_single_round_has_the_whole_threshold() -> None:
+    """T = 1: u is 0, not 0 / 0."""
+    for schedule in ("linear", "cosine", "exponential", "sqrt"):
+        gate = EpsilonGate(num_rounds=1, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
+        assert gate.threshold(0) == 0.2
+
+
+def test_warmup_in_rounds_wins_over_the_fraction() -> None:
+    """warmup_rounds counts rounds, whatever the fraction says."""
+    gate = EpsilonGate(num_rounds=20, warmup_fraction=0.5, warmup_rounds=3)
+    asked = [len(gate.call(t, POPULATION).clients) for t in range(20)]
+    assert asked == [2] * 3 + [4] * 17
 
 
 @pytest.mark.parametrize(
@@ -114,7 +152,10 @@ def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
         ({"epsilon": math.nan}, "epsilon must be"),
         ({"warmup_fraction": 1.5}, "warmup_fraction must be a number >= 0 and <= 1, got 1.5"),
         ({"criterion": "f1"}, "criterion must be one of loss, accuracy, got 'f1'"),
-        ({"epsilon_schedule": "x"}, "epsilon_schedule must be one of constant, step, got 'x'"),
+        (
+            {"epsilon_schedule": "x"},
+            "epsilon_schedule must be one of constant, step, linear, .*, got 'x'",
+        ),
         ({"num_rounds": 0}, "num_rounds must be a whole number >= 1, got 0"),
     ],
 )
