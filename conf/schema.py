@@ -44,6 +44,8 @@ class StrategySettings:
     """What every strategy has."""
 
     name: str = MISSING
+    fraction: float = setting(1.0, FRACTION)
+    priority_draws: int | None = setting(None, COUNT)
     server_lr: float = setting(1.0, POSITIVE)
 
 

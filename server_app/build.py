@@ -29,10 +29,14 @@ def build_strategy(settings: Settings, population: Population) -> ComposedStrate
     name = options.pop("name")
     if isinstance(strategy, FedAlignSettings):
         return FedALIGN(
-            population, num_rounds=settings.rounds, communication=communication, **options
+            population,
+            num_rounds=settings.rounds,
+            seed=settings.seed,
+            communication=communication,
+            **options,
         )
     if isinstance(strategy, FedAvgSettings):
-        return FedAvg(population, communication=communication, **options)
+        return FedAvg(population, seed=settings.seed, communication=communication, **options)
     raise TypeError(f"no strategy for {name!r}")
 
 

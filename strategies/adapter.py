@@ -148,6 +148,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._round: _Round | None = None
         self._evaluated: tuple[int, ...] = ()
         self._measure: GlobalMeasure | None = None
+        self._examples: dict[int, float] = {}
         self._traffic = Traffic()
         self._train_report: TrainReport | None = None
         self._evaluations: tuple[ClientEvaluation, ...] = ()
@@ -197,9 +198,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             self._everyone_found = True
         else:
             self._directory.refresh(grid, self.communication.round_timeout)
-        if self._measure is None:
+        if not self._examples:
             self._measure_before_first_round(arrays, grid)
-        call = self.selection.call(server_round - 1, self.population)
+        call = self._call(server_round)
         asked_at = self._directory.by_node(call.clients)
         self._round = _Round(server_round, call, decode_arrays(arrays), asked_at)
         return self._messages(
@@ -233,7 +234,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         responses = self._responses(usable, answers.parts)
         admission = self.selection.admit(current.call, self._global_measure, responses)
         self._weighting_state, weights = self.weighting.weigh(
-            self._weighting_state, responses, admission.admitted
+            self._weighting_state, current.call, responses, admission.admitted
         )
         for client, reason, weight in zip(usable, admission.reason, weights.weight, strict=True):
             decisions[client] = replace(
@@ -277,13 +278,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the priority clients for F_k(w_{t+1}), and clients for their test metrics.
+        """Ask for F_k(w_{t+1}) and for test metrics.
 
+        F_k is asked of the priority clients that the next round will ask: F(w_{t+1}) is their
+        mean by data, all priority clients' under full participation.
         ``config["measure-test"] = False`` leaves the test metrics out of this round.
         """
-        measure_test = bool(config.get("measure-test", True))
-        everyone = measure_test and self.communication.evaluated_clients == "all"
-        return self._evaluate_messages(server_round, arrays, measure_test, everyone)
+        population = self.population
+        tested: tuple[int, ...] = ()
+        if config.get("measure-test", True):
+            everyone = self.communication.evaluated_clients == "all"
+            tested = population.clients if everyone else population.priority_clients
+        asked_next = self._call(server_round + 1).clients
+        measured = tuple(k for k in asked_next if k in population.priority)
+        return self._evaluate_messages(server_round, arrays, tested=tested, measured=measured)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -300,7 +308,11 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             else:
                 log(WARNING, "Client %d could not evaluate: %s", client, part.reason)
         self._evaluations = tuple(evaluations)
-        self._measure = priority_objective(evaluations)
+        self._examples.update(
+            {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+        )
+        asked_next = self._call(server_round + 1).clients if self._examples else ()
+        self._measure = priority_objective([e for e in evaluations if e.client in asked_next])
         if math.isnan(self._measure.loss):
             return None
         return MetricRecord(
@@ -319,23 +331,32 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         return self._round
 
     def _measure_before_first_round(self, arrays: ArrayRecord, grid: Grid) -> None:
-        messages = self._evaluate_messages(0, arrays, measure_test=False, everyone=False)
+        messages = self._evaluate_messages(
+            0, arrays, tested=(), measured=self.population.priority_clients
+        )
         replies = grid.send_and_receive(messages, timeout=self.communication.round_timeout)
         self.aggregate_evaluate(0, replies)
 
+    def _call(self, server_round: int) -> Call:
+        return self.selection.call(server_round - 1, self.population, self._examples)
+
     def _evaluate_messages(
-        self, server_round: int, arrays: ArrayRecord, measure_test: bool, everyone: bool
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        *,
+        tested: tuple[int, ...],
+        measured: tuple[int, ...],
     ) -> list[Message]:
-        population = self.population
-        self._evaluated = population.clients if everyone else population.priority_clients
+        self._evaluated = tuple(sorted({*tested, *measured}))
         contents = {
             node: encode_evaluate_request(
                 arrays,
                 EvaluateRequest(
                     server_round,
                     clients,
-                    tuple(k in population.priority for k in clients),
-                    measure_test,
+                    tuple(k in measured for k in clients),
+                    tuple(k in tested for k in clients),
                 ),
             )
             for node, clients in self._directory.by_node(self._evaluated).items()

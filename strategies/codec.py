@@ -15,7 +15,7 @@ Train
     A silent client's part is its id and its status, nothing else.
 Evaluate
     request: ``arrays`` + ``config`` {server-round, client-id: list, measure-train: list,
-    measure-test}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
+    measure-test: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     part), test-num-examples, test-loss, test-accuracy (test part), NaN where not measured.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}.
 """
@@ -62,12 +62,12 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """What a node is asked to measure; ``measure_train`` runs over ``clients``."""
+    """What a node is asked to measure; both parts run over ``clients``."""
 
     server_round: int
     clients: tuple[int, ...]
     measure_train: tuple[bool, ...]
-    measure_test: bool
+    measure_test: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
             "server-round": request.server_round,
             "client-id": list(request.clients),
             "measure-train": list(request.measure_train),
-            "measure-test": request.measure_test,
+            "measure-test": list(request.measure_test),
         }
     )
     return RecordDict({ARRAYS: arrays, CONFIG: config})

@@ -1,7 +1,7 @@
 """FedALIGN as a Flower strategy."""
 
 from strategies.adapter import Communication, ComposedStrategy
-from strategies.selection import EpsilonGate
+from strategies.selection import EpsilonGate, Sampling
 from strategies.server_optimizer import SGD
 from strategies.types import Population
 from strategies.weighting import DataFraction
@@ -35,6 +35,12 @@ class FedALIGN(ComposedStrategy[None]):
         The same as a number of rounds, >= 0; wins over the fraction.
     criterion : {"loss", "accuracy"} (default: "loss")
         What is compared.
+    fraction : float (default: 1.0)
+        Share of each group that is asked in a round, in [0, 1]; see ``Sampling``.
+    priority_draws : int, optional
+        Draw so many priority clients with replacement, by p_k; see ``Sampling``.
+    seed : int (default: 0)
+        Of the sampling.
     server_lr : float (default: 1.0)
         Factor on the combined update, > 0.
     communication : Communication, optional
@@ -63,6 +69,9 @@ class FedALIGN(ComposedStrategy[None]):
         warmup_fraction: float = 0.1,
         warmup_rounds: int | None = None,
         criterion: str = "loss",
+        fraction: float = 1.0,
+        priority_draws: int | None = None,
+        seed: int = 0,
         server_lr: float = 1.0,
         communication: Communication | None = None,
     ) -> None:
@@ -77,6 +86,7 @@ class FedALIGN(ComposedStrategy[None]):
                 warmup_fraction=warmup_fraction,
                 warmup_rounds=warmup_rounds,
                 criterion=criterion,
+                sampling=Sampling(fraction, priority_draws, seed),
             ),
             weighting=DataFraction(),
             server_optimizer=SGD(server_lr),

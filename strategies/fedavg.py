@@ -1,7 +1,7 @@
 """FedAvg: FedALIGN's two baselines, from the same parts."""
 
 from strategies.adapter import Communication, ComposedStrategy
-from strategies.selection import Everyone, PriorityOnly
+from strategies.selection import Everyone, PriorityOnly, Sampling
 from strategies.server_optimizer import SGD
 from strategies.types import Population
 from strategies.weighting import DataFraction
@@ -18,6 +18,12 @@ class FedAvg(ComposedStrategy[None]):
     priority_only : bool (default: False)
         Whether only the priority clients take part (the papers' baseline "None"; with False
         the baseline "All").
+    fraction : float (default: 1.0)
+        Share of each group that is asked in a round, in [0, 1]; see ``Sampling``.
+    priority_draws : int, optional
+        Draw so many priority clients with replacement, by p_k; see ``Sampling``.
+    seed : int (default: 0)
+        Of the sampling.
     server_lr : float (default: 1.0)
         Factor on the combined update, > 0.
     communication : Communication, optional
@@ -39,12 +45,16 @@ class FedAvg(ComposedStrategy[None]):
         population: Population,
         *,
         priority_only: bool = False,
+        fraction: float = 1.0,
+        priority_draws: int | None = None,
+        seed: int = 0,
         server_lr: float = 1.0,
         communication: Communication | None = None,
     ) -> None:
+        sampling = Sampling(fraction, priority_draws, seed)
         super().__init__(
             population,
-            selection=PriorityOnly() if priority_only else Everyone(),
+            selection=PriorityOnly(sampling) if priority_only else Everyone(sampling),
             weighting=DataFraction(),
             server_optimizer=SGD(server_lr),
             communication=communication,

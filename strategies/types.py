@@ -3,7 +3,7 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -56,15 +56,25 @@ class GlobalMeasure:
 
 
 @dataclass(frozen=True)
+class Draws:
+    """Priority clients drawn with replacement: how often each, and sum of D_i over all of P."""
+
+    count: Mapping[int, int]
+    priority_data: float
+
+
+@dataclass(frozen=True)
 class Call:
     """Who is asked in a round, and the terms that travel with the model.
 
-    ``epsilon`` None means that the rule has no gate: every client asked trains.
+    ``epsilon`` None means that the rule has no gate: every client asked trains. ``draws`` is
+    set where the priority clients were drawn with replacement.
     """
 
     clients: tuple[int, ...]
     epsilon: float | None = None
     criterion: str = "loss"
+    draws: Draws | None = None
 
 
 @dataclass(frozen=True)

@@ -4,5 +4,6 @@ from strategies.selection.base import Selection
 from strategies.selection.epsilon_gate import EpsilonGate
 from strategies.selection.everyone import Everyone
 from strategies.selection.priority_only import PriorityOnly
+from strategies.selection.sampling import Sampling
 
-__all__ = ["EpsilonGate", "Everyone", "PriorityOnly", "Selection"]
+__all__ = ["EpsilonGate", "Everyone", "PriorityOnly", "Sampling", "Selection"]

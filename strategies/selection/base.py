@@ -1,5 +1,6 @@
 """The interface of a selection rule."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -10,8 +11,12 @@ from strategies.types import Admission, Call, GlobalMeasure, Population, Respons
 class Selection(Protocol):
     """Decides who is asked in a round and whose update is admitted. Pure: no I/O, no memory."""
 
-    def call(self, t: int, population: Population) -> Call:
-        """Return who is asked in round t (from 0) and the terms that go with the model."""
+    def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
+        """Return who is asked in round t (from 0) and the terms that go with the model.
+
+        ``examples`` is D_k of the priority clients, as far as they were measured. The same
+        arguments give the same call: it is also asked for ahead of its round.
+        """
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
         """Return whose update counts, given F(w_t) and what came back."""

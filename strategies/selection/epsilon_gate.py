@@ -1,6 +1,7 @@
 """FedALIGN's gate: non-priority updates count only while their loss is close to the global one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from strategies.parameters import (
     NON_NEGATIVE_COUNT,
 )
 from strategies.schedules import epsilon_factor, rounds_in
+from strategies.selection.sampling import Sampling
 from strategies.types import Admission, BoolArray, Call, GlobalMeasure, Population, Responses
 
 
@@ -46,6 +48,8 @@ class EpsilonGate:
         The same as a number of rounds, >= 0; wins over the fraction.
     criterion : {"loss", "accuracy"}
         What is compared.
+    sampling : Sampling
+        Partial participation; by default everyone takes part.
 
     Raises
     ------
@@ -66,6 +70,7 @@ class EpsilonGate:
     warmup_fraction: float = 0.1
     warmup_rounds: int | None = None
     criterion: str = "loss"
+    sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
         COUNT.check("num_rounds", self.num_rounds)
@@ -78,11 +83,16 @@ class EpsilonGate:
             NON_NEGATIVE_COUNT.check("warmup_rounds", self.warmup_rounds)
         CRITERION.check("criterion", self.criterion)
 
-    def call(self, t: int, population: Population) -> Call:
-        """Return a call to the priority clients during warm-up, to all clients after it."""
-        if t < self.warmup:
-            return Call(population.priority_clients, epsilon=0.0, criterion=self.criterion)
-        return Call(population.clients, epsilon=self.threshold(t), criterion=self.criterion)
+    def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
+        """Return a call to priority clients during warm-up, to both groups after it."""
+        sample = self.sampling.sample(t, population, examples)
+        warm = t < self.warmup
+        return Call(
+            sample.priority if warm else tuple(sorted(sample.priority + sample.others)),
+            epsilon=0.0 if warm else self.threshold(t),
+            criterion=self.criterion,
+            draws=sample.draws,
+        )
 
     def threshold(self, t: int) -> float:
         """Return eps_t; 0 wherever the schedule's factor is 0, for an infinite eps_0 too."""

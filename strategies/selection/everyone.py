@@ -1,18 +1,23 @@
-"""Every client, every round."""
+"""Every client, or a sample of each group."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from strategies.selection.base import admit_all
+from strategies.selection.sampling import Sampling
 from strategies.types import Admission, Call, GlobalMeasure, Population, Responses
 
 
 @dataclass(frozen=True)
 class Everyone:
-    """Ask all clients and admit all updates: the selection of FedAvg on all."""
+    """Ask all clients that are sampled and admit all updates: the selection of FedAvg on all."""
 
-    def call(self, t: int, population: Population) -> Call:
-        """Return a call to all clients."""
-        return Call(population.clients)
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
+        """Return a call to the sampled clients of both groups."""
+        sample = self.sampling.sample(t, population, examples)
+        return Call(tuple(sorted(sample.priority + sample.others)), draws=sample.draws)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
         """Admit every update."""

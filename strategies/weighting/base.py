@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from strategies.types import BoolArray, Population, Responses, StateT, Weights
+from strategies.types import BoolArray, Call, Population, Responses, StateT, Weights
 
 
 class Weighting(Protocol[StateT]):
@@ -15,6 +15,6 @@ class Weighting(Protocol[StateT]):
         """Return the state before the first round."""
 
     def weigh(
-        self, state: StateT, responses: Responses, admitted: BoolArray
+        self, state: StateT, call: Call, responses: Responses, admitted: BoolArray
     ) -> tuple[StateT, Weights]:
         """Return the next state and the weight of every response (0 where not admitted)."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.types import BoolArray, Population, Responses, Weights
+from strategies.types import BoolArray, Call, Draws, FloatArray, Population, Responses, Weights
 
 
 @dataclass(frozen=True)
@@ -14,24 +14,42 @@ class DataFraction:
     This is FedAvg on whoever was admitted, and it is FedALIGN as well: with
     p_k = D_k / sum_{i in P} D_i and A = sum of p_k over the admitted non-priority clients,
     p_k / (1 + A) is the same fraction. One formula for both makes the limits exact: a closed
-    gate is FedAvg on the priority clients, an open one FedAvg on all.
+    gate is FedAvg on the priority clients, an open one FedAvg on all. Where a uniform fraction
+    was sampled, P is the sampled priority clients.
+
+    Where priority clients were drawn with replacement, each draw counts 1 / |S| in place of
+    p_k: c_k = n_k / |S| / (1 + A) for a client drawn n_k times, with p_k and A of the others by
+    the data of all priority clients. |S| counts the draws of the clients that answered.
 
     Where nobody is admitted, all weights are 0 and the model stays as it is.
 
     References
     ----------
-    Ravi and Shomorony, "Prioritized Federated Learning", Algorithm 1; McMahan et al. 2017.
+    Ravi and Shomorony, "Prioritized Federated Learning", Algorithm 1 and, for draws, the
+    supplement's partial participation; McMahan et al. 2017.
     """
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
 
-    def weigh(self, state: None, responses: Responses, admitted: BoolArray) -> tuple[None, Weights]:
+    def weigh(
+        self, state: None, call: Call, responses: Responses, admitted: BoolArray
+    ) -> tuple[None, Weights]:
         """Return the data fractions of the admitted clients and A."""
         data = np.where(admitted, responses.num_examples, 0.0)
+        if call.draws is not None:
+            data = np.where(responses.priority, _drawn_data(call.draws, responses), data)
         total = float(data.sum())
         priority_data = float(data[responses.priority].sum())
         if total == 0.0:
             return None, Weights(np.zeros_like(data))
         mass = (total - priority_data) / priority_data if priority_data > 0 else None
         return None, Weights(data / total, inclusion_mass=mass)
+
+
+def _drawn_data(draws: Draws, responses: Responses) -> FloatArray:
+    """Return n_k / |S| of all priority data for the drawn clients, 0 for others."""
+    count = np.array([draws.count.get(int(k), 0) for k in responses.client], dtype=np.float64)
+    total = count.sum()
+    drawn: FloatArray = count * (draws.priority_data / total) if total > 0 else count
+    return drawn

@@ -361,10 +361,11 @@ def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluate_request(
-    clients: tuple[int, ...], measure_train: tuple[bool, ...], measure_test: bool
+    clients: tuple[int, ...], measure_train: tuple[bool, ...], *, measure_test: bool
 ) -> RecordDict:
     return encode_evaluate_request(
-        record(), EvaluateRequest(1, clients, measure_train, measure_test)
+        record(),
+        EvaluateRequest(1, clients, measure_train, (measure_test,) * len(clients)),
     )
 
 

@@ -82,7 +82,7 @@ def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 
 MISTAKES = {
     "foo=1": "foo is not a setting; there are strategy, data, model",
-    "strategy.foo=1": "strategy.foo is not a setting; strategy has name, server_lr, epsilon",
+    "strategy.foo=1": "strategy.foo is not a setting; strategy has name, .*epsilon, .*got .foo.",
     "+strategy.foo=1": "strategy.foo is not a setting; strategy has name",
     "nogroup/x=3": "nogroup/x is not a setting",
     "strategy.epsilon=-1": r"strategy.epsilon must be a number >= 0 \(inf allowed\), got -1",

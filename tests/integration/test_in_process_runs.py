@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
@@ -40,6 +41,7 @@ def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) 
         ("strategy.epsilon_schedule=exponential", "strategy.epsilon=1.0"),
         ("strategy.epsilon_schedule=sqrt", "strategy.warmup_rounds=2"),
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
+        ("strategy.fraction=0.5",),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
         ("strategy.epsilon=inf", "strategy.warmup_fraction=0.0"),
     ],
@@ -50,7 +52,7 @@ def test_every_decision_recomputes_from_the_records(
     """Admissions, weights, theta, thresholds and counts follow from the records alone."""
     found = recompute(run(tmp_path / "run", *SHORT, *overrides))
     assert found.problems == []
-    assert found.weights >= 20 * 10
+    assert found.weights >= 20 * 5
     assert found.gates > 0
 
 
@@ -98,6 +100,29 @@ def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None
     tests = [record["test"] for record in read_rounds(directory)]
     assert [test is None for test in tests] == [True, False, True, False, False]
     assert all(test["all"] is None and test["priority"] for test in tests if test)
+
+
+def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
+    """Weights are whole draws out of |S|, spread over 1 + A; F(w_t) is of those drawn."""
+    directory = run(tmp_path / "run", *SHORT, "strategy.priority_draws=6")
+    table = pq.read_table(directory / "clients").to_pylist()
+    for record in read_rounds(directory):
+        here = [row for row in table if row["round"] == record["round"] and row["priority"]]
+        draws = [row["weight"] * 6 / record["theta"] for row in here]
+        assert draws == pytest.approx([round(n) for n in draws], abs=1e-9)
+        assert sum(draws) == pytest.approx(6)
+        data = sum(row["num_examples"] for row in here)
+        loss = sum(row["num_examples"] / data * row["loss"] for row in here)
+        assert record["global_loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_fraction_of_one_is_full_participation(tmp_path: Path) -> None:
+    """To the last bit, for every number that is not measured by the clock or the wire."""
+    full, fraction = (
+        read_rounds(run(tmp_path / str(i), "rounds=4", *words))
+        for i, words in enumerate(((), ("strategy.fraction=1.0",)))
+    )
+    assert full == fraction
 
 
 def test_the_limits_of_fedprox(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_request_without_gate_names_no_epsilon() -> None:
 
 def test_an_evaluate_request() -> None:
     """Each client learns which of its parts to measure."""
-    request = EvaluateRequest(2, (0, 1), (True, False), measure_test=True)
+    request = EvaluateRequest(2, (0, 1), (True, False), (True, True))
     _, configs = decode_request(encode_evaluate_request(ArrayRecord(), request), hosted=(0, 1))
     assert configs[0] == {"server-round": 2, "measure-train": True, "measure-test": True}
     assert configs[1]["measure-train"] is False

@@ -12,7 +12,7 @@ from strategies.parameters import ParameterError
 from strategies.schedules import epsilon_factor, rounds_in
 from strategies.selection import EpsilonGate, Everyone, PriorityOnly
 from strategies.server_optimizer import SGD
-from strategies.types import GlobalMeasure, Population, Responses
+from strategies.types import Call, GlobalMeasure, Population, Responses
 from strategies.weighting import DataFraction
 
 POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
@@ -37,14 +37,16 @@ def responses(
 def test_warmup_asks_only_priority_clients() -> None:
     """For the first warmup_fraction of the rounds only priority clients are asked."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.1)
-    asked = [gate.call(t, POPULATION).clients for t in range(20)]
+    asked = [gate.call(t, POPULATION, {}).clients for t in range(20)]
     assert asked == [(0, 2)] * 2 + [(0, 1, 2, 3)] * 18
 
 
 def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
     """The step schedule keeps eps_0 while t < fraction * T, counted from the first round."""
     gate = EpsilonGate(num_rounds=10, epsilon=0.3, epsilon_schedule="step", warmup_fraction=0.2)
-    assert [gate.call(t, POPULATION).epsilon for t in range(10)] == [0, 0, 0.3, 0.3, 0.3] + [0] * 5
+    assert [gate.call(t, POPULATION, {}).epsilon for t in range(10)] == [0, 0, 0.3, 0.3, 0.3] + [
+        0
+    ] * 5
 
 
 @given(percent=st.integers(0, 100), num_rounds=st.integers(1, 2000))
@@ -74,7 +76,7 @@ def test_unknown_schedule_is_refused() -> None:
 def test_epsilon_schedules_by_hand(schedule: str, expected: list[float]) -> None:
     """Five rounds of each schedule, u = 0, 1/4, 1/2, 3/4, 1."""
     gate = EpsilonGate(num_rounds=5, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
-    got = [gate.call(t, POPULATION).epsilon for t in range(5)]
+    got = [gate.call(t, POPULATION, {}).epsilon for t in range(5)]
     assert got == pytest.approx([0.2 * factor for factor in expected], abs=1e-15)
 
 
@@ -94,7 +96,7 @@ def test_a_single_round_has_the_whole_threshold() -> None:
 def test_warmup_in_rounds_wins_over_the_fraction() -> None:
     """warmup_rounds counts rounds, whatever the fraction says."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.5, warmup_rounds=3)
-    asked = [len(gate.call(t, POPULATION).clients) for t in range(20)]
+    asked = [len(gate.call(t, POPULATION, {}).clients) for t in range(20)]
     assert asked == [2] * 3 + [4] * 17
 
 
@@ -120,7 +122,7 @@ def test_server_half_of_the_gate(
     """A non-priority update counts if F_k >= F - eps (acc_k <= acc + eps), and NaN never."""
     gate = EpsilonGate(num_rounds=1, epsilon=epsilon, warmup_fraction=0, criterion=criterion)
     measure = GlobalMeasure(loss=1.0, accuracy=0.5)
-    got = gate.admit(gate.call(0, POPULATION), measure, responses([1.0, loss], [0.5, accuracy]))
+    got = gate.admit(gate.call(0, POPULATION, {}), measure, responses([1.0, loss], [0.5, accuracy]))
     assert got.admitted.tolist() == [True, admitted]
     assert (got.reason[1] is None) == admitted
 
@@ -129,7 +131,7 @@ def test_nothing_is_admitted_without_a_priority_update() -> None:
     """p_k is undefined without priority data, so the round stays empty, with the reason."""
     gate = EpsilonGate(num_rounds=1, epsilon=math.inf, warmup_fraction=0)
     got = gate.admit(
-        gate.call(0, POPULATION),
+        gate.call(0, POPULATION, {}),
         GlobalMeasure(1.0, 0.5),
         responses([1.0, 1.0], priority=[False, False]),
     )
@@ -141,7 +143,7 @@ def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
     """Where no priority client measured F(w_t) it is NaN, and no non-priority update counts."""
     gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)
     measure = GlobalMeasure(math.nan, math.nan)
-    got = gate.admit(gate.call(0, POPULATION), measure, responses([1.0, 1.0]))
+    got = gate.admit(gate.call(0, POPULATION, {}), measure, responses([1.0, 1.0]))
     assert got.admitted.tolist() == [True, False]
 
 
@@ -168,10 +170,10 @@ def test_gate_parameters_out_of_range(changed: dict[str, object], message: str) 
 
 def test_priority_only_and_everyone() -> None:
     """The two baselines ask who their names say, and admit whatever comes back."""
-    assert Everyone().call(5, POPULATION).clients == (0, 1, 2, 3)
-    assert PriorityOnly().call(5, POPULATION).clients == (0, 2)
+    assert Everyone().call(5, POPULATION, {}).clients == (0, 1, 2, 3)
+    assert PriorityOnly().call(5, POPULATION, {}).clients == (0, 2)
     for rule in (Everyone(), PriorityOnly()):
-        call = rule.call(0, POPULATION)
+        call = rule.call(0, POPULATION, {})
         assert call.epsilon is None
         admission = rule.admit(call, GlobalMeasure(1, 1), responses([9.0, 0.0, math.nan]))
         assert admission.admitted.all()
@@ -190,6 +192,7 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
     admitted = [p or a for _, p, a in cohort]
     _, weights = DataFraction().weigh(
         None,
+        Call(tuple(range(len(data)))),
         responses([1.0] * len(data), num_examples=[float(d) for d in data], priority=priority),
         np.array(admitted),
     )
@@ -205,7 +208,9 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
 
 def test_nobody_admitted_means_zero_weights() -> None:
     """Zero total weight gives zeros, not a division by zero."""
-    _, weights = DataFraction().weigh(None, responses([1.0, 2.0]), np.zeros(2, dtype=np.bool_))
+    _, weights = DataFraction().weigh(
+        None, Call((0, 1)), responses([1.0, 2.0]), np.zeros(2, dtype=np.bool_)
+    )
     assert weights.weight.tolist() == [0.0, 0.0]
 
 

@@ -1,0 +1,153 @@
+"""Partial participation: who is asked, and that weights are right over the draws."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+from strategies.parameters import ParameterError
+from strategies.selection import EpsilonGate, Everyone, PriorityOnly, Sampling
+from strategies.types import Call, Draws, Population, Responses
+from strategies.weighting import DataFraction
+
+POPULATION = Population(tuple(range(20)), frozenset(range(0, 20, 4)))  # 5 priority, 15 others
+EXAMPLES = {0: 10.0, 4: 20.0, 8: 30.0, 12: 15.0, 16: 25.0}
+
+
+def test_full_participation_asks_everyone() -> None:
+    """Fraction 1 is everybody, in every round."""
+    sample = Sampling(seed=3).sample(7, POPULATION, {})
+    assert sample.priority == POPULATION.priority_clients
+    assert sample.priority + sample.others == tuple(
+        sorted(POPULATION.clients, key=lambda k: k % 4 > 0)
+    )
+    assert sample.draws is None
+
+
+def test_a_fraction_of_each_group_uniformly() -> None:
+    """round(C n) of each group; over many rounds every client is asked equally often."""
+    sampling, rounds = Sampling(fraction=0.4, seed=1), 3000
+    seen: Counter[int] = Counter()
+    for t in range(rounds):
+        sample = sampling.sample(t, POPULATION, {})
+        assert (len(set(sample.priority)), len(set(sample.others))) == (2, 6)
+        assert set(sample.priority) <= POPULATION.priority
+        assert not set(sample.others) & POPULATION.priority
+        seen.update(sample.priority + sample.others)
+    # binomial(3000, 0.4): standard deviation 26.8; five of them
+    assert all(abs(seen[k] - 1200) < 134 for k in POPULATION.clients)
+
+
+def test_at_least_one_priority_client() -> None:
+    """However small the fraction, somebody defines the objective."""
+    sample = Sampling(fraction=0.0).sample(0, POPULATION, {})
+    assert len(sample.priority) == 1
+    assert sample.others == ()
+
+
+def test_a_sample_depends_on_seed_and_round_alone() -> None:
+    """The same words draw the same clients; other rounds and seeds draw others."""
+    draw = [
+        Sampling(0.4, seed=s).sample(t, POPULATION, {}) for s, t in ((1, 1), (1, 1), (1, 2), (2, 1))
+    ]
+    assert draw[0] == draw[1]
+    assert draw[0] != draw[2]
+    assert draw[0] != draw[3]
+
+
+def test_draws_follow_the_data_with_replacement() -> None:
+    """Each of |S| draws is client k with probability p_k, independently."""
+    sampling, rounds = Sampling(priority_draws=4, seed=2), 3000
+    drawn: Counter[int] = Counter()
+    doubled = 0
+    for t in range(rounds):
+        draws = sampling.sample(t, POPULATION, EXAMPLES).draws
+        assert draws is not None
+        assert sum(draws.count.values()) == 4
+        assert draws.priority_data == 100.0
+        drawn.update(draws.count)
+        doubled += max(draws.count.values()) > 1
+    for client, data in EXAMPLES.items():
+        expected, p = 4 * rounds * data / 100, data / 100
+        assert abs(drawn[client] - expected) < 5 * np.sqrt(4 * rounds * p * (1 - p))
+    assert doubled > rounds / 4
+
+
+def test_drawing_needs_to_know_the_data() -> None:
+    """Without the priority clients' numbers of examples there is no p_k."""
+    with pytest.raises(ValueError, match="needs the priority clients' numbers of examples"):
+        Sampling(priority_draws=2).sample(0, POPULATION, {})
+
+
+def test_weights_of_draws_by_hand() -> None:
+    """w' = (1/|S|) sum_S w_k / (1 + A) + sum_admitted p_k w_k / (1 + A)."""
+    responses = Responses(
+        client=np.array([0, 1, 4]),
+        priority=np.array([True, False, True]),
+        num_examples=np.array([10.0, 50.0, 20.0]),
+        loss=np.ones(3),
+        accuracy=np.ones(3),
+    )
+    call = Call((0, 1, 4), draws=Draws({0: 3, 4: 1}, 100.0))
+    _, weights = DataFraction().weigh(None, call, responses, np.ones(3, dtype=np.bool_))
+    mass = 50 / 100
+    np.testing.assert_allclose(
+        weights.weight, [3 / 4 / (1 + mass), 0.5 / (1 + mass), 1 / 4 / (1 + mass)], rtol=1e-15
+    )
+    assert weights.inclusion_mass == pytest.approx(mass)
+    # Client 4 fails: the draws of those that answered count.
+    answered = Responses(*(getattr(responses, f)[:2] for f in responses.__dataclass_fields__))
+    _, weights = DataFraction().weigh(None, call, answered, np.ones(2, dtype=np.bool_))
+    np.testing.assert_allclose(weights.weight, [1 / 1.5, 0.5 / 1.5], rtol=1e-15)
+
+
+def test_the_expected_weight_of_a_draw_is_p_k() -> None:
+    """Over all outcomes of two draws from three clients, E[c_k] = p_k exactly (gate closed)."""
+    data = {0: 1.0, 1: 2.0, 2: 5.0}
+    p = {k: d / 8 for k, d in data.items()}
+    expected = dict.fromkeys(data, 0.0)
+    for first, second in product(data, data):
+        count = Counter((first, second))
+        clients = sorted(count)
+        responses = Responses(
+            client=np.array(clients),
+            priority=np.ones(len(clients), dtype=np.bool_),
+            num_examples=np.array([data[k] for k in clients]),
+            loss=np.ones(len(clients)),
+            accuracy=np.ones(len(clients)),
+        )
+        call = Call(tuple(clients), draws=Draws(count, 8.0))
+        _, weights = DataFraction().weigh(
+            None, call, responses, np.ones(len(clients), dtype=np.bool_)
+        )
+        for k, weight in zip(clients, weights.weight, strict=True):
+            expected[k] += p[first] * p[second] * weight
+    assert expected == pytest.approx(p, rel=1e-12)
+
+
+def test_every_selection_samples() -> None:
+    """Partial participation is the same for FedALIGN and both baselines."""
+    sampling = Sampling(0.4, seed=5)
+    gate = EpsilonGate(num_rounds=10, warmup_rounds=3, sampling=sampling)
+    for t in range(10):
+        sample = sampling.sample(t, POPULATION, {})
+        everyone = tuple(sorted(sample.priority + sample.others))
+        assert Everyone(sampling).call(t, POPULATION, {}).clients == everyone
+        assert PriorityOnly(sampling).call(t, POPULATION, {}).clients == sample.priority
+        asked = gate.call(t, POPULATION, {}).clients
+        assert asked == (sample.priority if t < 3 else everyone)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction": 1.2}, "fraction must be a number >= 0 and <= 1, got 1.2"),
+        ({"priority_draws": 0}, "priority_draws must be a whole number >= 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+    ],
+)
+def test_sampling_parameters_out_of_range(options: dict[str, float], message: str) -> None:
+    """Wrong parameters are named."""
+    with pytest.raises(ParameterError, match=message):
+        Sampling(**options)  # type: ignore[arg-type]
