@@ -1,0 +1,90 @@
+"""FedALIGN's claims, measured: accuracy over the run, and paired differences to both baselines.
+
+    python benchmarks/fedalign_claims.py DIR [DIR ...]
+
+reads all completed runs below the folders and prints Markdown. For every experiment: test
+accuracy of the priority objective (percent) at the end of warm-up, at a quarter, at half and at
+the end of the rounds, mean and standard deviation over seeds; then, seed by seed, the difference
+of every FedALIGN variant to FedAvg on the priority clients and on all.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from server_app.report.groups import Group, group_runs, metric_after_round
+from server_app.report.runs import Run, find_runs, load_run
+
+BASELINES = {"fedavg_priority": "priority only", "fedavg": "all"}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directories", nargs="+", type=Path, metavar="DIR")
+    runs = [load_run(d) for d in find_runs(parser.parse_args().directories)]
+    groups = group_runs([run for run in runs if run.status == "completed"])
+    for experiment in sorted({group.experiment for group in groups}):
+        own = [group for group in groups if group.experiment == experiment]
+        print(f"\n### {experiment}\n")
+        print_accuracies(own)
+        print_differences(own)
+
+
+def checkpoints(group: Group) -> dict[str, int]:
+    """Return the rounds after which accuracies are compared."""
+    total = len(group.counted[0].rounds)
+    return {
+        "end of warm-up": round(0.1 * total),
+        "a quarter": total // 4,
+        "half": total // 2,
+        "end": total,
+    }
+
+
+def accuracy(run: Run, after: int) -> float:
+    """Return the priority clients' test accuracy after a round, in percent."""
+    return 100 * metric_after_round(run.rounds[after - 1], "priority", "accuracy")
+
+
+def name(group: Group) -> str:
+    """Return a group's name within its experiment."""
+    return " ".join([group.strategy, *group.variant])
+
+
+def mean_sd(values: Sequence[float]) -> str:
+    """Return mean and sample standard deviation in words."""
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def print_accuracies(groups: Sequence[Group]) -> None:
+    """Print a row per strategy: mean and standard deviation over seeds."""
+    moments = checkpoints(groups[0])
+    print("| strategy | seeds | " + " | ".join(f"{m} ({r})" for m, r in moments.items()) + " |")
+    print("| --- | --- |" + " --- |" * len(moments))
+    for group in groups:
+        cells = [mean_sd([accuracy(run, r) for run in group.counted]) for r in moments.values()]
+        print(f"| {name(group)} | {len(group.counted)} | " + " | ".join(cells) + " |")
+
+
+def print_differences(groups: Sequence[Group]) -> None:
+    """Print FedALIGN minus each baseline, paired by seed."""
+    moments = checkpoints(groups[0])
+    print("\n| paired difference, points | " + " | ".join(moments) + " |")
+    print("| --- |" + " --- |" * len(moments))
+    for group in (g for g in groups if g.strategy == "fedalign"):
+        for baseline in (g for g in groups if g.strategy in BASELINES):
+            other = {run.seed: run for run in baseline.counted}
+            cells = []
+            for after in moments.values():
+                pairs = [(r, other[r.seed]) for r in group.counted if r.seed in other]
+                gaps = [accuracy(a, after) - accuracy(b, after) for a, b in pairs]
+                ahead = sum(gap > 0 for gap in gaps)
+                cells.append(f"{mean_sd(gaps)} ({ahead}/{len(gaps)} ahead)")
+            label = f"{name(group)} - {BASELINES[baseline.strategy]}"
+            print(f"| {label} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
