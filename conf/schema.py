@@ -23,6 +23,7 @@ from strategies.parameters import (
     NON_NEGATIVE,
     NON_NEGATIVE_COUNT,
     POSITIVE,
+    PRIORITY_WEIGHT,
     ClientIds,
     Number,
     OneOf,
@@ -79,12 +80,15 @@ class DataSettings:
     """What every data set has.
 
     ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, or a list.
+    ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
+    a client named here counts with that weight, whether or not ``priority`` has it.
     """
 
     name: str = MISSING
     num_clients: int = setting(20, COUNT)
     num_priority: int = setting(10, COUNT)
     priority: Any = "heterogeneous"
+    priority_weights: Any = None
 
 
 @dataclass
@@ -207,6 +211,7 @@ def check(settings: Settings) -> None:
         for key, value, allowed in _ranged(settings, ""):
             allowed.check(key, value)
         _check_priority(settings.data)
+        _check_draws(settings)
     except ParameterError as error:
         raise SettingsError(str(error)) from None
 
@@ -235,6 +240,28 @@ def _check_priority(data: DataSettings) -> None:
             )
     else:
         ClientIds(data.num_clients).check("data.priority", data.priority)
+    _check_priority_weights(data)
+
+
+def _check_priority_weights(data: DataSettings) -> None:
+    weights = data.priority_weights
+    if weights is None:
+        return
+    if not isinstance(weights, dict):
+        raise ParameterError(
+            f"data.priority_weights must be a mapping such as {{3: 0.5}}, got {weights!r}"
+        )
+    ClientIds(data.num_clients).check("data.priority_weights (its keys)", list(weights))
+    for client, weight in weights.items():
+        PRIORITY_WEIGHT.check(f"data.priority_weights[{client}]", weight)
+
+
+def _check_draws(settings: Settings) -> None:
+    if settings.strategy.priority_draws is not None and settings.data.priority_weights:
+        raise ParameterError(
+            "strategy.priority_draws must be null where data.priority_weights are set (a draw "
+            f"counts as a whole client), got {settings.strategy.priority_draws}"
+        )
 
 
 def register() -> None:

@@ -7,14 +7,17 @@ from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
 from client_app.models import build_model
-from conf.schema import FedAlignSettings, FedAvgSettings, Settings
+from conf.schema import DataSettings, FedAlignSettings, FedAvgSettings, Settings
 from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, Population
 from strategies.codec import encode_arrays
 
 
-def build_population(data: FederatedData) -> Population:
-    """Return all clients, with the priority that the settings give them."""
-    return Population(tuple(range(data.num_clients)), frozenset(data.priority))
+def build_population(settings: DataSettings, data: FederatedData) -> Population:
+    """Return all clients, with the priority and the weights that the settings give them."""
+    weights = settings.priority_weights or {}
+    return Population(
+        tuple(range(data.num_clients)), frozenset(data.priority) | frozenset(weights), weights
+    )
 
 
 def build_strategy(settings: Settings, population: Population) -> ComposedStrategy[Any]:

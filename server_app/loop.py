@@ -47,7 +47,7 @@ def run(
     """
     settings = composed.settings
     data = load_data(settings.data, settings.seed)
-    strategy = build_strategy(settings, build_population(data))
+    strategy = build_strategy(settings, build_population(settings.data, data))
     arrays = initial_arrays(settings, data)
     directory = (
         Path(output_dir) if output_dir else new_run_directory(Path("outputs"), composed.experiment)

@@ -17,7 +17,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -138,19 +138,21 @@ def _test_summary(
     if not tested:
         return None
     return {
-        "priority": _group_summary([e for e in tested if e.priority]),
-        "all": _group_summary(tested) if all_evaluated else None,
+        "priority": _group_summary([e for e in tested if e.priority], lambda e: e.objective_data),
+        "all": _group_summary(tested, lambda e: e.num_examples) if all_evaluated else None,
     }
 
 
-def _group_summary(tested: Sequence[ClientEvaluation]) -> Mapping[str, float] | None:
-    """Return loss and accuracy weighted by training data (p_k), and the accuracies' spread."""
+def _group_summary(
+    tested: Sequence[ClientEvaluation], weight: Callable[[ClientEvaluation], float]
+) -> Mapping[str, float] | None:
+    """Return the weighted loss and accuracy, and the spread of the clients' accuracies."""
     if not tested:
         return None
-    data = [e.num_examples for e in tested]
+    weights = [weight(e) for e in tested]
     return {
-        "loss": weighted_mean([e.test_loss for e in tested], data),
-        "accuracy": weighted_mean([e.test_accuracy for e in tested], data),
+        "loss": weighted_mean([e.test_loss for e in tested], weights),
+        "accuracy": weighted_mean([e.test_accuracy for e in tested], weights),
         **spread([e.test_accuracy for e in tested]),
     }
 

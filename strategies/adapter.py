@@ -234,14 +234,14 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         responses = self._responses(usable, answers.parts)
         admission = self.selection.admit(current.call, self._global_measure, responses)
         self._weighting_state, weights = self.weighting.weigh(
-            self._weighting_state, current.call, responses, admission.admitted
+            self._weighting_state, current.call, responses, admission.share
         )
-        for client, reason, weight in zip(usable, admission.reason, weights.weight, strict=True):
+        for i, client in enumerate(usable):
             decisions[client] = replace(
                 decisions[client],
-                status="trained" if reason is None else "rejected",
-                reason=reason,
-                weight=float(weight),
+                status="trained" if admission.share[i] > 0 else "rejected",
+                reason=admission.reason[i],
+                weight=float(weights.weight[i]),
             )
         report = TrainReport(
             server_round=server_round,
@@ -445,7 +445,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
 
         return Responses(
             client=np.array(clients, dtype=np.int64),
-            priority=self.population.is_priority(clients),
+            priority_weight=np.array(
+                [self.population.priority_weight(k) for k in clients], dtype=np.float64
+            ),
             num_examples=column("num-examples"),
             loss=column("loss"),
             accuracy=column("accuracy"),
@@ -457,7 +459,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
 
         return ClientEvaluation(
             client=client,
-            priority=client in self.population.priority,
+            priority_weight=self.population.priority_weight(client),
             num_examples=value("num-examples"),
             loss=value("loss"),
             accuracy=value("accuracy"),

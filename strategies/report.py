@@ -64,12 +64,13 @@ class TrainReport:
 class ClientEvaluation:
     """One client's measurements of a model; NaN where not measured.
 
+    ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
     client's own test part.
     """
 
     client: int
-    priority: bool
+    priority_weight: float
     num_examples: float
     loss: float
     accuracy: float
@@ -77,19 +78,29 @@ class ClientEvaluation:
     test_loss: float
     test_accuracy: float
 
+    @property
+    def priority(self) -> bool:
+        """Whether the client counts in the objective at all."""
+        return self.priority_weight > 0
+
+    @property
+    def objective_data(self) -> float:
+        """lambda_k D_k, the client's share of the objective up to a common factor."""
+        return self.priority_weight * self.num_examples
+
 
 def priority_objective(evaluations: Sequence[ClientEvaluation]) -> GlobalMeasure:
-    """Return F(w) = sum_{k in P} p_k F_k(w) and the accuracy alike, p_k = D_k / sum_P D_i.
+    """Return F(w) = sum_k lambda_k p_k F_k(w) and the accuracy alike.
 
-    Over the priority clients that answered; NaN if none did.
+    p_k = D_k / sum_i lambda_i D_i, over the priority clients that answered; NaN if none did.
     """
     heard = sorted(
         (e for e in evaluations if e.priority and not math.isnan(e.loss)), key=lambda e: e.client
     )
-    total = sum(e.num_examples for e in heard)
+    total = sum(e.objective_data for e in heard)
     if total == 0:
         return GlobalMeasure(math.nan, math.nan)
     return GlobalMeasure(
-        loss=sum(e.num_examples / total * e.loss for e in heard),
-        accuracy=sum(e.num_examples / total * e.accuracy for e in heard),
+        loss=sum(e.objective_data / total * e.loss for e in heard),
+        accuracy=sum(e.objective_data / total * e.accuracy for e in heard),
     )

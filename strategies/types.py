@@ -3,8 +3,8 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -19,13 +19,22 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True)
 class Population:
-    """All clients the server knows of, and which of them have priority.
+    """All clients the server knows of, and how much each counts in the objective.
 
-    Priority is the server's knowledge: nothing a client says changes it.
+    ``priority`` are the clients with a priority weight lambda_k > 0, ``weights`` holds lambda_k
+    where it is not 1. The objective is F = sum_k lambda_k p_k F_k with
+    p_k = D_k / sum_i lambda_i D_i. Priority is the server's knowledge: nothing a client says
+    changes it.
+
+    Raises
+    ------
+    ValueError
+        If priority clients are unknown or none, or a weight is outside (0, 1] or not theirs.
     """
 
     clients: tuple[int, ...]
     priority: frozenset[int]
+    weights: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         unknown = sorted(self.priority - set(self.clients))
@@ -33,15 +42,21 @@ class Population:
             raise ValueError(f"priority clients {unknown} are not among the clients")
         if not self.priority:
             raise ValueError("there must be at least one priority client")
+        for client, weight in self.weights.items():
+            if client not in self.priority or not 0 < weight <= 1:
+                raise ValueError(
+                    f"priority weights must be in (0, 1] and of priority clients, got {weight} "
+                    f"for client {client}"
+                )
 
     @property
     def priority_clients(self) -> tuple[int, ...]:
         """The priority clients, ascending."""
         return tuple(sorted(self.priority))
 
-    def is_priority(self, clients: Sequence[int] | IntArray) -> BoolArray:
-        """Return for each of ``clients`` whether it has priority, shape (n,)."""
-        return np.array([int(k) in self.priority for k in clients], dtype=np.bool_)
+    def priority_weight(self, client: int) -> float:
+        """Return lambda_k in [0, 1]."""
+        return self.weights.get(client, 1.0) if client in self.priority else 0.0
 
 
 @dataclass(frozen=True)
@@ -81,21 +96,30 @@ class Call:
 class Responses:
     """The clients that trained, ascending by id. All arrays have shape (n,).
 
-    ``loss`` and ``accuracy`` are of the model RECEIVED, on the client's training data.
+    ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` are of the model RECEIVED, on the
+    client's training data.
     """
 
     client: IntArray
-    priority: BoolArray
+    priority_weight: FloatArray
     num_examples: FloatArray
     loss: FloatArray
     accuracy: FloatArray
 
+    @property
+    def priority(self) -> BoolArray:
+        """Whether each client has priority, lambda_k > 0."""
+        return self.priority_weight > 0
+
 
 @dataclass(frozen=True)
 class Admission:
-    """Which updates count (shape (n,)) and, for those that do not, why (None where they do)."""
+    """Which share of each update counts, in [0, 1], shape (n,): 1 all of it, 0 none.
 
-    admitted: BoolArray
+    ``reason`` says why a share is less than 1 (None where it is 1).
+    """
+
+    share: FloatArray
     reason: tuple[str | None, ...]
 
 
@@ -103,8 +127,9 @@ class Admission:
 class Weights:
     """How much each update counts, shape (n,): x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
 
-    ``weight`` is c_k, 0 where not admitted. ``inclusion_mass`` is A, the sum of p_k over the
-    admitted non-priority clients, where the rule knows priority; theta is 1 / (1 + A).
+    ``weight`` is c_k, 0 where not admitted. ``inclusion_mass`` is A, what the gate adds to the
+    priority clients' 1: the sum of p_k over the admitted non-priority clients. theta is
+    1 / (1 + A).
     """
 
     weight: FloatArray

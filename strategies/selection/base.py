@@ -25,4 +25,4 @@ class Selection(Protocol):
 def admit_all(responses: Responses) -> Admission:
     """Admit every update, for rules without a gate."""
     n = len(responses.client)
-    return Admission(np.ones(n, dtype=np.bool_), (None,) * n)
+    return Admission(np.ones(n), (None,) * n)

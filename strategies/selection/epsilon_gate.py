@@ -113,24 +113,28 @@ class EpsilonGate:
         return rounds_in(self.warmup_fraction, self.num_rounds)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
-        """Admit the priority updates and the non-priority ones inside the gate.
+        """Admit the share lambda_k of every client, and the rest of those inside the gate.
 
-        Without any priority update p_k is undefined and nothing is admitted.
+        The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or
+        0 for the others, in between for a priority weight in between. Without any priority
+        update p_k is undefined and nothing is admitted.
         """
         epsilon = 0.0 if call.epsilon is None else call.epsilon
+        n = len(responses.client)
         if not responses.priority.any():
-            n = len(responses.client)
             reason = "no priority client's update arrived, so p_k is undefined"
-            return Admission(np.zeros(n, dtype=np.bool_), (reason,) * n)
+            return Admission(np.zeros(n), (reason,) * n)
         inside = within_gate(call.criterion, epsilon, measure, responses)
-        admitted = responses.priority | inside
+        weight = responses.priority_weight
         return Admission(
-            admitted,
+            np.where(inside, 1.0, weight),
             tuple(
-                None if ok else _refusal(call.criterion, epsilon, measure, loss, accuracy)
-                for ok, loss, accuracy in zip(
-                    admitted, responses.loss, responses.accuracy, strict=True
+                None
+                if weight[i] == 1.0 or inside[i]
+                else _refusal(
+                    call.criterion, epsilon, measure, responses.loss[i], responses.accuracy[i]
                 )
+                for i in range(n)
             ),
         )
 
@@ -138,13 +142,20 @@ class EpsilonGate:
 def within_gate(
     criterion: str, epsilon: float, measure: GlobalMeasure, responses: Responses
 ) -> BoolArray:
-    """Return the server's half of the gate for every response, shape (n,); NaN is outside."""
+    """Return for every response whether it is inside the gate, shape (n,); NaN is outside.
+
+    Of non-priority clients the server decides its own half: the other half was theirs when they
+    chose to train. Clients with a priority weight always train, so for them it decides both.
+    """
     if epsilon == 0.0:
         return np.zeros(len(responses.client), dtype=np.bool_)
     if criterion == "accuracy":
-        inside: BoolArray = responses.accuracy <= measure.accuracy + epsilon
+        server_half = responses.accuracy <= measure.accuracy + epsilon
+        client_half = responses.accuracy >= measure.accuracy - epsilon
     else:
-        inside = responses.loss >= measure.loss - epsilon
+        server_half = responses.loss >= measure.loss - epsilon
+        client_half = responses.loss <= measure.loss + epsilon
+    inside: BoolArray = server_half & (client_half | ~responses.priority)
     return inside
 
 
@@ -154,5 +165,7 @@ def _refusal(
     if epsilon == 0.0:
         return "epsilon is 0: the gate is closed"
     if criterion == "accuracy":
-        return f"accuracy {accuracy:.6g} > global {measure.accuracy:.6g} + epsilon {epsilon:g}"
-    return f"loss {loss:.6g} < global {measure.loss:.6g} - epsilon {epsilon:g}"
+        side = "> global {:.6g} + " if accuracy > measure.accuracy else "< global {:.6g} - "
+        return f"accuracy {accuracy:.6g} " + side.format(measure.accuracy) + f"epsilon {epsilon:g}"
+    side = "< global {:.6g} - " if loss < measure.loss else "> global {:.6g} + "
+    return f"loss {loss:.6g} " + side.format(measure.loss) + f"epsilon {epsilon:g}"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strategies.selection.base import admit_all
 from strategies.selection.sampling import Sampling
 from strategies.types import Admission, Call, GlobalMeasure, Population, Responses
 
@@ -20,5 +19,7 @@ class PriorityOnly:
         return Call(sample.priority, draws=sample.draws)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
-        """Admit every update."""
-        return admit_all(responses)
+        """Admit every update, to the extent of its client's priority weight."""
+        weight = responses.priority_weight
+        reasons = tuple(None if w == 1.0 else f"priority weight {w:g}" for w in weight)
+        return Admission(weight, reasons)

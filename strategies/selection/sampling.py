@@ -63,6 +63,10 @@ class Sampling:
         if self.priority_draws is None:
             priority = self._fraction_of(priority, rng, at_least=1)
         else:
+            if population.weights:
+                raise ValueError(
+                    "priority_draws needs priority weights of 1: a draw counts as a whole client"
+                )
             draws = self._draw(priority, rng, examples, self.priority_draws)
             priority = tuple(sorted(draws.count))
         return Sample(priority, self._fraction_of(others, rng, at_least=0), draws)

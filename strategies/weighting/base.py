@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from strategies.types import BoolArray, Call, Population, Responses, StateT, Weights
+from strategies.types import Call, FloatArray, Population, Responses, StateT, Weights
 
 
 class Weighting(Protocol[StateT]):
@@ -15,6 +15,9 @@ class Weighting(Protocol[StateT]):
         """Return the state before the first round."""
 
     def weigh(
-        self, state: StateT, call: Call, responses: Responses, admitted: BoolArray
+        self, state: StateT, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[StateT, Weights]:
-        """Return the next state and the weight of every response (0 where not admitted)."""
+        """Return the next state and the weight of every response.
+
+        ``share`` is how much of each update was admitted, in [0, 1], shape (n,).
+        """

@@ -4,18 +4,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.types import BoolArray, Call, Draws, FloatArray, Population, Responses, Weights
+from strategies.types import Call, Draws, FloatArray, Population, Responses, Weights
 
 
 @dataclass(frozen=True)
 class DataFraction:
-    """c_k = D_k / sum of D_i over the admitted clients i.
+    """c_k = s_k D_k / sum_i s_i D_i with s_k the admitted share, 1 or 0 unless weighted.
 
     This is FedAvg on whoever was admitted, and it is FedALIGN as well: with
     p_k = D_k / sum_{i in P} D_i and A = sum of p_k over the admitted non-priority clients,
     p_k / (1 + A) is the same fraction. One formula for both makes the limits exact: a closed
     gate is FedAvg on the priority clients, an open one FedAvg on all. Where a uniform fraction
-    was sampled, P is the sampled priority clients.
+    was sampled, P is the sampled priority clients. With priority weights lambda_k, p_k is
+    D_k / sum_i lambda_i D_i and s_k = lambda_k + (1 - lambda_k) [k inside the gate].
 
     Where priority clients were drawn with replacement, each draw counts 1 / |S| in place of
     p_k: c_k = n_k / |S| / (1 + A) for a client drawn n_k times, with p_k and A of the others by
@@ -33,17 +34,19 @@ class DataFraction:
         """Return the empty state: nothing is remembered."""
 
     def weigh(
-        self, state: None, call: Call, responses: Responses, admitted: BoolArray
+        self, state: None, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[None, Weights]:
-        """Return the data fractions of the admitted clients and A."""
-        data = np.where(admitted, responses.num_examples, 0.0)
+        """Return the fractions of the admitted data and A."""
+        data = share * responses.num_examples
+        objective_data = responses.priority_weight * responses.num_examples
         if call.draws is not None:
-            data = np.where(responses.priority, _drawn_data(call.draws, responses), data)
-        total = float(data.sum())
-        priority_data = float(data[responses.priority].sum())
+            drawn = _drawn_data(call.draws, responses)
+            data = np.where(responses.priority, drawn, data)
+            objective_data = np.where(responses.priority, drawn, 0.0)
+        total, base = float(data.sum()), float(objective_data.sum())
         if total == 0.0:
             return None, Weights(np.zeros_like(data))
-        mass = (total - priority_data) / priority_data if priority_data > 0 else None
+        mass = (total - base) / base if base > 0 else None
         return None, Weights(data / total, inclusion_mass=mass)
 
 

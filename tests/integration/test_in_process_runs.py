@@ -42,6 +42,7 @@ def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) 
         ("strategy.epsilon_schedule=sqrt", "strategy.warmup_rounds=2"),
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
         ("strategy.fraction=0.5",),
+        ("data.priority_weights={10: 0.5, 11: 0.25, 3: 0.1}",),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
         ("strategy.epsilon=inf", "strategy.warmup_fraction=0.0"),
     ],

@@ -57,6 +57,14 @@ def warmup_rounds(strategy: dict[str, Any], total: int) -> Fraction:
     return Fraction(str(strategy["warmup_fraction"])) * total
 
 
+def priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
+    """Return lambda_k: what the settings say of this client, else 1 with priority and 0 without."""
+    own = config["data"]["priority_weights"] or {}
+    if row["client"] in own:
+        return Fraction(str(own[row["client"]]))
+    return Fraction(int(row["priority"]))
+
+
 def recompute(directory: Path) -> Recomputed:
     """Return every admission, weight, theta and count of a FedALIGN run that does not fit."""
     config, rounds, rows = read_run(directory)
@@ -73,23 +81,20 @@ def recompute(directory: Path) -> Recomputed:
             problems.append(f"round {t + 1}: epsilon {record['epsilon']} should be {epsilon}")
         if warmup and any(not r["priority"] for r in here):
             problems.append(f"round {t + 1}: a non-priority client was asked during warm-up")
-        admitted: dict[int, int] = {}
+        share: dict[int, Fraction] = {}
         for row in here:
+            where = f"round {t + 1}, client {row['client']}"
             if row["status"] not in ("trained", "rejected"):
                 if row["weight"] != 0 or row["loss"] is not None:
-                    problems.append(
-                        f"round {t + 1}, client {row['client']}: not trained, but counts"
-                    )
+                    problems.append(f"{where}: not trained, but counts")
                 continue
-            inside = row["priority"] or _inside(strategy["criterion"], epsilon, record, row)
-            gates += not row["priority"]
-            if inside:
-                admitted[row["client"]] = row["num_examples"]
-            if inside != (row["status"] == "trained"):
-                problems.append(
-                    f"round {t + 1}, client {row['client']}: admitted should be {inside}"
-                )
-        problems += _weight_problems(t + 1, here, admitted, record)
+            weight = priority_weight(config, row)
+            inside = _inside(strategy["criterion"], epsilon, record, row)
+            gates += weight < 1
+            share[row["client"]] = weight + (1 - weight) * int(inside)
+            if (share[row["client"]] > 0) != (row["status"] == "trained"):
+                problems.append(f"{where}: admitted should be {inside}")
+        problems += _weight_problems(config, here, share, record)
         weights += len(here)
         problems += _count_problems(here, record)
     return Recomputed(problems, gates, weights)
@@ -107,27 +112,31 @@ def _inside(criterion: str, epsilon: float, record: dict[str, Any], row: dict[st
 
 
 def _weight_problems(
-    number: int, here: list[dict[str, Any]], admitted: dict[int, int], record: dict[str, Any]
+    config: dict[str, Any],
+    here: list[dict[str, Any]],
+    share: dict[int, Fraction],
+    record: dict[str, Any],
 ) -> list[str]:
-    """w = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + A), p_k = D_k / sum_P D_i."""
-    priority_data = sum(
-        r["num_examples"] for r in here if r["priority"] and r["client"] in admitted
-    )
-    if priority_data == 0:
-        return [f"round {number}: weights without priority data"] if admitted else []
-    p = {k: Fraction(d, priority_data) for k, d in admitted.items()}
-    mass = sum(
-        (p[r["client"]] for r in here if not r["priority"] and r["client"] in p), Fraction(0)
-    )
+    """(lambda_k + (1 - lambda_k) admitted_k) p_k, normalised; p_k = D_k / sum lambda_i D_i."""
+    number = record["round"]
+    trained = [r for r in here if r["client"] in share]
+    base = sum((priority_weight(config, r) * r["num_examples"] for r in trained), Fraction(0))
+    if base == 0:
+        return [f"round {number}: weights without priority data"] if any(share.values()) else []
+    p = {r["client"]: r["num_examples"] / base for r in trained}
+    mass = sum((share[k] * p[k] for k in p), Fraction(0)) - 1
     problems = []
     for row in here:
-        expected = p.get(row["client"], Fraction(0)) / (1 + mass)
+        k = row["client"]
+        expected = share[k] * p[k] / (1 + mass) if k in p else Fraction(0)
         if abs(row["weight"] - float(expected)) > 1e-12:
-            problems.append(f"round {number}, client {row['client']}: weight {row['weight']}")
+            problems.append(f"round {number}, client {k}: weight {row['weight']}")
     if abs(record["theta"] - float(1 / (1 + mass))) > 1e-12:
         problems.append(f"round {number}: theta {record['theta']}")
     loss = sum(
-        float(p[r["client"]]) * r["loss"] for r in here if r["priority"] and r["client"] in p
+        float(priority_weight(config, r) * p[r["client"]]) * r["loss"]
+        for r in trained
+        if r["priority"]
     )
     if not math.isclose(loss, record["global_loss"], rel_tol=1e-6):
         problems.append(f"round {number}: global loss {record['global_loss']} should be {loss}")

@@ -35,8 +35,8 @@ def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
 
 
 EVALUATIONS = (
-    ClientEvaluation(0, True, 10, 1.0, 0.5, 4, 2.0, 0.75),
-    ClientEvaluation(1, False, 30, NAN, NAN, 2, 4.0, 0.25),
+    ClientEvaluation(0, 1.0, 10, 1.0, 0.5, 4, 2.0, 0.75),
+    ClientEvaluation(1, 0.0, 30, NAN, NAN, 2, 4.0, 0.25),
 )
 
 
@@ -183,7 +183,7 @@ def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.Mon
 def test_tests_that_were_not_measured_are_null() -> None:
     """Without test metrics there is no summary; without non-priority ones there is no "all"."""
     made = partial(round_record, report(1), bytes_down=0, bytes_up=0, seconds=0.0)
-    untested = [ClientEvaluation(0, True, 10, 1.0, 0.5, NAN, NAN, NAN)]
+    untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
     assert made(untested, all_evaluated=True).test is None
     test = made(EVALUATIONS[:1], all_evaluated=False).test
     assert test is not None

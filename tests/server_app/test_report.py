@@ -91,7 +91,7 @@ def table_csv(path: Path) -> list[dict[str, str]]:
 def test_reads_what_run_records_writes(tmp_path: Path) -> None:
     """A run comes back as it was recorded, with an infinite epsilon and an unmeasured loss."""
     decisions = (ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, weight=1.0),)
-    evaluations = (ClientEvaluation(0, True, 10, 1.0, 0.5, 4, 2.0, 0.75),)
+    evaluations = (ClientEvaluation(0, 1.0, 10, 1.0, 0.5, 4, 2.0, 0.75),)
     records = []
     composed = compose("fedalign/synth_low", "seed=7 client.lr=0.05")
     with RunRecords(tmp_path / "run", composed, engine="in-process") as writer:

@@ -204,6 +204,35 @@ def test_limits_of_the_gate() -> None:
     assert result(FedAvg(population)) != result(FedAvg(population, priority_only=True))
 
 
+def test_limits_of_priority_weights() -> None:
+    """Weights of 1 and 0 are FedALIGN, 1 for everyone FedAvg on all, to the last bit."""
+    rng = np.random.default_rng(9)
+    shifts = {k: rng.normal() for k in range(8)}
+    everyone = tuple(range(8))
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        return moved(client, shifts[client], examples=3 * client + 1, loss=client / 8)
+
+    def result(strategy: ComposedStrategy[Any]) -> bytes:
+        got, _ = play_round(strategy, grid_of(scripted_app(8, fit), 2))
+        assert got is not None
+        return got.tobytes()
+
+    def weighted(weights: dict[int, float], **options: Any) -> FedALIGN:
+        population = Population(everyone, frozenset(weights), weights)
+        return FedALIGN(population, num_rounds=10, warmup_fraction=0.0, **options)
+
+    assert result(weighted({1: 1.0, 4: 1.0}, epsilon=0.4)) == result(
+        fedalign(8, {1, 4}, epsilon=0.4)
+    )
+    assert result(weighted(dict.fromkeys(everyone, 1.0), epsilon=0.0)) == result(
+        FedAvg(Population(everyone, frozenset({1})))
+    )
+    assert result(weighted({1: 1.0, 4: 0.5}, epsilon=0.4)) != result(
+        fedalign(8, {1, 4}, epsilon=0.4)
+    )
+
+
 BAD_REPLIES: dict[str, tuple[Callable[[ClientReply], ClientReply], str]] = {}
 
 

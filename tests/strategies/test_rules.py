@@ -1,6 +1,7 @@
 """The pure rules: selection, weighting, server optimizer, schedules."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -22,12 +23,12 @@ def responses(
     loss: list[float],
     accuracy: list[float] | None = None,
     num_examples: list[float] | None = None,
-    priority: list[bool] | None = None,
+    priority: Sequence[float] | None = None,
 ) -> Responses:
     n = len(loss)
     return Responses(
         client=np.arange(n),
-        priority=np.array(priority or [k in (0, 2) for k in range(n)], dtype=np.bool_),
+        priority_weight=np.array(priority or [k in (0, 2) for k in range(n)], dtype=np.float64),
         num_examples=np.array(num_examples or [10.0] * n),
         loss=np.array(loss),
         accuracy=np.array(accuracy or [0.5] * n),
@@ -123,7 +124,7 @@ def test_server_half_of_the_gate(
     gate = EpsilonGate(num_rounds=1, epsilon=epsilon, warmup_fraction=0, criterion=criterion)
     measure = GlobalMeasure(loss=1.0, accuracy=0.5)
     got = gate.admit(gate.call(0, POPULATION, {}), measure, responses([1.0, loss], [0.5, accuracy]))
-    assert got.admitted.tolist() == [True, admitted]
+    assert got.share.tolist() == [1.0, float(admitted)]
     assert (got.reason[1] is None) == admitted
 
 
@@ -135,7 +136,7 @@ def test_nothing_is_admitted_without_a_priority_update() -> None:
         GlobalMeasure(1.0, 0.5),
         responses([1.0, 1.0], priority=[False, False]),
     )
-    assert not got.admitted.any()
+    assert not got.share.any()
     assert all("no priority client" in str(reason) for reason in got.reason)
 
 
@@ -144,7 +145,7 @@ def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
     gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)
     measure = GlobalMeasure(math.nan, math.nan)
     got = gate.admit(gate.call(0, POPULATION, {}), measure, responses([1.0, 1.0]))
-    assert got.admitted.tolist() == [True, False]
+    assert got.share.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -175,8 +176,9 @@ def test_priority_only_and_everyone() -> None:
     for rule in (Everyone(), PriorityOnly()):
         call = rule.call(0, POPULATION, {})
         assert call.epsilon is None
-        admission = rule.admit(call, GlobalMeasure(1, 1), responses([9.0, 0.0, math.nan]))
-        assert admission.admitted.all()
+        answered = responses([9.0, 0.0, math.nan], priority=[True] * 3)
+        admission = rule.admit(call, GlobalMeasure(1, 1), answered)
+        assert (admission.share == 1.0).all()
 
 
 cohorts = st.lists(
@@ -194,7 +196,7 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
         None,
         Call(tuple(range(len(data)))),
         responses([1.0] * len(data), num_examples=[float(d) for d in data], priority=priority),
-        np.array(admitted),
+        np.array(admitted, dtype=np.float64),
     )
     total = sum(d for d, p in zip(data, priority, strict=True) if p)
     if total == 0:
@@ -206,11 +208,47 @@ def test_data_fraction_is_fedalign_aggregation(cohort: list[tuple[int, bool, boo
     assert weights.weight.sum() == pytest.approx(1.0)
 
 
+def test_generalized_prioritized_learning_by_hand() -> None:
+    """Share lambda + (1 - lambda) [inside]; weight share * p_k, p_k = D_k / sum lambda_i D_i."""
+    answered = responses(
+        [1.0, 1.1, 2.0, 1.0, 0.2],
+        num_examples=[10.0, 20.0, 40.0, 30.0, 50.0],
+        priority=[1.0, 0.5, 0.25, 0.0, 0.0],
+    )
+    gate = EpsilonGate(num_rounds=1, epsilon=0.3, warmup_fraction=0)
+    call = Call(tuple(range(5)), epsilon=0.3)
+    got = gate.admit(call, GlobalMeasure(1.0, 0.5), answered)
+    assert got.share.tolist() == [1.0, 1.0, 0.25, 1.0, 0.0]
+    assert [reason is None for reason in got.reason] == [True, True, False, True, False]
+    assert got.reason[2] == "loss 2 > global 1 + epsilon 0.3"
+    _, weights = DataFraction().weigh(None, call, answered, got.share)
+    # sum lambda D = 10 + 10 + 10 = 30; shares of data 10 + 20 + 10 + 30 = 70; A = 70 / 30 - 1
+    np.testing.assert_allclose(weights.weight, np.array([10, 20, 10, 30, 0]) / 70)
+    assert weights.inclusion_mass == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize("criterion", ["loss", "accuracy"])
+def test_clients_that_always_train_are_gated_on_both_sides(criterion: str) -> None:
+    """With a weight between 0 and 1 the server decides both halves, in the same exact forms."""
+    values = [0.5, 0.8, math.nextafter(0.8, 0), 1.2, math.nextafter(1.2, 2), math.nan]
+    accuracies = [
+        0.5,
+        0.5 - 0.2,
+        math.nextafter(0.5 - 0.2, 0),
+        0.7,
+        math.nextafter(0.7, 1),
+        math.nan,
+    ]
+    answered = responses([1.0, *values[1:]], accuracies, priority=[1.0] + [0.5] * 5)
+    call = Call(tuple(range(6)), epsilon=0.2, criterion=criterion)
+    gate = EpsilonGate(num_rounds=1, criterion=criterion)
+    got = gate.admit(call, GlobalMeasure(1.0, 0.5), answered)
+    assert got.share.tolist() == [1.0, 1.0, 0.5, 1.0, 0.5, 0.5]
+
+
 def test_nobody_admitted_means_zero_weights() -> None:
     """Zero total weight gives zeros, not a division by zero."""
-    _, weights = DataFraction().weigh(
-        None, Call((0, 1)), responses([1.0, 2.0]), np.zeros(2, dtype=np.bool_)
-    )
+    _, weights = DataFraction().weigh(None, Call((0, 1)), responses([1.0, 2.0]), np.zeros(2))
     assert weights.weight.tolist() == [0.0, 0.0]
 
 
@@ -232,3 +270,7 @@ def test_population_refuses_nonsense() -> None:
         Population((0, 1), frozenset({7}))
     with pytest.raises(ValueError, match="at least one priority client"):
         Population((0, 1), frozenset())
+    with pytest.raises(ValueError, match=r"must be in \(0, 1\].*, got 0.5 for client 1"):
+        Population((0, 1), frozenset({0}), {1: 0.5})
+    with pytest.raises(ValueError, match=r"got 1.5 for client 0"):
+        Population((0, 1), frozenset({0}), {0: 1.5})

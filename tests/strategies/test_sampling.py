@@ -84,13 +84,13 @@ def test_weights_of_draws_by_hand() -> None:
     """w' = (1/|S|) sum_S w_k / (1 + A) + sum_admitted p_k w_k / (1 + A)."""
     responses = Responses(
         client=np.array([0, 1, 4]),
-        priority=np.array([True, False, True]),
+        priority_weight=np.array([1.0, 0.0, 1.0]),
         num_examples=np.array([10.0, 50.0, 20.0]),
         loss=np.ones(3),
         accuracy=np.ones(3),
     )
     call = Call((0, 1, 4), draws=Draws({0: 3, 4: 1}, 100.0))
-    _, weights = DataFraction().weigh(None, call, responses, np.ones(3, dtype=np.bool_))
+    _, weights = DataFraction().weigh(None, call, responses, np.ones(3))
     mass = 50 / 100
     np.testing.assert_allclose(
         weights.weight, [3 / 4 / (1 + mass), 0.5 / (1 + mass), 1 / 4 / (1 + mass)], rtol=1e-15
@@ -98,7 +98,7 @@ def test_weights_of_draws_by_hand() -> None:
     assert weights.inclusion_mass == pytest.approx(mass)
     # Client 4 fails: the draws of those that answered count.
     answered = Responses(*(getattr(responses, f)[:2] for f in responses.__dataclass_fields__))
-    _, weights = DataFraction().weigh(None, call, answered, np.ones(2, dtype=np.bool_))
+    _, weights = DataFraction().weigh(None, call, answered, np.ones(2))
     np.testing.assert_allclose(weights.weight, [1 / 1.5, 0.5 / 1.5], rtol=1e-15)
 
 
@@ -112,15 +112,13 @@ def test_the_expected_weight_of_a_draw_is_p_k() -> None:
         clients = sorted(count)
         responses = Responses(
             client=np.array(clients),
-            priority=np.ones(len(clients), dtype=np.bool_),
+            priority_weight=np.ones(len(clients)),
             num_examples=np.array([data[k] for k in clients]),
             loss=np.ones(len(clients)),
             accuracy=np.ones(len(clients)),
         )
         call = Call(tuple(clients), draws=Draws(count, 8.0))
-        _, weights = DataFraction().weigh(
-            None, call, responses, np.ones(len(clients), dtype=np.bool_)
-        )
+        _, weights = DataFraction().weigh(None, call, responses, np.ones(len(clients)))
         for k, weight in zip(clients, weights.weight, strict=True):
             expected[k] += p[first] * p[second] * weight
     assert expected == pytest.approx(p, rel=1e-12)
