@@ -36,7 +36,8 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "best": float(x[-1]),
         "worst10": float(x[:tenth].mean()),
         "best10": float(x[-tenth:].mean()),
-        "gini": float(ranks @ x) / (n * total) if total > 0 else 0.0,
+        # Equal values would give minus the rounding error of the sum.
+        "gini": max(0.0, float(ranks @ x) / (n * total)) if total > 0 else 0.0,
         "std": float(x.std()),
         "jain": total * total / (n * squares) if squares > 0 else 1.0,
     }

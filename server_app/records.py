@@ -17,11 +17,13 @@ import platform
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
@@ -77,6 +79,14 @@ PACKAGES = (
     "flwr-datasets",
 )
 FLUSH_SECONDS = 10.0
+ROUND_SCALARS = (
+    "global_loss",
+    "global_accuracy",
+    "epsilon",
+    "admitted",
+    "inclusion_mass",
+    "theta",
+)
 SOURCE = Path(__file__).resolve().parent.parent
 
 
@@ -98,6 +108,7 @@ class RoundRecord:
     bytes_down: int
     bytes_up: int
     seconds: float
+    inclusion_mass: float | None
     theta: float | None
     test: Mapping[str, Mapping[str, float] | None] | None
 
@@ -126,6 +137,7 @@ def round_record(
         bytes_down=bytes_down,
         bytes_up=bytes_up,
         seconds=seconds,
+        inclusion_mass=report.inclusion_mass,
         theta=report.theta,
         test=_test_summary(evaluations, all_evaluated),
     )
@@ -207,6 +219,7 @@ class RunRecords:
             "packages": _versions(),
         }
         self._lock = threading.Lock()
+        self._summary = _Summary()
         self._write_manifest()
         self._rounds = (self.directory / "rounds.jsonl").open("w")
         self._clients = _ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
@@ -243,7 +256,12 @@ class RunRecords:
                 return
             for part in (self._clients, self._evaluations, self._rounds, self._tensorboard):
                 part.close()
-            self._manifest |= {"status": status, "error": error, "ended": _now()}
+            self._manifest |= {
+                "status": status,
+                "error": error,
+                "ended": _now(),
+                "summary": self._summary.as_dict(),
+            }
             self._write_manifest()
 
     def add_round(
@@ -264,6 +282,8 @@ class RunRecords:
         decisions: Iterable[ClientDecision],
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
+        decisions = tuple(decisions)
+        self._summary.add(record, decisions)
         tested = {e.client: e for e in evaluations}
         self._clients.add(_client_row(record.round, d, tested.get(d.client)) for d in decisions)
         self._evaluations.add(_evaluation_row(record.round, e) for e in evaluations)
@@ -284,6 +304,31 @@ class RunRecords:
         path = self.directory / "manifest.json"
         path.with_suffix(".part").write_text(json.dumps(self._manifest, indent=2) + "\n")
         path.with_suffix(".part").replace(path)
+
+
+class _Summary:
+    """The diagnostics of a whole run: theta_T (eq. 7), mean A, who was admitted how often."""
+
+    def __init__(self) -> None:
+        self._masses: list[float] = []
+        self._thetas: list[float] = []
+        self._empty = 0
+        self._admitted: Counter[int] = Counter()
+
+    def add(self, record: RoundRecord, decisions: Iterable[ClientDecision]) -> None:
+        if record.inclusion_mass is not None and record.theta is not None:
+            self._masses.append(record.inclusion_mass)
+            self._thetas.append(record.theta)
+        self._empty += record.admitted == 0
+        self._admitted.update(d.client for d in decisions if d.weight != 0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "theta": fmean(self._thetas) if self._thetas else None,
+            "inclusion_mass": fmean(self._masses) if self._masses else None,
+            "empty_rounds": self._empty,
+            "admitted_rounds": {str(k): n for k, n in sorted(self._admitted.items())},
+        }
 
 
 class _ParquetParts:
@@ -365,7 +410,7 @@ def _evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str
 
 
 def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
-    for name in ("global_loss", "global_accuracy", "epsilon", "admitted", "theta"):
+    for name in ROUND_SCALARS:
         value = getattr(record, name)
         if value is not None:
             yield f"round/{name}", value

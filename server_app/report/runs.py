@@ -29,7 +29,7 @@ _COUNTS = (
     "bytes_up",
 )
 _NUMBERS = ("global_loss", "global_accuracy", "seconds")
-_OPTIONAL_NUMBERS = ("epsilon", "theta")
+_OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
 
 @dataclass(frozen=True)

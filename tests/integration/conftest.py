@@ -89,9 +89,12 @@ def results_directory(stdout: str) -> Path:
     return Path(lines[-1].removeprefix("Results in ").strip())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Flower's environment of its own: home, ports; its SuperLink is stopped at the end."""
+    """Give a module a Flower home and ports of its own; its SuperLink is stopped at the end.
+
+    A SuperLink keeps the working directory of whoever started it, so modules do not share one.
+    """
     http, control = free_port(), free_port()
     yield {
         "FLWR_HOME": str(tmp_path_factory.mktemp("flwr-home")),
@@ -103,7 +106,7 @@ def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
     stop_superlink(http)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def flower(flower_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """Return a shell whose ``flwr`` has a SuperLink of its own, started by the first run."""
     return Shell(tmp_path_factory.mktemp("flower"), flower_env)

@@ -1,6 +1,9 @@
 """Whole runs in this process: the same code as ``fedquorum``, without its start-up."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,7 +12,7 @@ from safetensors.numpy import load_file
 
 from conf.compose import compose_words
 from server_app.command_line import run_in_process
-from tests.integration.conftest import assert_same_rounds, read_rounds
+from tests.integration.conftest import ROOT, assert_same_rounds, read_rounds
 from tests.reference.fedalign import recompute
 
 SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
@@ -55,6 +58,23 @@ def test_every_decision_recomputes_from_the_records(
     assert found.problems == []
     assert found.weights >= 20 * 5
     assert found.gates > 0
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    """The script in docs/records.md recomputes a run, and fails on a run that was changed."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/records.md").read_text(), re.DOTALL)
+    directory = run(tmp_path / "run", *SHORT)
+
+    def recomputed() -> bool:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(directory)], capture_output=True, check=False
+        )
+        return done.returncode == 0
+
+    assert recomputed()
+    path = directory / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"theta": 0.8', '"theta": 0.7'))
+    assert not recomputed()
 
 
 def test_the_recomputation_notices_a_changed_record(tmp_path: Path) -> None:

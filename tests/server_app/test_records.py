@@ -60,6 +60,12 @@ def test_a_completed_run(tmp_path: Path) -> None:
     assert (manifest["seed"], manifest["engine"]) == (1, "in-process")
     assert manifest["packages"]["flwr"]
     assert manifest["started"] <= manifest["ended"]
+    assert manifest["summary"] == {
+        "theta": 0.8,
+        "inclusion_mass": 0.25,
+        "empty_rounds": 0,
+        "admitted_rounds": {"0": 2},
+    }
     first, second = map(json.loads, (run / "rounds.jsonl").read_text().splitlines())
     assert second["epsilon"] == "inf"
     assert first == {
@@ -77,6 +83,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "bytes_down": 5,
         "bytes_up": 7,
         "seconds": 0.5,
+        "inclusion_mass": 0.25,
         "theta": 0.8,
         "test": {
             "priority": pytest.approx(

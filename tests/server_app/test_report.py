@@ -41,6 +41,7 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "bytes_down": 10,
         "bytes_up": 20,
         "seconds": 0.1,
+        "inclusion_mass": 0.25,
         "theta": 0.8,
         "test": accuracy(0.5),
     }
