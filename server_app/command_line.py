@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from conf import Composed
 from conf.compose import compose_words
 from conf.errors import FedQuorumError
+from strategies.directory import ClientsMissingError
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
@@ -43,7 +44,7 @@ def _hydra_main(_: DictConfig) -> None:
             submit(composed, job.runtime.output_dir)
         else:
             run_in_process(composed, job.runtime.output_dir)
-    except FedQuorumError as error:
+    except (FedQuorumError, ClientsMissingError) as error:
         _fail(error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
@@ -70,6 +71,6 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _fail(error: FedQuorumError) -> None:
+def _fail(error: Exception) -> None:
     print(f"fedquorum: {error}", file=sys.stderr)
     sys.exit(EXIT_ERROR)

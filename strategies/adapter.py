@@ -52,7 +52,7 @@ from strategies.types import (
     Responses,
     StateT,
 )
-from strategies.validation import update_problem
+from strategies.validation import evaluation_problem, update_problem
 from strategies.weighting import Weighting
 
 EVALUATED_CLIENTS = OneOf(("all", "priority"))
@@ -197,7 +197,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             self._directory.wait_for_all(grid, self.communication.startup_timeout)
             self._everyone_found = True
         else:
-            self._directory.refresh(grid, self.communication.round_timeout)
+            for problem in self._directory.refresh(grid, self.communication.round_timeout):
+                log(WARNING, "A node cannot take part: %s", problem)
         if not self._examples:
             self._measure_before_first_round(arrays, grid)
         call = self._call(server_round)
@@ -299,14 +300,15 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
         asked_at = self._directory.by_node(self._evaluated)
         answers = self._collect(replies, asked_at)
-        for client, problem in answers.malformed.items():
-            log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
-        evaluations = []
+        for client, unreadable in answers.malformed.items():
+            log(WARNING, "Client %d: unusable evaluation: %s", client, unreadable)
+        evaluations: list[ClientEvaluation] = []
         for client, part in sorted(answers.parts.items()):
-            if part.status is Status.DONE:
+            problem = evaluation_problem(part)
+            if problem is None:
                 evaluations.append(self._evaluation(client, part.metrics))
             else:
-                log(WARNING, "Client %d could not evaluate: %s", client, part.reason)
+                log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
         self._evaluations = tuple(evaluations)
         self._examples.update(
             {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}

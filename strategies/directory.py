@@ -59,7 +59,9 @@ class ClientDirectory:
         started = reminded = time.monotonic()
         announced = False
         while True:
-            self.refresh(grid, timeout)
+            problems = self.refresh(grid, timeout)
+            if problems:
+                raise ClientsMissingError(f"a node cannot take part: {problems[0]}")
             missing = sorted(k for k in self._expected if self.node_of(k) is None)
             if not missing:
                 break
@@ -79,23 +81,29 @@ class ClientDirectory:
             time.sleep(POLL_SECONDS)
         log(INFO, "All %d clients found on %d nodes", len(self._expected), len(self._connected))
 
-    def refresh(self, grid: Grid, timeout: float) -> None:
-        """Note which nodes are connected and ask the new ones which clients they host."""
+    def refresh(self, grid: Grid, timeout: float) -> list[str]:
+        """Note which nodes are connected and ask the new ones which clients they host.
+
+        Returns what is wrong with nodes that cannot take part; they are asked again next time.
+        """
         self._connected = set(grid.get_node_ids())
         new = sorted(self._connected - self._queried)
+        problems: list[str] = []
         if not new:
-            return
+            return problems
         replies = grid.send_and_receive(
             [Message(RecordDict(), node, MessageType.QUERY) for node in new], timeout=timeout
         )
         for reply in replies:
             node = reply.metadata.src_node_id
             if reply.has_error():
-                raise ClientsMissingError(f"a node cannot take part: {reply.error.reason}")
+                problems.append(str(reply.error.reason))
+                continue
             try:
                 self._register(node, decode_hosted_clients(reply.content))
             except ProtocolError as error:
-                raise ClientsMissingError(f"a node cannot take part: {error}") from error
+                problems.append(str(error))
+        return problems
 
     def _register(self, node: int, clients: Sequence[int]) -> None:
         self._queried.add(node)

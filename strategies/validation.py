@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.codec import ClientReply
+from strategies.codec import ClientReply, Status
 
 MAX_NUM_EXAMPLES = 10**12
 
@@ -27,6 +27,25 @@ def update_problem(reply: ClientReply, model: Mapping[str, NDArray[Any]]) -> str
         or _measure_problem(reply.metrics)
         or _arrays_problem(reply.arrays, model)
     )
+
+
+def evaluation_problem(reply: ClientReply) -> str | None:
+    """Return why a client's evaluation cannot be used, or None if it can.
+
+    num-examples must be as for an update; losses may be infinite or NaN, which a diverged model
+    is, but not negative, and accuracies must be in [0, 1] or NaN.
+    """
+    if reply.status is not Status.DONE:
+        return reply.reason or reply.status.name.lower()
+    problem = _num_examples_problem(reply.metrics)
+    for prefix in ("", "test-"):
+        loss = reply.metrics.get(f"{prefix}loss", math.nan)
+        accuracy = reply.metrics.get(f"{prefix}accuracy", math.nan)
+        if loss < 0:
+            problem = problem or f"{prefix}loss is {loss}, not >= 0"
+        if accuracy < 0 or accuracy > 1:
+            problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
+    return problem
 
 
 def _num_examples_problem(metrics: Mapping[str, float]) -> str | None:

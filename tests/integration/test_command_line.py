@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from tests.integration.conftest import BIN, Shell, results_directory
@@ -72,6 +73,18 @@ def test_mistakes_are_one_line_and_start_nothing(
     assert done.stderr.startswith(f"fedquorum: {message}")
     assert done.stderr.count("\n") == 1
     assert not list(shell.cwd.rglob("manifest.json"))
+
+
+def test_a_node_that_cannot_take_part_is_one_line(shell: Shell) -> None:
+    """What is wrong on the clients' side only, such as a missing GPU, is told as shortly."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done = shell("fedquorum", "client.device=cuda")
+    assert done.status == 1
+    assert done.stderr == (
+        "fedquorum: a node cannot take part: SettingsError: client.device must be auto or cpu "
+        "where there is no GPU, got cuda\n"
+    )
 
 
 def test_fewer_shards_than_clients(shell: Shell, real_data: Path) -> None:

@@ -463,6 +463,59 @@ def test_a_node_that_cannot_take_part_stops_the_start() -> None:
         strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
 
 
+def test_a_late_node_that_cannot_take_part_costs_nothing() -> None:
+    """Once the run goes on, a new node that fails on the query is left out with a warning."""
+
+    class Grid(InProcessGrid):
+        broken = False
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [*super().get_node_ids(), *([99] if self.broken else [])]
+
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id == 99:
+                return Message(Error(1, "no data here"), reply_to=message)
+            return super()._answer(message)
+
+    grid = Grid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), {}, 3)
+    strategy = fedalign(3, {0})
+    play_round(strategy, grid)
+    grid.broken = True
+    _, report = play_round(strategy, grid)
+    assert report.count("trained") == 3
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "expected"),
+    [
+        ({"num-examples": -5.0}, 2.0),
+        ({"num-examples": math.nan}, 2.0),
+        ({"loss": -1.0}, 2.0),
+        ({"accuracy": 7.0}, 2.0),
+        ({"loss": math.inf}, math.inf),
+    ],
+)
+def test_impossible_evaluations_do_not_enter_the_global_loss(
+    spoiled: dict[str, float], expected: float
+) -> None:
+    """F(w) is over the priority clients whose measurements can be; a diverged loss can."""
+    population = Population((0, 1), frozenset({0, 1}))
+    strategy = FedAvg(population)
+    grid = grid_of(scripted_app(2, lambda k, c, a: moved(k, 1.0)), 2)
+    play_round(strategy, grid)
+    good = {"num-examples": 10.0, "loss": 2.0, "accuracy": 0.5}
+    replies = []
+    for message in strategy.configure_evaluate(1, encode_arrays(MODEL), ConfigRecord(), grid):
+        client = dict(message.content.config_records["config"])["client-id"]
+        assert isinstance(client, list)
+        metrics = {**good, **spoiled} if client == [1] else good
+        reply = ClientReply(int(client[0]), Status.DONE, metrics)
+        replies.append(Message(encode_replies([reply]), reply_to=message))
+    measured = strategy.aggregate_evaluate(1, replies)
+    assert measured is not None
+    assert measured["global-loss"] == expected
+
+
 def test_nodes_that_come_late_are_waited_for() -> None:
     """Nodes appear one by one; the round starts when the last client is there."""
 
