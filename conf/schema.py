@@ -138,6 +138,21 @@ class LogisticRegressionSettings(ModelSettings):
 
 
 @dataclass
+class MlpSettings(ModelSettings):
+    """See ``client_app.models.MLP``."""
+
+    name: str = "mlp"
+    hidden: int = setting(200, COUNT)
+
+
+@dataclass
+class CnnSettings(ModelSettings):
+    """See ``client_app.models.CNN``."""
+
+    name: str = "cnn"
+
+
+@dataclass
 class ClientSettings:
     """Local training: SGD on the mean cross entropy of a batch; see ``LocalTraining``.
 
@@ -274,6 +289,8 @@ def register() -> None:
         ("data", "schema_synth", SynthSettings),
         ("data", "schema_fmnist", FashionMnistSettings),
         ("model", "schema_logistic_regression", LogisticRegressionSettings),
+        ("model", "schema_mlp", MlpSettings),
+        ("model", "schema_cnn", CnnSettings),
         ("client", "schema_client", ClientSettings),
         ("engine", "schema_engine", EngineSettings),
     ):

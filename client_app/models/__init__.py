@@ -1,6 +1,8 @@
 """The models, by name."""
 
 from client_app.models.build import build_model
+from client_app.models.cnn import CNN
 from client_app.models.logistic_regression import LogisticRegression
+from client_app.models.mlp import MLP
 
-__all__ = ["LogisticRegression", "build_model"]
+__all__ = ["CNN", "MLP", "LogisticRegression", "build_model"]

@@ -22,8 +22,20 @@ def test_sum_of_weighted_updates(clients: list[tuple[float, float]], start: floa
 
 def test_dtypes_come_back() -> None:
     """The model keeps its dtypes; the arithmetic is float64 in between."""
-    model: NamedArrays = {"w": np.ones(2, dtype=np.float32), "v": np.ones(2, dtype=np.float16)}
+    model: NamedArrays = {
+        "w": np.ones(2, dtype=np.float32),
+        "v": np.ones(2, dtype=np.float16),
+        "n": np.ones((), dtype=np.int64),
+    }
     back = like(as_float64(model), model)
     assert {name: array.dtype for name, array in back.items()} == {
         name: array.dtype for name, array in model.items()
     }
+
+
+def test_counters_are_rounded_not_cut() -> None:
+    """A whole-number buffer moves to the nearest whole number of its weighted mean."""
+    model: NamedArrays = {"n": np.array(10, dtype=np.int64)}
+    moved = like({"n": np.array(12.7)}, model)
+    assert moved["n"] == 13
+    assert moved["n"].dtype == np.int64
