@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from conf.compose import compose_words
+from conf.compose import compose, compose_words, options
 from server_app.command_line import run_in_process
 from tests.integration.conftest import ROOT, assert_same_rounds, read_rounds
 from tests.reference.fedalign import recompute
@@ -111,6 +111,18 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
     assert rounds[-1]["global_loss"] < rounds[0]["global_loss"]
     assert rounds[-1]["test"]["priority"]["accuracy"] > 0.5
     assert [r["epsilon"] for r in rounds] == [0, 0] + [0.2] * 4 + [0.0] * 6
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+def test_every_preset_runs_two_rounds(tmp_path: Path, experiment: str, real_data: Path) -> None:
+    """One round of warm-up and one with the gate, at one local epoch, for every preset."""
+    words = [f"experiment={experiment}", "rounds=2", "strategy.warmup_rounds=1"]
+    words.append("client.local_epochs=1")
+    if compose(experiment).settings.data.name == "fmnist":
+        words.append(f"data.root={real_data}")
+    found = recompute(run(tmp_path / "run", *words))
+    assert found.problems == []
+    assert found.weights > 0
 
 
 def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None:
