@@ -32,7 +32,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from torch.utils.tensorboard import SummaryWriter
 
 from conf import Composed
 from conf.errors import RunError
@@ -218,6 +217,9 @@ class RunRecords:
             "platform": platform.platform(),
             "packages": _versions(),
         }
+        # Takes seconds to import: not for those who only read records.
+        from torch.utils.tensorboard import SummaryWriter
+
         self._lock = threading.Lock()
         self._summary = _Summary()
         self._write_manifest()

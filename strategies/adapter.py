@@ -313,7 +313,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._examples.update(
             {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
         )
-        asked_next = self._call(server_round + 1).clients if self._examples else ()
+        asked_next = set(self._call(server_round + 1).clients) if self._examples else set()
         self._measure = priority_objective([e for e in evaluations if e.client in asked_next])
         if math.isnan(self._measure.loss):
             return None
@@ -350,15 +350,16 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         tested: tuple[int, ...],
         measured: tuple[int, ...],
     ) -> list[Message]:
-        self._evaluated = tuple(sorted({*tested, *measured}))
+        to_test, to_measure = frozenset(tested), frozenset(measured)
+        self._evaluated = tuple(sorted(to_test | to_measure))
         contents = {
             node: encode_evaluate_request(
                 arrays,
                 EvaluateRequest(
                     server_round,
                     clients,
-                    tuple(k in measured for k in clients),
-                    tuple(k in tested for k in clients),
+                    tuple(k in to_measure for k in clients),
+                    tuple(k in to_test for k in clients),
                 ),
             )
             for node, clients in self._directory.by_node(self._evaluated).items()
