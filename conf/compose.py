@@ -39,7 +39,6 @@ class Composed:
         return OmegaConf.to_yaml(OmegaConf.structured(self.settings))
 
 
-@lru_cache(maxsize=8)
 def compose(experiment: str = "", overrides: str = "") -> Composed:
     """Return the checked settings of an experiment.
 
@@ -70,8 +69,9 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
         ) from None
 
 
-def compose_words(words: Sequence[str]) -> Composed:
-    """Return the checked settings of a list of overrides; see ``compose``."""
+@lru_cache(maxsize=8)
+def compose_words(words: tuple[str, ...]) -> Composed:
+    """Return the checked settings of overrides, composed once in a process; see ``compose``."""
     config = _compose_config(words)
     experiment = str(config.hydra.runtime.choices.experiment)
     settings = _to_settings(config)

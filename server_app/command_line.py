@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run what the command line says; exit with 0 only if it completed."""
-    words = sys.argv[1:]
+    words = tuple(sys.argv[1:])
     try:
         if not any(word.startswith("-") for word in words):
             compose_words(words)  # so that a mistake is one line, not Hydra's several
