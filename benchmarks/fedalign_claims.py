@@ -5,14 +5,20 @@
 reads all completed runs below the folders and prints Markdown. For every experiment: test
 accuracy of the priority objective (percent) at the end of warm-up, at a quarter, at half and at
 the end of the rounds, mean and standard deviation over seeds; then, seed by seed, the difference
-of every FedALIGN variant to FedAvg on the priority clients and on all.
+of every FedALIGN variant to FedAvg on the priority clients and on all; where there are local-only
+runs, the same of the test accuracy on the non-priority clients; and whom the gate admits, by the
+classes of their data.
 """
 
 import argparse
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
+from server_app.report.data import run_data
 from server_app.report.groups import Group, group_runs, metric_after_round
 from server_app.report.runs import Run, find_runs, load_run
 
@@ -30,6 +36,9 @@ def main() -> None:
         print(f"\n### {experiment}\n")
         print_accuracies(own)
         print_differences(own)
+        if any(group.strategy == "local_only" for group in own):
+            print_non_priority(own)
+        print_admissions(own)
 
 
 def checkpoints(group: Group) -> dict[str, int]:
@@ -43,9 +52,53 @@ def checkpoints(group: Group) -> dict[str, int]:
     }
 
 
-def accuracy(run: Run, after: int) -> float:
-    """Return the priority clients' test accuracy after a round, in percent."""
-    return 100 * metric_after_round(run.rounds[after - 1], "priority", "accuracy")
+def accuracy(run: Run, after: int, clients: str = "priority") -> float:
+    """Return these clients' test accuracy after a round, in percent."""
+    return 100 * metric_after_round(run.rounds[after - 1], clients, "accuracy")
+
+
+def print_non_priority(groups: Sequence[Group]) -> None:
+    """Print the accuracy on the non-priority clients' own test parts, and who leads."""
+    moments = checkpoints(groups[0])
+    alone = {r.seed: r for g in groups if g.strategy == "local_only" for r in g.counted}
+    print("\n| non-priority clients' test accuracy | " + " | ".join(moments) + " |")
+    print("| --- |" + " --- |" * len(moments))
+    for group in groups:
+        cells = []
+        for after in moments.values():
+            values = {run.seed: accuracy(run, after, "non_priority") for run in group.counted}
+            text = mean_sd(list(values.values()))
+            if group.strategy != "local_only":
+                ahead = [v > accuracy(alone[k], after, "non_priority") for k, v in values.items()]
+                text += f" ({sum(ahead)}/{len(ahead)} ahead of local)"
+            cells.append(text)
+        print(f"| {name(group)} | " + " | ".join(cells) + " |")
+
+
+def print_admissions(groups: Sequence[Group]) -> None:
+    """Print how the gate sorts clients whose classes all lie inside the priority clients'."""
+    print("\n| gate open, after warm-up | rounds x clients | admitted, inside | admitted, others |")
+    print("| --- | --- | --- | --- |")
+    for group in (g for g in groups if g.strategy == "fedalign"):
+        asked: Counter[bool] = Counter()
+        admitted: Counter[bool] = Counter()
+        for run in group.counted:
+            data, _ = run_data(run)
+            priority = set(data.priority)
+            classes = {k: set(data.client(k).y_train.tolist()) for k in range(data.num_clients)}
+            covered = set().union(*(classes[k] for k in priority))
+            is_open = {r.round for r in run.rounds if r.epsilon}
+            for row in pq.read_table(run.directory / "clients").to_pylist():
+                if not row["priority"] and row["round"] in is_open:
+                    inside = classes[row["client"]] <= covered
+                    asked[inside] += 1
+                    admitted[inside] += row["weight"] > 0
+        cells = [
+            f"{admitted[inside]} of {asked[inside]} "
+            f"({100 * admitted[inside] / max(asked[inside], 1):.1f} %)"
+            for inside in (True, False)
+        ]
+        print(f"| {name(group)} | {asked.total()} | " + " | ".join(cells) + " |")
 
 
 def name(group: Group) -> str:

@@ -5,7 +5,7 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from logging import ERROR
 from typing import Any
@@ -24,7 +24,9 @@ from strategies.codec import (
     ClientReply,
     NamedArrays,
     Status,
+    decode_arrays,
     decode_request,
+    encode_arrays,
     encode_hosted_clients,
     encode_replies,
 )
@@ -90,6 +92,27 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, 
     )
 
 
+@dataclass(frozen=True)
+class OwnModel:
+    """The model that a client keeps between rounds, in its node's Flower context."""
+
+    context: Context
+    client: int
+
+    @property
+    def _key(self) -> str:
+        return f"own-model-{self.client}"
+
+    def load(self, start: NamedArrays) -> NamedArrays:
+        """Return the model, ``start`` before the first round."""
+        kept = self.context.state.array_records.get(self._key)
+        return start if kept is None else decode_arrays(kept)
+
+    def save(self, arrays: NamedArrays) -> None:
+        """Keep the model for the next round."""
+        self.context.state[self._key] = encode_arrays(arrays)
+
+
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
@@ -103,16 +126,18 @@ def train(message: Message, context: Context) -> Message:
     """Let every client asked decide and train."""
 
     def fit(client: FederatedClient, arrays: NamedArrays, config: dict[str, Any]) -> ClientReply:
-        trained, num_examples, metrics = client.fit(list(arrays.values()), config)
+        own = OwnModel(context, client.client_id) if config.pop("own-model", False) else None
+        start = own.load(arrays) if own else arrays
+        new, num_examples, metrics = client.fit(list(start.values()), config)
         status = Status(metrics.pop("status", Status.DONE))
         if status is not Status.DONE:
             return ClientReply(client.client_id, status)
-        return ClientReply(
-            client.client_id,
-            status,
-            {"num-examples": num_examples, **metrics},
-            dict(zip(arrays, trained, strict=True)),
-        )
+        reply = ClientReply(client.client_id, status, {"num-examples": num_examples, **metrics})
+        trained = dict(zip(arrays, new, strict=True))
+        if own:
+            own.save(trained)
+            return reply
+        return replace(reply, arrays=trained)
 
     return _for_each_client(message, context, fit)
 
@@ -124,6 +149,8 @@ def evaluate(message: Message, context: Context) -> Message:
     def measure(
         client: FederatedClient, arrays: NamedArrays, config: dict[str, Any]
     ) -> ClientReply:
+        if config.pop("own-model", False):
+            arrays = OwnModel(context, client.client_id).load(arrays)
         _, _, metrics = client.evaluate(list(arrays.values()), config)
         return ClientReply(client.client_id, Status.DONE, metrics)
 

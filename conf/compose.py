@@ -154,6 +154,9 @@ def _explain(error: Exception, words: Sequence[str]) -> str:
 def _unknown_key(key: str, words: Sequence[str]) -> str:
     others = [word for word in words if not _sets(word, key)]
     parent, _, name = key.rpartition(".")
+    chosen = [word for word in words if word.startswith(f"{parent}=")]
+    if chosen and not any(word.lstrip("+~").startswith(f"{key}=") for word in words):
+        return f"{key} is set by the experiment, but {chosen[-1]} has no such setting"
     known: list[str] = []
     if len(others) < len(words):
         node = OmegaConf.select(_compose_config(others), parent) if parent else Settings

@@ -46,12 +46,18 @@ class StrategySettings:
 
     name: str = MISSING
     fraction: float = setting(1.0, FRACTION)
+
+
+@dataclass
+class PrioritySettings(StrategySettings):
+    """What the strategies have that know of priority."""
+
     priority_draws: int | None = setting(None, COUNT)
     server_lr: float = setting(1.0, POSITIVE)
 
 
 @dataclass
-class FedAlignSettings(StrategySettings):
+class FedAlignSettings(PrioritySettings):
     """See ``strategies.FedALIGN``."""
 
     name: str = "fedalign"
@@ -65,11 +71,18 @@ class FedAlignSettings(StrategySettings):
 
 
 @dataclass
-class FedAvgSettings(StrategySettings):
+class FedAvgSettings(PrioritySettings):
     """See ``strategies.FedAvg``."""
 
     name: str = "fedavg"
     priority_only: bool = False
+
+
+@dataclass
+class LocalOnlySettings(StrategySettings):
+    """See ``strategies.LocalOnly``."""
+
+    name: str = "local_only"
 
 
 # --- data ----------------------------------------------------------------------------------
@@ -108,16 +121,50 @@ class SynthSettings(DataSettings):
 
 
 @dataclass
-class FashionMnistSettings(DataSettings):
-    """See ``client_app.data.fashion_mnist``; ``root`` is torchvision's."""
+class PartitionedSettings(DataSettings):
+    """One data set, dealt to the clients in single-class shards.
 
-    name: str = "fmnist"
+    ``samples_per_shard``: how many training rows of each shard its client keeps; null for all.
+    See ``client_app.data.partition``.
+    """
+
     num_clients: int = setting(60, COUNT)
     num_priority: int = setting(2, COUNT)
-    root: str = "data"
-    download: bool = True
     shards_per_client: int = setting(2, COUNT)
     shard_size: int = setting(500, COUNT)
+    samples_per_shard: int | None = setting(None, COUNT)
+
+
+@dataclass
+class TorchvisionSettings(PartitionedSettings):
+    """See ``client_app.data.sources.torchvision``; ``root`` is torchvision's."""
+
+    name: str = setting(MISSING, OneOf(("fmnist", "emnist", "cifar10")))
+    root: str = "data"
+    download: bool = True
+
+
+@dataclass(frozen=True)
+class FilePath(Range):
+    """A path in words, e.g. of "an .npz file"; whether it leads there is its reader's to say."""
+
+    kind: str
+
+    def describe(self) -> str:
+        """Return what the path is of."""
+        return f"the path of {self.kind}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether there is a path at all."""
+        return isinstance(value, str) and bool(value.strip())
+
+
+@dataclass
+class NpzSettings(PartitionedSettings):
+    """See ``client_app.data.sources.npz``."""
+
+    name: str = "npz"
+    path: str = setting("", FilePath("an .npz file"))
 
 
 # --- model, client, evaluation, engine -------------------------------------------------------
@@ -226,6 +273,7 @@ def check(settings: Settings) -> None:
         for key, value, allowed in _ranged(settings, ""):
             allowed.check(key, value)
         _check_priority(settings.data)
+        _check_shards(settings.data)
         _check_draws(settings)
     except ParameterError as error:
         raise SettingsError(str(error)) from None
@@ -271,11 +319,22 @@ def _check_priority_weights(data: DataSettings) -> None:
         PRIORITY_WEIGHT.check(f"data.priority_weights[{client}]", weight)
 
 
+def _check_shards(data: DataSettings) -> None:
+    if not isinstance(data, PartitionedSettings) or data.samples_per_shard is None:
+        return
+    if data.samples_per_shard > data.shard_size:
+        raise ParameterError(
+            f"data.samples_per_shard must be at most data.shard_size ({data.shard_size}), "
+            f"got {data.samples_per_shard}"
+        )
+
+
 def _check_draws(settings: Settings) -> None:
-    if settings.strategy.priority_draws is not None and settings.data.priority_weights:
+    draws = getattr(settings.strategy, "priority_draws", None)
+    if draws is not None and settings.data.priority_weights:
         raise ParameterError(
             "strategy.priority_draws must be null where data.priority_weights are set (a draw "
-            f"counts as a whole client), got {settings.strategy.priority_draws}"
+            f"counts as a whole client), got {draws}"
         )
 
 
@@ -286,8 +345,10 @@ def register() -> None:
     for group, name, node in (
         ("strategy", "schema_fedalign", FedAlignSettings),
         ("strategy", "schema_fedavg", FedAvgSettings),
+        ("strategy", "schema_local_only", LocalOnlySettings),
         ("data", "schema_synth", SynthSettings),
-        ("data", "schema_fmnist", FashionMnistSettings),
+        ("data", "schema_torchvision", TorchvisionSettings),
+        ("data", "schema_npz", NpzSettings),
         ("model", "schema_logistic_regression", LogisticRegressionSettings),
         ("model", "schema_mlp", MlpSettings),
         ("model", "schema_cnn", CnnSettings),

@@ -7,8 +7,21 @@ from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
 from client_app.models import build_model
-from conf.schema import DataSettings, FedAlignSettings, FedAvgSettings, Settings
-from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, Population
+from conf.schema import (
+    DataSettings,
+    FedAlignSettings,
+    FedAvgSettings,
+    LocalOnlySettings,
+    Settings,
+)
+from strategies import (
+    Communication,
+    ComposedStrategy,
+    FedALIGN,
+    FedAvg,
+    LocalOnly,
+    Population,
+)
 from strategies.codec import encode_arrays
 
 
@@ -40,6 +53,8 @@ def build_strategy(settings: Settings, population: Population) -> ComposedStrate
         )
     if isinstance(strategy, FedAvgSettings):
         return FedAvg(population, seed=settings.seed, communication=communication, **options)
+    if isinstance(strategy, LocalOnlySettings):
+        return LocalOnly(population, seed=settings.seed, communication=communication, **options)
     raise TypeError(f"no strategy for {name!r}")
 
 

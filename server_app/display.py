@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from server_app.records import RoundRecord
+from server_app.records import TEST_GROUPS, RoundRecord
 
 PLAIN_SECONDS = 10.0
 
@@ -79,8 +79,9 @@ def final_table(records: list[RoundRecord], title: str) -> Table:
     """Return the end of a run as a table."""
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
-    table.add_column("priority clients", justify="right")
-    table.add_column("all clients", justify="right")
+    for group in TEST_GROUPS:
+        table.add_column(group.replace("_", "-"), justify="right")
+    whole = ("",) * (len(TEST_GROUPS) - 1)  # what is said of the run stands in the last column
     last = records[-1]
     tests = [record.test for record in records if record.test]
     if tests:
@@ -91,23 +92,25 @@ def final_table(records: list[RoundRecord], title: str) -> Table:
             ("  best client", "best"),
         ):
             cells = []
-            for group in ("priority", "all"):
+            for group in TEST_GROUPS:
                 values = tests[-1][group]
                 cells.append("-" if values is None else f"{values[key]:.1%}")
             table.add_row(name, *cells)
     thetas = [record.theta for record in records if record.theta is not None]
     table.add_section()
-    table.add_row("training loss F(w), last broadcast", f"{last.global_loss:.4f}", "")
-    table.add_row("updates admitted per round", "", f"{_mean([r.admitted for r in records]):.1f}")
+    table.add_row("training loss F(w), last broadcast", f"{last.global_loss:.4f}")
+    table.add_row(
+        "updates admitted per round", *whole, f"{_mean([r.admitted for r in records]):.1f}"
+    )
     if thetas:
-        table.add_row("theta_T", "", f"{_mean(thetas):.3f}")
+        table.add_row("theta_T", *whole, f"{_mean(thetas):.3f}")
     empty = sum(record.admitted == 0 for record in records)
     if empty:
-        table.add_row("empty rounds", "", str(empty))
-    table.add_row("rounds", "", str(len(records)))
-    table.add_row("seconds per round", "", f"{_mean([r.seconds for r in records]):.3f}")
+        table.add_row("empty rounds", *whole, str(empty))
+    table.add_row("rounds", *whole, str(len(records)))
+    table.add_row("seconds per round", *whole, f"{_mean([r.seconds for r in records]):.3f}")
     megabytes = sum(r.bytes_down + r.bytes_up for r in records) / 1e6
-    table.add_row("megabytes, both ways", "", f"{megabytes:.1f}")
+    table.add_row("megabytes, both ways", *whole, f"{megabytes:.1f}")
     return table
 
 

@@ -51,6 +51,7 @@ CLIENTS_SCHEMA = pa.schema(
         pa.field("response", pa.float64()),
         pa.field("mixing", pa.float64()),
         pa.field("omega", pa.float64()),
+        pa.field("draws", pa.int32()),
         pa.field("weight", pa.float64(), nullable=False),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
@@ -77,6 +78,7 @@ PACKAGES = (
     "torchvision",
     "flwr-datasets",
 )
+TEST_GROUPS = ("priority", "non_priority", "all")
 FLUSH_SECONDS = 10.0
 ROUND_SCALARS = (
     "global_loss",
@@ -150,6 +152,9 @@ def _test_summary(
         return None
     return {
         "priority": _group_summary([e for e in tested if e.priority], lambda e: e.objective_data),
+        "non_priority": _group_summary(
+            [e for e in tested if not e.priority], lambda e: e.num_examples
+        ),
         "all": _group_summary(tested, lambda e: e.num_examples) if all_evaluated else None,
     }
 

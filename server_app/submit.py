@@ -5,6 +5,7 @@
 """
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -66,11 +67,12 @@ def _app_with_components() -> Path:
 
 
 def _with_absolute_paths(composed: Composed) -> str:
-    root = getattr(composed.settings.data, "root", None)
-    words = str(composed.run_config["overrides"])
-    if root is None:
-        return words
-    return f"{words} 'data.root={Path(root).expanduser().absolute()}'".strip()
+    words = [str(composed.run_config["overrides"])]
+    for key in ("root", "path"):
+        given = getattr(composed.settings.data, key, None)
+        if given is not None:
+            words.append(shlex.quote(f"data.{key}={Path(given).expanduser().absolute()}"))
+    return " ".join(words).strip()
 
 
 def _stream(command: list[str]) -> str:

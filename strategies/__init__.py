@@ -8,6 +8,7 @@ optimizer into a ``flwr.serverapp.strategy.Strategy``; the named strategies are 
 from strategies.adapter import Communication, ComposedStrategy
 from strategies.fedalign import FedALIGN
 from strategies.fedavg import FedAvg
+from strategies.local_only import LocalOnly
 from strategies.types import Population
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "ComposedStrategy",
     "FedALIGN",
     "FedAvg",
+    "LocalOnly",
     "Population",
 ]

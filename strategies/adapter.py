@@ -210,7 +210,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                     arrays,
                     TrainRequest(
                         server_round,
-                        Call(clients, call.epsilon, call.criterion),
+                        replace(call, clients=clients),
                         tuple(k in self.population.priority for k in clients),
                         self._global_measure,
                     ),
@@ -228,7 +228,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         current = self._current_round(server_round)
         answers = self._collect(replies, current.asked_at)
         decisions = {
-            client: self._before_the_rules(client, answers, current.model)
+            client: self._before_the_rules(client, answers, current)
             for client in sorted(current.call.clients)
         }
         usable = [k for k, decision in decisions.items() if decision.status == "trained"]
@@ -237,9 +237,11 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._weighting_state, weights = self.weighting.weigh(
             self._weighting_state, current.call, responses, admission.share
         )
+        draws = current.call.draws
         for i, client in enumerate(usable):
             decisions[client] = replace(
                 decisions[client],
+                draws=None if draws is None else draws.count.get(client),
                 status="trained" if admission.share[i] > 0 else "rejected",
                 reason=admission.reason[i],
                 weight=float(weights.weight[i]),
@@ -253,7 +255,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         )
         self._train_report = report
         if report.empty:
-            log(WARNING, "Round %d: no update counted, the model stays", server_round)
+            if not current.call.own_model:
+                log(WARNING, "Round %d: no update counted, the model stays", server_round)
             return None, None
         update = combined_update(
             current.model,
@@ -290,9 +293,11 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         if config.get("measure-test", True):
             everyone = self.communication.evaluated_clients == "all"
             tested = population.clients if everyone else population.priority_clients
-        asked_next = self._call(server_round + 1).clients
-        measured = tuple(k for k in asked_next if k in population.priority)
-        return self._evaluate_messages(server_round, arrays, tested=tested, measured=measured)
+        following = self._call(server_round + 1)
+        measured = tuple(k for k in following.clients if k in population.priority)
+        return self._evaluate_messages(
+            server_round, arrays, tested=tested, measured=measured, own_model=following.own_model
+        )
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -349,6 +354,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         *,
         tested: tuple[int, ...],
         measured: tuple[int, ...],
+        own_model: bool = False,
     ) -> list[Message]:
         to_test, to_measure = frozenset(tested), frozenset(measured)
         self._evaluated = tuple(sorted(to_test | to_measure))
@@ -360,6 +366,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                     clients,
                     tuple(k in to_measure for k in clients),
                     tuple(k in to_test for k in clients),
+                    own_model,
                 ),
             )
             for node, clients in self._directory.by_node(self._evaluated).items()
@@ -414,9 +421,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 answers.malformed.update({k: problem for k in asked if k not in answers.parts})
         return answers
 
-    def _before_the_rules(
-        self, client: int, answers: _Answers, model: NamedArrays
-    ) -> ClientDecision:
+    def _before_the_rules(self, client: int, answers: _Answers, current: _Round) -> ClientDecision:
         """Return what became of a client asked, as far as it is known before the rules."""
         priority = client in self.population.priority
         if client in answers.malformed:
@@ -428,7 +433,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             return ClientDecision(client, priority, "failed", "no reply in time")
         if part.status is not Status.DONE:
             return ClientDecision(client, priority, part.status.name.lower(), part.reason)
-        problem = update_problem(part, model)
+        problem = update_problem(part, None if current.call.own_model else current.model)
         if problem is not None:
             return ClientDecision(client, priority, "rejected", problem)
         metrics = part.metrics

@@ -13,6 +13,8 @@ Train
     lists; client-id and status run over all the clients asked, the rest over those that
     trained, and the arrays are stacked on a leading axis over those that trained.
     A silent client's part is its id and its status, nothing else.
+    With ``own-model`` in the request (also to evaluate) each client works on its own model, the
+    arrays being where it starts from, and replies without arrays.
 Evaluate
     request: ``arrays`` + ``config`` {server-round, client-id: list, measure-train: list,
     measure-test: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
@@ -68,6 +70,7 @@ class EvaluateRequest:
     clients: tuple[int, ...]
     measure_train: tuple[bool, ...]
     measure_test: tuple[bool, ...]
+    own_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class ClientReply:
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return the record of named arrays."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
 
 
 def decode_arrays(record: ArrayRecord) -> NamedArrays:
@@ -117,20 +120,22 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     }
     if request.call.epsilon is not None:
         config |= {"epsilon": request.call.epsilon, "criterion": request.call.criterion}
+    if request.call.own_model:
+        config["own-model"] = True
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
 def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
     """Return the content of an evaluate message."""
-    config = ConfigRecord(
-        {
-            "server-round": request.server_round,
-            "client-id": list(request.clients),
-            "measure-train": list(request.measure_train),
-            "measure-test": list(request.measure_test),
-        }
-    )
-    return RecordDict({ARRAYS: arrays, CONFIG: config})
+    config: dict[str, Any] = {
+        "server-round": request.server_round,
+        "client-id": list(request.clients),
+        "measure-train": list(request.measure_train),
+        "measure-test": list(request.measure_test),
+    }
+    if request.own_model:
+        config["own-model"] = True
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
 def decode_request(

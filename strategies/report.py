@@ -13,6 +13,7 @@ class ClientDecision:
 
     ``status`` is trained, silent, unavailable, rejected or failed; ``reason`` says why a client
     was rejected, failed or was unavailable. ``loss`` and ``accuracy`` are of the model received.
+    ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
     ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
     """
 
@@ -23,6 +24,7 @@ class ClientDecision:
     num_examples: int | None = None
     loss: float | None = None
     accuracy: float | None = None
+    draws: int | None = None
     weight: float = 0.0
 
 

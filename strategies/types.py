@@ -83,13 +83,15 @@ class Call:
     """Who is asked in a round, and the terms that travel with the model.
 
     ``epsilon`` None means that the rule has no gate: every client asked trains. ``draws`` is
-    set where the priority clients were drawn with replacement.
+    set where the priority clients were drawn with replacement. With ``own_model`` every client
+    trains and measures a model of its own, which starts as the one broadcast and stays with it.
     """
 
     clients: tuple[int, ...]
     epsilon: float | None = None
     criterion: str = "loss"
     draws: Draws | None = None
+    own_model: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from strategies.codec import ClientReply, Status
 MAX_NUM_EXAMPLES = 10**12
 
 
-def update_problem(reply: ClientReply, model: Mapping[str, NDArray[Any]]) -> str | None:
+def update_problem(reply: ClientReply, model: Mapping[str, NDArray[Any]] | None) -> str | None:
     """Return why a trained client's reply cannot be used, or None if it can.
 
     Checked are: num-examples a finite number in [1, 1e12]; loss finite and >= 0 and accuracy
     in [0, 1] where given; the arrays' names, shapes and dtypes equal to the model's; every
-    value finite.
+    value finite. Where the client was to keep what it trained, ``model`` is None and there must
+    be no arrays.
     """
-    return (
-        _num_examples_problem(reply.metrics)
-        or _measure_problem(reply.metrics)
-        or _arrays_problem(reply.arrays, model)
-    )
+    problem = _num_examples_problem(reply.metrics) or _measure_problem(reply.metrics)
+    if model is None:
+        return problem or (None if reply.arrays is None else "arrays, though the model was its own")
+    return problem or _arrays_problem(reply.arrays, model)
 
 
 def evaluation_problem(reply: ClientReply) -> str | None:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -10,9 +11,21 @@ import pytest
 def real_data() -> Path:
     """Return the folder with the real data sets, or skip; in CI a skip is a failure."""
     root = os.environ.get("FEDQUORUM_DATA")
-    if root and (Path(root) / "FashionMNIST" / "raw").is_dir():
-        return Path(root).absolute()
-    message = f"FEDQUORUM_DATA must be a folder with FashionMNIST/raw, got {root!r}"
+    if not root or not (Path(root) / "FashionMNIST" / "raw").is_dir():
+        _skip(f"FEDQUORUM_DATA must be a folder with FashionMNIST/raw, got {root!r}")
+    return Path(root).absolute()
+
+
+@pytest.fixture(scope="session")
+def cifar10_subset(real_data: Path) -> Path:
+    """Return the .npz file with 15,000 + 3,000 images of CIFAR-10, or skip like ``real_data``."""
+    path = real_data / "cifar10_15k3k.npz"
+    if not path.is_file():
+        _skip(f"FEDQUORUM_DATA must be a folder with cifar10_15k3k.npz, got {str(real_data)!r}")
+    return path
+
+
+def _skip(message: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)

@@ -48,6 +48,19 @@ class FederatedData(Protocol):
 
 
 def scaled_images(images: NDArray[Any]) -> Inputs:
-    """Return uint8 images (n, height, width) as float32 (n, 1, height, width) in [0, 1]."""
-    scaled: Inputs = (images[:, None].astype(np.float32)) / np.float32(255)
+    """Return images as float32 (n, channels, height, width) in [0, 1].
+
+    Parameters
+    ----------
+    images : array of uint8
+        (n, height, width), which is one channel, or (n, height, width, channels).
+    """
+    grey = images.ndim == len(("n", "height", "width"))
+    channels_first = images[:, None] if grey else np.moveaxis(images, -1, 1)
+    scaled: Inputs = np.ascontiguousarray(channels_first, dtype=np.float32) / np.float32(255)
     return scaled
+
+
+def one_line(error: Exception) -> str:
+    """Return what a library says of its failure, to end a message of one line."""
+    return " ".join(str(error).split())

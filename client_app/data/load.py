@@ -1,10 +1,14 @@
 """From settings to data, once per process."""
 
-from collections.abc import Callable
-from typing import Any
-
 from client_app.data.base import FederatedData
-from conf.schema import DataSettings, FashionMnistSettings, SynthSettings
+from client_app.data.sources.base import LabelledArrays
+from conf.schema import (
+    DataSettings,
+    NpzSettings,
+    PartitionedSettings,
+    SynthSettings,
+    TorchvisionSettings,
+)
 
 
 def load_data(settings: DataSettings, seed: int) -> FederatedData:
@@ -21,7 +25,7 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
     """
     key = (repr(settings), seed)
     if key not in _last:
-        data = _loader(settings)(settings, seed)
+        data = _make(settings, seed)
         _last.clear()
         _last[key] = data
     return _last[key]
@@ -30,14 +34,26 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
 _last: dict[tuple[str, int], FederatedData] = {}
 
 
-def _loader(settings: DataSettings) -> Callable[[Any, int], FederatedData]:
+def _make(settings: DataSettings, seed: int) -> FederatedData:
     # Imported when asked for: torchvision and flwr-datasets take seconds to load.
     if isinstance(settings, SynthSettings):
         from client_app.data.synth import Synth
 
-        return Synth
-    if isinstance(settings, FashionMnistSettings):
-        from client_app.data.fashion_mnist import FashionMnist
+        return Synth(settings, seed)
+    if isinstance(settings, PartitionedSettings):
+        from client_app.data.partitioned import PartitionedData
 
-        return FashionMnist
+        return PartitionedData(_arrays(settings), settings, seed)
     raise TypeError(f"no data set for {type(settings).__name__}")
+
+
+def _arrays(settings: PartitionedSettings) -> LabelledArrays:
+    if isinstance(settings, TorchvisionSettings):
+        from client_app.data.sources.torchvision import torchvision_arrays
+
+        return torchvision_arrays(settings)
+    if isinstance(settings, NpzSettings):
+        from client_app.data.sources.npz import npz_arrays
+
+        return npz_arrays(settings)
+    raise TypeError(f"no source of arrays for {type(settings).__name__}")

@@ -29,6 +29,7 @@ def single_class_shards(
     num_clients: int,
     shards_per_client: int,
     shard_size: int,
+    samples_per_shard: int | None = None,
     seed: int,
 ) -> list[Shares]:
     """Give every client ``shards_per_client`` random shards of one class each.
@@ -37,7 +38,9 @@ def single_class_shards(
     sorted by label into blocks; rows beyond a multiple of ``shard_size`` in a class are left
     out first, so that no block straddles two classes. With each shard goes an equal part of as many
     of the class's test rows as are fair, floor(test rows * rows in shards / rows): a client's
-    test part has its training part's classes, in the same proportions up to one row a shard.
+    test part has its training part's classes, in the same proportions up to one row a shard. Of
+    each shard its client keeps the first ``samples_per_shard`` training rows (None for all), and
+    all of its test rows.
 
     Returns
     -------
@@ -87,7 +90,9 @@ def single_class_shards(
         {"label": train_labels[order], "row": order, "shard": shard_of_row}
     )
     return [
-        _shares(partitioner.load_partition(client).to_dict(), test_parts)
+        _shares(
+            partitioner.load_partition(client).to_dict(), test_parts, shard_size, samples_per_shard
+        )
         for client in range(num_clients)
     ]
 
@@ -97,7 +102,14 @@ def _rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
     return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
 
 
-def _shares(part: dict[str, list[int]], test_parts: dict[int, list[Rows]]) -> Shares:
+def _shares(
+    part: dict[str, list[int]],
+    test_parts: dict[int, list[Rows]],
+    shard_size: int,
+    samples_per_shard: int | None,
+) -> Shares:
     shards = sorted(set(zip(part["label"], part["shard"], strict=True)))
     test = np.concatenate([test_parts[c][shard] for c, shard in shards])
-    return Shares(np.array(part["row"], dtype=np.int64), test)
+    # (shards_per_client, shard_size): the rows of a shard are dealt in one piece
+    train = np.array(part["row"], dtype=np.int64).reshape(-1, shard_size)
+    return Shares(train[:, :samples_per_shard].reshape(-1), test)

@@ -33,6 +33,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def report(directories: Iterable[Path], output: Path) -> None:
     """Print the table of all runs below ``directories`` and write it and the figure.
 
+    Where a run has a local-only run of the same experiment and seed beside it, the terms of
+    FedALIGN's bound are printed too, which needs the runs' data.
+
     Makes the folder ``output`` where it is missing and writes ``table.csv``, ``figure.png`` and
     ``figure.svg`` into it, over those of an earlier report.
 
@@ -40,14 +43,18 @@ def report(directories: Iterable[Path], output: Path) -> None:
     ------
     RunError
         If there is no run, a record is damaged, or ``output`` cannot be written.
+    DataError
+        If the bound's terms need data that is not here.
     """
     # PyTorch and matplotlib take seconds to import: not for --help.
+    from server_app.report.bound import bound_table, bound_terms
     from server_app.report.figures import save, training_figure
     from server_app.report.groups import group_runs
     from server_app.report.runs import find_runs, load_run
     from server_app.report.tables import summarize, terminal_table, write_csv
 
-    groups = group_runs([load_run(directory) for directory in find_runs(directories)])
+    runs = [load_run(directory) for directory in find_runs(directories)]
+    groups = group_runs(runs)
     rows = summarize(groups)
     output = output.absolute()
     try:
@@ -60,6 +67,9 @@ def report(directories: Iterable[Path], output: Path) -> None:
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit
     console.print(terminal_table(rows))
+    terms = bound_terms(runs)
+    if terms:
+        console.print(bound_table(terms))
     for path in (output / "table.csv", *figures):
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 

@@ -1,7 +1,9 @@
 """Curves over rounds. Built on figure objects alone: no window, no state shared in matplotlib."""
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle, product
 from pathlib import Path
 
@@ -25,23 +27,30 @@ LEGEND_CHARACTERS = 110
 
 
 def training_figure(groups: Sequence[Group]) -> Figure:
-    """Return test accuracy (left) and training loss (right) of the priority clients over rounds.
+    """Return test accuracy and training loss over rounds.
 
-    Left: accuracy on the test parts, weighted by training data, in percent, of the model after
-    the round. Right: F(w) = sum_{k in P} p_k F_k(w), mean cross entropy in nats on the training
-    data, of the model broadcast in the round. One line per group, the mean over seeds; the band
-    is one standard deviation to either side where a group has several seeds.
+    Left: accuracy on the priority clients' test parts, weighted by training data, in percent, of
+    the model after the round. Middle, where measured: the same of the non-priority clients.
+    Right: F(w) = sum_{k in P} p_k F_k(w), mean cross entropy in nats on the training data, of the
+    model broadcast in the round. One line per group, the mean over seeds; the band is one
+    standard deviation to either side where a group has several seeds.
     """
+    tested = [name for name in ("priority", "non_priority") if _is_measured(groups, name)]
     labels = [textwrap.fill(group.label, LEGEND_CHARACTERS) for group in groups]
     legend = LEGEND_LINE_INCHES * (1 + sum(label.count("\n") + 1 for label in labels))
     width, height = PANEL_INCHES
     figure = Figure(
-        figsize=(2 * width, height + legend), layout=ConstrainedLayoutEngine(wspace=0.06)
+        figsize=((len(tested) + 1) * width, height + legend),
+        layout=ConstrainedLayoutEngine(wspace=0.06),
     )
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    _panel(left, groups, labels, _percent_correct)
-    left.set(ylabel="test accuracy, priority clients (%)", title="Model after the round")
+    *panels, right = figure.subplots(1, len(tested) + 1, squeeze=False)[0]
+    for name, panel in zip(tested, panels, strict=True):
+        _panel(panel, groups, labels, partial(_percent_correct, clients=name))
+        panel.set(
+            ylabel=f"test accuracy, {name.replace('_', '-')} clients (%)",
+            title="Model after the round",
+        )
     _panel(right, groups, labels, lambda record: record.global_loss)
     right.set(
         ylabel="training loss F(w), priority clients (nats)", title="Model broadcast in the round"
@@ -66,8 +75,17 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     return png, svg
 
 
-def _percent_correct(record: RoundRecord) -> float:
-    return 100 * metric_after_round(record, "priority", "accuracy")
+def _percent_correct(record: RoundRecord, clients: str) -> float:
+    return 100 * metric_after_round(record, clients, "accuracy")
+
+
+def _is_measured(groups: Sequence[Group], clients: str) -> bool:
+    return any(
+        not math.isnan(_percent_correct(record, clients))
+        for group in groups
+        for run in group.counted
+        for record in run.rounds
+    )
 
 
 def _panel(

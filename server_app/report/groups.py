@@ -111,7 +111,7 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
 
 
 def metric_after_round(record: RoundRecord, group: str, name: str) -> float:
-    """Return a test metric of "priority" or "all" clients after a round, NaN if not measured."""
+    """Return a test metric of one of ``TEST_GROUPS`` after a round, NaN if not measured."""
     values = None if record.test is None else record.test[group]
     return math.nan if values is None else values[name]
 

@@ -11,10 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from conf.errors import RunError
-from server_app.records import RoundRecord
+from server_app.records import TEST_GROUPS, RoundRecord
 
 STATUSES = ("completed", "running", "interrupted", "failed")
-TEST_GROUPS = ("priority", "all")
 TEST_METRICS = ("accuracy", "worst")
 _COUNTS = (
     "round",
@@ -46,6 +45,8 @@ class Run:
         The names of the preset and of the strategy.
     seed : int
         The run's seed.
+    overrides : tuple of str
+        What the settings were composed from, beside the experiment.
     started : str
         ISO 8601, UTC, so that the order of the texts is the order in time.
     settings : mapping
@@ -59,6 +60,7 @@ class Run:
     experiment: str
     strategy: str
     seed: int
+    overrides: tuple[str, ...]
     started: str
     settings: Mapping[str, Any]
     rounds: tuple[RoundRecord, ...]
@@ -130,7 +132,11 @@ def _load_manifest(path: Path) -> dict[str, Any]:
         kept: dict[str, Any] = {
             name: _text(fields, name) for name in ("experiment", "strategy", "started")
         }
-        kept |= {"seed": _count(fields, "seed"), "status": _status(fields)}
+        kept |= {
+            "seed": _count(fields, "seed"),
+            "status": _status(fields),
+            "overrides": _texts(fields, "overrides"),
+        }
     except _DamagedError as error:
         raise RunError(f"{path}: {error}") from None
     return kept
@@ -211,7 +217,7 @@ def _round_record(line: Any) -> RoundRecord:
 def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | None]:
     groups: dict[str, Mapping[str, float] | None] = {}
     for group in TEST_GROUPS:
-        given = _field(test, group)
+        given = test.get(group)
         if given is None:
             groups[group] = None
             continue
@@ -237,6 +243,13 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise _DamagedError(f"{name} must be a text, got {value!r}")
     return value
+
+
+def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = _field(fields, name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise _DamagedError(f"{name} must be a list of texts, got {values!r}")
+    return tuple(values)
 
 
 def _status(fields: Mapping[str, Any]) -> str:

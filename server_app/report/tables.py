@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from server_app.records import TEST_GROUPS
 from server_app.report.groups import Group, Statistic, metric_after_round
-from server_app.report.runs import STATUSES, TEST_GROUPS, Run
+from server_app.report.runs import STATUSES, Run
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Row:
     rounds : tuple of int
         Fewest and most complete rounds of the runs that enter the statistics.
     test_accuracy, worst_client : mapping
-        For ``priority`` and ``all`` clients, as a fraction, after the last round in which it
+        For each of ``TEST_GROUPS``, as a fraction, after the last round in which it
         was measured: the accuracy on the test parts weighted by training data, and the lowest
         of a single client.
     admitted : Statistic or None
@@ -126,8 +127,8 @@ def write_csv(rows: Iterable[Row], path: Path) -> None:
     """Write the rows as CSV in UTF-8 with a header: fractions, full precision, empty for None.
 
     Columns: experiment, strategy, variant, runs, one per status, seeds (how many enter the
-    statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of test_accuracy_priority,
-    test_accuracy_all, worst_client_priority, worst_client_all, admitted and theta.
+    statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of test_accuracy and
+    worst_client (with ``_priority``, ``_non_priority`` and ``_all``), admitted and theta.
 
     Raises
     ------

@@ -2,5 +2,6 @@
 
 from strategies.weighting.base import Weighting
 from strategies.weighting.data_fraction import DataFraction
+from strategies.weighting.no_weight import NoWeight
 
-__all__ = ["DataFraction", "Weighting"]
+__all__ = ["DataFraction", "NoWeight", "Weighting"]

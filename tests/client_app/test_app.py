@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from client_app import app as client_app
-from client_app.app import hosted_clients
+from client_app.app import Node, hosted_clients
 from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.data.synth import Synth
-from conf import SettingsError
+from conf import SettingsError, compose
 from conf.schema import SynthSettings
 from server_app.in_process import InProcessGrid
 from strategies.codec import (
@@ -405,6 +405,43 @@ def test_evaluation_between_rounds_changes_no_training() -> None:
     reply = ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
     for part in decode_replies(reply.content):
         assert_same(part, expected[part.client or 0])
+
+
+def own_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
+    call = Call(clients, own_model=True)
+    measure, priority = GlobalMeasure(1.0, 0.5), (False,) * len(clients)
+    return encode_train_request(record(), TrainRequest(server_round, call, priority, measure))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_own_models_stay_and_go_on(num_nodes: int) -> None:
+    """With own-model each client goes on from its last model and sends none."""
+    grid = grid_of(num_nodes)
+    node = Node(compose("custom", OVERRIDES).settings)
+    expected = {k: list(model().values()) for k in range(NUM_CLIENTS)}
+    for server_round in (1, 2, 3):
+        contents = {
+            j + 1: own_model_request(server_round, tuple(range(j, NUM_CLIENTS, num_nodes)))
+            for j in range(num_nodes)
+        }
+        for reply in ask(grid, MessageType.TRAIN, contents):
+            for part in decode_replies(reply.content):
+                k = part.client
+                assert k is not None
+                expected[k], _, metrics = node.client(k).fit(
+                    expected[k], {"server-round": server_round}
+                )
+                assert (part.status, part.arrays) == (Status.DONE, None)
+                assert part.metrics["loss"] == metrics["loss"]
+    kept = evaluate_request((0,), (True,), measure_test=True)
+    kept.config_records["config"]["own-model"] = True
+    broadcast = evaluate_request((0,), (True,), measure_test=True)
+    own, received = (
+        decode_replies(ask(grid, MessageType.EVALUATE, {1: content})[0].content)[0].metrics
+        for content in (kept, broadcast)
+    )
+    assert own == node.client(0).evaluate(expected[0], {})[2]
+    assert received == node.client(0).evaluate(list(model().values()), {})[2]
 
 
 def test_another_run_config_is_another_node() -> None:

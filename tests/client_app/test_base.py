@@ -14,3 +14,15 @@ def test_scaled_images() -> None:
     expected = np.array([v / 255 for v in range(256)], dtype=np.float32)
     np.testing.assert_array_equal(scaled.reshape(-1), expected)
     assert (scaled.min(), scaled.max()) == (0.0, 1.0)
+
+
+def test_scaled_colour_images() -> None:
+    """Channels come first, in their order, each pixel where it was."""
+    images = np.random.default_rng(0).integers(256, size=(2, 4, 5, 3), dtype=np.uint8)
+    scaled = scaled_images(images)
+    assert scaled.dtype == np.float32
+    assert scaled.shape == (2, 3, 4, 5)
+    assert scaled.flags.c_contiguous
+    for channel in range(3):
+        expected = images[..., channel].astype(np.float32) / np.float32(255)
+        np.testing.assert_array_equal(scaled[:, channel], expected)

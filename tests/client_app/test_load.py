@@ -1,13 +1,17 @@
 """From settings to data, kept between calls."""
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from client_app.data import load_data
+from client_app.data.partitioned import PartitionedData
 from client_app.data.synth import Synth
-from conf.schema import DataSettings, SynthSettings
+from conf.schema import DataSettings, NpzSettings, PartitionedSettings, SynthSettings
 
 SETTINGS = SynthSettings(num_clients=3, num_priority=2, sizes="equal", samples_per_client=10)
 
@@ -54,7 +58,35 @@ def test_only_the_last_data_is_kept() -> None:
     np.testing.assert_array_equal(again.client(2).x_train, before.client(2).x_train)
 
 
-def test_unknown_settings_are_refused() -> None:
+def test_a_file_is_divided_among_clients(tmp_path: Path) -> None:
+    """The settings' source gives the arrays, and their partition deals them."""
+    x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20) % 2
+    np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    settings = NpzSettings(path=str(tmp_path / "data.npz"), num_clients=2, shard_size=5)
+    data = load_data(settings, 1)
+    assert isinstance(data, PartitionedData)
+    assert (data.num_clients, data.input_shape, data.num_classes) == (2, (2,), 2)
+    given = np.concatenate([data.client(k).x_train for k in range(2)])
+    np.testing.assert_array_equal(given[np.argsort(given[:, 0])], x)
+
+
+@pytest.mark.parametrize(
+    "settings", [DataSettings(name="x"), PartitionedSettings(name="x")], ids=repr
+)
+def test_unknown_settings_are_refused(settings: DataSettings) -> None:
     """Settings of no known data set raise and name their type."""
-    with pytest.raises(TypeError, match="no data set for DataSettings"):
-        load_data(DataSettings(name="x"), 1)
+    with pytest.raises(TypeError, match=rf"for {type(settings).__name__}$"):
+        load_data(settings, 1)
+
+
+SLOW = ("torchvision", "flwr_datasets", "datasets")
+
+
+def test_slow_libraries_wait_until_they_are_needed() -> None:
+    """SYNTH runs without torchvision and flwr-datasets, which take seconds to import."""
+    code = (
+        "import sys; from client_app.data import load_data; from conf.schema import SynthSettings; "
+        f"load_data(SynthSettings(), 1).client(0); print([m for m in {SLOW} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

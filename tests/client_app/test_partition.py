@@ -27,10 +27,23 @@ def labels(*counts: int) -> Labels:
 
 
 def share(
-    train: Labels, test: Labels, clients: int, shards: int, size: int, *, seed: int = 1
+    train: Labels,
+    test: Labels,
+    clients: int,
+    shards: int,
+    size: int,
+    *,
+    kept: int | None = None,
+    seed: int = 1,
 ) -> list[Shares]:
     return single_class_shards(
-        train, test, num_clients=clients, shards_per_client=shards, shard_size=size, seed=seed
+        train,
+        test,
+        num_clients=clients,
+        shards_per_client=shards,
+        shard_size=size,
+        samples_per_shard=kept,
+        seed=seed,
     )
 
 
@@ -164,3 +177,27 @@ def test_more_shards_than_test_rows() -> None:
     """Where a class has more shards than test rows, one would go without, so it raises."""
     with pytest.raises(SettingsError, match=r"the 5 shards of class 0 .* its 4 test rows, got 10$"):
         share(labels(50), labels(4), 5, 1, 10)
+
+
+@pytest.mark.parametrize("kept", [1, 3, 9, 10])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_some_rows_of_each_shard(kept: int, seed: int) -> None:
+    """A client keeps the first rows of every shard it was dealt: its classes and proportions."""
+    train, test = random_labels(seed)
+    whole, part = (share(train, test, 7, 3, 10, kept=k, seed=seed) for k in (None, kept))
+    for full, own in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(own.train, full.train.reshape(3, 10)[:, :kept].reshape(-1))
+        assert own.train.shape == (3 * kept,)
+        counts = np.bincount(train[own.train], minlength=5)
+        np.testing.assert_array_equal(
+            counts * 10, np.bincount(train[full.train], minlength=5) * kept
+        )
+
+
+def test_test_part_is_kept_whole() -> None:
+    """Where few training rows of a shard are kept, its test rows still are all there."""
+    train, test = random_labels(1)
+    for full, own in zip(
+        share(train, test, 7, 3, 10), share(train, test, 7, 3, 10, kept=1), strict=True
+    ):
+        np.testing.assert_array_equal(own.test, full.test)

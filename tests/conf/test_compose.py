@@ -90,8 +90,11 @@ MISTAKES = {
     "strategy.epsilon=nan": "strategy.epsilon must be a number >= 0",
     "strategy.warmup_fraction=1.5": "strategy.warmup_fraction must be a number >= 0 and <= 1",
     "strategy.criterion=f1": "strategy.criterion must be one of loss, accuracy, got 'f1'",
-    "strategy=nope": "strategy must be one of fedalign, fedavg, fedavg_priority, got 'nope'",
-    "experiment=nope": "experiment must be one of custom, fedalign/eps_decay, .* got 'nope'",
+    "experiment=fedalign/synth_high data=fmnist": (
+        "data.noise is set by the experiment, but data=fmnist has no such setting"
+    ),
+    "strategy=nope": "strategy must be one of fedalign, fedavg, fedavg_priority, .*got 'nope'",
+    "experiment=nope": "experiment must be one of custom, fedalign/cifar10, .* got 'nope'",
     "experiment=fedalign/nope": "experiment must be one of .*got 'fedalign/nope'",
     "client.batch_size=0": "client.batch_size must be a whole number >= 1, got 0",
     "client.lr=0": "client.lr must be a number > 0, got 0",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
@@ -14,6 +15,7 @@ from conf.compose import compose, compose_words, options
 from server_app.command_line import run_in_process
 from tests.integration.conftest import ROOT, assert_same_rounds, read_rounds
 from tests.reference.fedalign import recompute
+from tests.reference.idx import write_idx
 
 SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
 
@@ -45,6 +47,7 @@ def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) 
         ("strategy.epsilon_schedule=sqrt", "strategy.warmup_rounds=2"),
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
         ("strategy.fraction=0.5",),
+        ("strategy.priority_draws=6", "strategy.fraction=0.7"),
         ("data.priority_weights={10: 0.5, 11: 0.25, 3: 0.1}",),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
         ("strategy.epsilon=inf", "strategy.warmup_fraction=0.0"),
@@ -114,15 +117,41 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
 
 
 @pytest.mark.parametrize("experiment", options("experiment"))
-def test_every_preset_runs_two_rounds(tmp_path: Path, experiment: str, real_data: Path) -> None:
-    """One round of warm-up and one with the gate, at one local epoch, for every preset."""
+def test_every_preset_runs_two_rounds(
+    tmp_path: Path, experiment: str, real_data: Path, cifar10_subset: Path
+) -> None:
+    """One round of warm-up and one with the gate, at one local epoch, for every preset.
+
+    CIFAR-10 is its real subset here and EMNIST noise in the official format.
+    """
     words = [f"experiment={experiment}", "rounds=2", "strategy.warmup_rounds=1"]
     words.append("client.local_epochs=1")
-    if compose(experiment).settings.data.name == "fmnist":
+    data = compose(experiment).settings.data.name
+    if data == "fmnist":
         words.append(f"data.root={real_data}")
-    found = recompute(run(tmp_path / "run", *words))
+    elif data == "emnist":
+        write_emnist(tmp_path, rows_per_class=(62, 31))
+        words += [f"data.root={tmp_path}", "data.shard_size=2"]
+    elif data == "cifar10":
+        words += ["data=npz", f"data.path={cifar10_subset}", "data.shard_size=125"]
+    directory = run(tmp_path / "run", *words)
+    found = recompute(directory)
     assert found.problems == []
     assert found.weights > 0
+    first, second = read_rounds(directory)
+    assert first["trained"] == first["asked"]
+    assert second["failed"] == 0
+
+
+def write_emnist(root: Path, rows_per_class: tuple[int, int]) -> None:
+    """Write EMNIST Balanced's four files with noise for images."""
+    folder = root / "EMNIST" / "raw"
+    folder.mkdir(parents=True)
+    for part, rows in zip(("train", "test"), rows_per_class, strict=True):
+        labels = np.repeat(np.arange(47, dtype=np.uint8), rows)
+        images = np.random.default_rng(rows).integers(256, size=(len(labels), 28, 28))
+        write_idx(folder / f"emnist-balanced-{part}-images-idx3-ubyte", images.astype(np.uint8))
+        write_idx(folder / f"emnist-balanced-{part}-labels-idx1-ubyte", labels)
 
 
 def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None:
@@ -142,11 +171,33 @@ def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
     for record in read_rounds(directory):
         here = [row for row in table if row["round"] == record["round"] and row["priority"]]
         draws = [row["weight"] * 6 / record["theta"] for row in here]
-        assert draws == pytest.approx([round(n) for n in draws], abs=1e-9)
-        assert sum(draws) == pytest.approx(6)
+        assert draws == pytest.approx([row["draws"] for row in here], abs=1e-9)
+        assert sum(row["draws"] for row in here) == 6
         data = sum(row["num_examples"] for row in here)
         loss = sum(row["num_examples"] / data * row["loss"] for row in here)
         assert record["global_loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_local_only_is_federated_averaging_of_one(tmp_path: Path) -> None:
+    """A client alone learns as in a federation in which it is the only one that counts."""
+    words = ("rounds=4", "data.priority=[3]", "data.num_clients=5")
+    alone, averaged = (
+        run(tmp_path / name, f"strategy={name}", *words)
+        for name in ("local_only", "fedavg_priority")
+    )
+    one, other = (
+        [row for row in pq.read_table(d / "evaluations").to_pylist() if row["client"] == 3]
+        for d in (alone, averaged)
+    )
+    assert len(one) == 4
+    assert one == other
+    assert [r["global_loss"] for r in read_rounds(alone)] == [
+        r["global_loss"] for r in read_rounds(averaged)
+    ]
+    others = [r["test"]["non_priority"]["accuracy"] for r in read_rounds(alone)]
+    assert others != [r["test"]["non_priority"]["accuracy"] for r in read_rounds(averaged)]
+    table = pq.read_table(alone / "clients").to_pylist()
+    assert {(row["status"], row["weight"]) for row in table} == {("trained", 0.0)}
 
 
 def test_a_fraction_of_one_is_full_participation(tmp_path: Path) -> None:

@@ -65,10 +65,17 @@ def priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
     return Fraction(int(row["priority"]))
 
 
+def _examples(directory: Path) -> dict[int, int]:
+    """Return D_k of the priority clients."""
+    rows = pq.read_table(directory / "evaluations").to_pylist()
+    return {r["client"]: r["num_examples"] for r in rows if r["priority"]}
+
+
 def recompute(directory: Path) -> Recomputed:
     """Return every admission, weight, theta and count of a FedALIGN run that does not fit."""
     config, rounds, rows = read_run(directory)
     strategy, total = config["strategy"], config["rounds"]
+    examples = _examples(directory)
     problems: list[str] = []
     gates = weights = 0
     for record in rounds:
@@ -94,7 +101,7 @@ def recompute(directory: Path) -> Recomputed:
             share[row["client"]] = weight + (1 - weight) * int(inside)
             if (share[row["client"]] > 0) != (row["status"] == "trained"):
                 problems.append(f"{where}: admitted should be {inside}")
-        problems += _weight_problems(config, here, share, record)
+        problems += _weight_problems(config, here, share, record, examples)
         weights += len(here)
         problems += _count_problems(here, record)
     return Recomputed(problems, gates, weights)
@@ -116,14 +123,29 @@ def _weight_problems(
     here: list[dict[str, Any]],
     share: dict[int, Fraction],
     record: dict[str, Any],
+    examples: dict[int, int],
 ) -> list[str]:
-    """(lambda_k + (1 - lambda_k) admitted_k) p_k, normalised; p_k = D_k / sum lambda_i D_i."""
+    """(lambda_k + (1 - lambda_k) admitted_k) p_k, normalised; p_k = D_k / sum lambda_i D_i.
+
+    Where priority clients were drawn with replacement, theirs is n_k / |S| in place of p_k, and
+    the sum is over all of them.
+    """
     number = record["round"]
     trained = [r for r in here if r["client"] in share]
     base = sum((priority_weight(config, r) * r["num_examples"] for r in trained), Fraction(0))
     if base == 0:
         return [f"round {number}: weights without priority data"] if any(share.values()) else []
     p = {r["client"]: r["num_examples"] / base for r in trained}
+    measured = dict(p)
+    draws = {r["client"]: r["draws"] for r in trained if r["draws"] is not None}
+    if draws:
+        data = sum(examples.values())
+        p = {
+            r["client"]: Fraction(draws[r["client"]], sum(draws.values()))
+            if r["priority"]
+            else Fraction(r["num_examples"], data)
+            for r in trained
+        }
     mass = sum((share[k] * p[k] for k in p), Fraction(0)) - 1
     problems = []
     for row in here:
@@ -134,7 +156,7 @@ def _weight_problems(
     if abs(record["theta"] - float(1 / (1 + mass))) > 1e-12:
         problems.append(f"round {number}: theta {record['theta']}")
     loss = sum(
-        float(priority_weight(config, r) * p[r["client"]]) * r["loss"]
+        float(priority_weight(config, r) * measured[r["client"]]) * r["loss"]
         for r in trained
         if r["priority"]
     )

@@ -100,6 +100,20 @@ def test_a_completed_run(tmp_path: Path) -> None:
                     "jain": 1.0,
                 }
             ),
+            "non_priority": pytest.approx(
+                {
+                    "loss": 4.0,
+                    "accuracy": 0.25,
+                    "average": 0.25,
+                    "worst": 0.25,
+                    "best": 0.25,
+                    "worst10": 0.25,
+                    "best10": 0.25,
+                    "gini": 0.0,
+                    "std": 0.0,
+                    "jain": 1.0,
+                }
+            ),
             "all": pytest.approx(
                 {
                     "loss": 3.5,
@@ -130,6 +144,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "response": None,
         "mixing": None,
         "omega": None,
+        "draws": None,
         "weight": 0.75,
         "test_loss": 2.0,
         "test_accuracy": 0.75,

@@ -70,6 +70,7 @@ def make_run(
         "experiment": "fedalign/synth_low",
         "strategy": "fedalign",
         "started": "2026-01-01T00:00:00+00:00",
+        "overrides": [],
     }
     (directory / "manifest.json").write_text(json.dumps({**fields, **manifest, "seed": seed}))
     (directory / "config.yaml").write_text(f"{settings}seed: {seed}\n")
@@ -150,7 +151,7 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
         (json.dumps({"round": 2}), "asked is missing"),
         (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
         (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
-        (json.dumps(line(2, test={"priority": None})), "all is missing"),
+        (json.dumps(line(2, test={"all": {"accuracy": 1}})), "worst is missing"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
@@ -279,7 +280,11 @@ def test_null_values_are_left_out(tmp_path: Path) -> None:
     )
     (group,) = group_runs(load_all(tmp_path))
     (row,) = summarize([group])
-    assert row.test_accuracy == {"priority": Statistic(0.6, None), "all": None}
+    assert row.test_accuracy == {
+        "priority": Statistic(0.6, None),
+        "non_priority": None,
+        "all": None,
+    }
     theta = row.theta
     assert theta is not None
     assert theta.mean == pytest.approx((0.8 + 0.5) / 2)
@@ -317,6 +322,17 @@ def test_figure_has_a_line_per_group_and_a_band_for_several_seeds(tmp_path: Path
         "fedalign/synth_low, fedalign",
         "fedalign/synth_low, fedavg",
     ]
+
+
+def test_figure_shows_non_priority_clients_where_measured(tmp_path: Path) -> None:
+    """A panel of their test accuracy stands between the priority clients' and the loss."""
+    test = accuracy(0.5)
+    test["non_priority"] = {"accuracy": 0.25, "worst": 0.1}
+    make_run(tmp_path / "run", [line(1, test=test), line(2, test=test)])
+    _, middle, right = training_figure(group_runs(load_all(tmp_path))).axes
+    np.testing.assert_allclose(np.asarray(middle.lines[0].get_ydata(), dtype=np.float64), [25, 25])
+    assert "non-priority" in middle.get_ylabel()
+    assert "loss" in right.get_ylabel()
 
 
 def test_writes_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

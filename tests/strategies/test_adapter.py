@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from client_app.app import hosted_clients
 from server_app.in_process import InProcessGrid
-from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, Population
+from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, LocalOnly, Population
 from strategies.codec import (
     ClientReply,
     NamedArrays,
@@ -439,6 +440,26 @@ def test_priority_is_the_servers_knowledge() -> None:
 
     _, report = play_round(fedalign(2, {0}, epsilon=0.1), grid_of(scripted_app(2, fit), 2))
     assert [d.status for d in report.decisions] == ["trained", "rejected"]
+
+
+def test_local_only_keeps_the_model_and_wants_no_update() -> None:
+    """Replies without arrays count as trained, with weight 0; arrays are refused."""
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        assert config["own-model"] is True
+        reply = moved(client, 1.0)
+        return reply if client == 2 else replace(reply, arrays=None)
+
+    strategy = LocalOnly(Population((0, 1, 2), frozenset({0})))
+    new_model, report = play_round(strategy, grid_of(scripted_app(3, fit), 3))
+    assert new_model is None
+    assert [(d.status, d.weight) for d in report.decisions] == [
+        ("trained", 0.0),
+        ("trained", 0.0),
+        ("rejected", 0.0),
+    ]
+    assert report.decisions[2].reason == "arrays, though the model was its own"
+    assert (report.inclusion_mass, report.theta) == (None, None)
 
 
 def test_missing_clients_are_named() -> None:

@@ -12,6 +12,7 @@ from strategies.codec import (
     ProtocolError,
     Status,
     TrainRequest,
+    decode_arrays,
     decode_hosted_clients,
     decode_replies,
     decode_request,
@@ -178,3 +179,21 @@ def test_unmeasured_values_travel_as_nan() -> None:
     got = decode_replies(encode_replies(sent))
     assert math.isnan(got[1].metrics["loss"])
     assert got[1].metrics["test-loss"] == 3.0
+
+
+def test_arrays_keep_their_shape_on_the_wire() -> None:
+    """A scalar, such as batch normalisation's counter, comes back as a scalar."""
+    sent = {
+        "counter": np.array(7, dtype=np.int64),
+        "row": np.arange(3, dtype=np.float32),
+        "transposed": np.arange(6, dtype=np.float64).reshape(2, 3).T,
+    }
+    back = decode_arrays(encode_arrays(sent))
+    assert {name: a.shape for name, a in back.items()} == {
+        "counter": (),
+        "row": (3,),
+        "transposed": (3, 2),
+    }
+    for name, array in back.items():
+        np.testing.assert_array_equal(array, sent[name])
+        assert array.dtype == sent[name].dtype

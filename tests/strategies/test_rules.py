@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from strategies.parameters import ParameterError
 from strategies.schedules import epsilon_factor, rounds_in
-from strategies.selection import EpsilonGate, Everyone, PriorityOnly
+from strategies.selection import Alone, EpsilonGate, Everyone, PriorityOnly
 from strategies.server_optimizer import SGD
 from strategies.types import Call, GlobalMeasure, Population, Responses
-from strategies.weighting import DataFraction
+from strategies.weighting import DataFraction, NoWeight
 
 POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
 
@@ -48,6 +48,19 @@ def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
     assert [gate.call(t, POPULATION, {}).epsilon for t in range(10)] == [0, 0, 0.3, 0.3, 0.3] + [
         0
     ] * 5
+
+
+def test_alone_asks_all_for_their_own_models_and_counts_none() -> None:
+    """Every client is called to its own model, no reply is refused and no update weighs."""
+    call = Alone().call(3, POPULATION, {})
+    assert call == Call((0, 1, 2, 3), own_model=True)
+    arrived = responses([1.0, 2.0, 3.0])
+    share = Alone().admit(call, GlobalMeasure(1.0, 0.5), arrived).share
+    assert share.tolist() == [1, 1, 1]
+    state, weights = NoWeight().weigh(None, call, arrived, share)
+    assert state is None
+    assert weights.weight.tolist() == [0, 0, 0]
+    assert weights.inclusion_mass is None
 
 
 @given(percent=st.integers(0, 100), num_rounds=st.integers(1, 2000))

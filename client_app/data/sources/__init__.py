@@ -1,0 +1,1 @@
+"""Where the arrays of a data set come from, one module per kind of source."""

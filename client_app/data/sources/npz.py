@@ -1,0 +1,76 @@
+"""A data set of the user's own, in one NumPy file."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.data.base import Labels, one_line
+from client_app.data.sources.base import LabelledArrays, Samples
+from conf.errors import DataError
+from conf.schema import NpzSettings
+
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+IMAGES = "uint8 images (n, height, width) or (n, height, width, channels)"
+
+
+def npz_arrays(settings: NpzSettings) -> LabelledArrays:
+    """Return the arrays of ``data.path``, with 1 + the highest label as the number of classes.
+
+    The file has ``x_train``, ``y_train``, ``x_test`` and ``y_test``; others are not read.
+    Inputs are uint8 images (n, height, width) or (n, height, width, channels), or floats
+    (n, ...), which are kept as they are, in float32. Labels are whole numbers (n,) from 0.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or its arrays are not like that.
+    """
+    path = Path(settings.path).expanduser().resolve()
+    try:
+        return _read(path)
+    except Exception as error:  # for a damaged file NumPy raises what it pleases
+        raise DataError(
+            f"data.path must be an .npz file with {', '.join(KEYS)}, got {path}: {one_line(error)}"
+        ) from None
+
+
+def _read(path: Path) -> LabelledArrays:
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz file")
+    with np.load(path, allow_pickle=False) as archive:
+        missing = [key for key in KEYS if key not in archive.files]
+        if missing:
+            raise ValueError(
+                f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
+            )
+        x_train, y_train, x_test, y_test = (np.asarray(archive[key]) for key in KEYS)
+    labels = _labels("y_train", y_train), _labels("y_test", y_test)
+    num_classes = 1 + max(int(y.max(initial=0)) for y in labels)
+    return LabelledArrays(
+        _samples("x_train", x_train), labels[0], _samples("x_test", x_test), labels[1], num_classes
+    )
+
+
+def _samples(key: str, x: NDArray[Any]) -> Samples:
+    if x.dtype == np.uint8 and x.ndim in {3, 4}:
+        return x
+    if not np.issubdtype(x.dtype, np.floating) or x.ndim in {0, 1}:
+        raise ValueError(f"{key} must be {IMAGES} or floats (n, ...), got {x.dtype} {x.shape}")
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        inputs = np.ascontiguousarray(x, dtype=np.float32)
+    if not np.isfinite(inputs).all():
+        raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
+    return inputs
+
+
+def _labels(key: str, y: NDArray[Any]) -> Labels:
+    if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1:
+        raise ValueError(f"{key} must be whole numbers (n,), got {y.dtype} {y.shape}")
+    if y.min(initial=0) < 0:
+        raise ValueError(f"{key} must be whole numbers >= 0, got {y.min()}")
+    return y.astype(np.int64)

@@ -1,0 +1,190 @@
+"""The terms of FedALIGN's convergence bound, from runs and the local optima of local-only runs.
+
+Theorem 1 bounds E F(w_T) - F* by (C_1 + C_2 theta_T Gamma) / (T + gamma) + rho_T. theta_T (eq. 7)
+falls and rho_T (eq. 8) grows with what the gate admits::
+
+    theta_T = mean over rounds of 1 / (1 + A_t)
+    rho_T   = (2 L / mu) * mean over rounds of sum_{k not in P} p_k I_k,t Gamma_k / (1 + A_t)
+    Gamma_k = F_k(w*) - F_k*
+
+as means over rounds, which leave out the theorem's constant offset of the iterations. p_k I_k,t /
+(1 + A_t) is the weight in the clients table. L and mu are unknown, so rho_T is in units of
+2 L / mu, in nats.
+
+Estimated from simulated runs of one experiment, seed, data and model: w* is the last model, of
+any run that aggregates, with the lowest F on the priority clients' training data; F_k* is the
+lowest training loss that client k reaches in the local-only run, or F_k(w*) where that is lower,
+so that Gamma_k >= 0. Both overestimate their optimum unless trained to the end.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow.parquet as pq
+import torch
+from rich.table import Table
+from safetensors.torch import load_file
+
+from client_app.data import FederatedData
+from client_app.models import build_model
+from client_app.training import evaluate
+from conf import Settings
+from conf.errors import RunError
+from server_app.build import build_population
+from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data
+from server_app.report.runs import Run
+
+LOCAL_ONLY = "local_only"
+
+
+@dataclass(frozen=True)
+class BoundTerms:
+    """theta_T, rho_T and Gamma_k of one run.
+
+    Parameters
+    ----------
+    run : Run
+        The run whose gate is judged.
+    optimum : Run
+        The run whose last model stands for w*.
+    theta : float
+        theta_T in (0, 1].
+    rho : float
+        rho_T / (2 L / mu) >= 0, in nats.
+    gamma : mapping of int to float
+        Gamma_k >= 0 in nats, of every non-priority client.
+    admitted : mapping of int to int
+        In how many rounds each non-priority client had a weight; none is left out.
+    """
+
+    run: Run
+    optimum: Run
+    theta: float
+    rho: float
+    gamma: Mapping[int, float]
+    admitted: Mapping[int, int]
+
+
+def bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
+    """Return the terms of every completed run that has a local-only run beside it.
+
+    Runs belong together if experiment, seed, data and model agree. Runs without a gate's
+    theta_T, and the local-only runs themselves, have no terms.
+
+    Raises
+    ------
+    DataError
+        If the data of the runs is not here.
+    RunError
+        If the settings of a run no longer compose to what they were, or a record is damaged.
+    """
+    together: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.status == "completed":
+            together[_key(run)].append(run)
+    return tuple(terms for same in together.values() for terms in _terms(same))
+
+
+def _key(run: Run) -> str:
+    shared = {k: v for k, v in run.settings.items() if k.startswith(SHARED_GROUPS)}
+    shared = {k: v for k, v in shared.items() if k not in WHERE_DATA_LIES}
+    return json.dumps([run.experiment, run.seed, shared], sort_keys=True)
+
+
+def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
+    alone = [run for run in runs if run.strategy == LOCAL_ONLY]
+    aggregating = [run for run in runs if run.strategy != LOCAL_ONLY]
+    if not alone or not aggregating:
+        return
+    data, settings = run_data(runs[0])
+    measured = {run.directory: _training_losses(run, settings, data) for run in aggregating}
+    population = build_population(settings.data, data)
+    counts = {
+        k: population.priority_weight(k) * len(data.client(k).y_train) for k in population.priority
+    }
+    optimum = min(
+        aggregating, key=lambda run: sum(n * measured[run.directory][k] for k, n in counts.items())
+    )
+    at_optimum = measured[optimum.directory]
+    best = _lowest_losses(alone)
+    gamma = {
+        k: at_optimum[k] - min(best.get(k, at_optimum[k]), at_optimum[k])
+        for k in range(data.num_clients)
+        if k not in population.priority
+    }
+    for run in aggregating:
+        thetas = [record.theta for record in run.rounds if record.theta is not None]
+        if thetas:
+            weights, admitted = _non_priority_weights(run)
+            rho = sum(weight * gamma[k] for k, weight in weights.items()) / len(run.rounds)
+            theta = sum(thetas) / len(thetas)
+            yield BoundTerms(run, optimum, theta, rho, gamma, admitted)
+
+
+def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
+    """Return F_k of a run's last model for every client."""
+    model = build_model(settings.model, data.input_shape, data.num_classes, settings.seed)
+    try:
+        model.load_state_dict(load_file(run.directory / "model.safetensors"))
+    except Exception as error:  # safetensors and PyTorch raise what they please
+        text = " ".join(str(error).split())
+        raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
+    losses = {}
+    for k in range(data.num_clients):
+        own = data.client(k)
+        measure = evaluate(model, torch.from_numpy(own.x_train), torch.from_numpy(own.y_train))
+        losses[k] = measure.loss
+    return losses
+
+
+def _lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
+    lowest: dict[int, float] = {}
+    for run in runs:
+        table = pq.read_table(run.directory / "clients", columns=["client", "loss"])
+        for row in table.to_pylist():
+            if row["loss"] is not None:
+                lowest[row["client"]] = min(lowest.get(row["client"], row["loss"]), row["loss"])
+    return lowest
+
+
+def _non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
+    """Return each non-priority client's weights summed over rounds, and in how many it had one."""
+    weights: dict[int, float] = defaultdict(float)
+    admitted: dict[int, int] = defaultdict(int)
+    table = pq.read_table(run.directory / "clients", columns=["client", "priority", "weight"])
+    for row in table.to_pylist():
+        if not row["priority"] and row["weight"] != 0.0:
+            weights[row["client"]] += row["weight"]
+            admitted[row["client"]] += 1
+    return dict(weights), dict(admitted)
+
+
+def bound_table(terms: Sequence[BoundTerms]) -> Table:
+    """Return one row per run: what the gate let in, and what it costs in the bound."""
+    table = Table(
+        title="Terms of FedALIGN's bound (rho_T in units of 2 L / mu, nats)", title_justify="left"
+    )
+    for heading in ("experiment", "strategy", "variant", "w* from"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("seed", "theta_T", "rho_T", "Gamma_k, mean", "Gamma_k, admitted"):
+        table.add_column(heading, justify="right")
+    for one in terms:
+        inside = [one.gamma[k] for k, n in one.admitted.items() for _ in range(n)]
+        table.add_row(
+            one.run.experiment,
+            one.run.strategy,
+            " ".join(word for word in one.run.overrides if word.startswith("strategy.")),
+            one.optimum.strategy,
+            str(one.run.seed),
+            f"{one.theta:.3f}",
+            f"{one.rho:.4f}",
+            f"{_mean(list(one.gamma.values())):.4f}",
+            f"{_mean(inside):.4f}" if inside else "-",
+        )
+    return table
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

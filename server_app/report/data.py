@@ -1,0 +1,44 @@
+"""The data that a run was made on, made again from its settings."""
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from client_app.data import FederatedData, load_data
+from conf import Settings
+from conf.compose import compose_words
+from conf.errors import RunError
+from server_app.report.runs import Run
+
+SHARED_GROUPS = ("data.", "model.")
+WHERE_DATA_LIES = ("data.root", "data.path", "data.download")
+
+
+def run_data(run: Run) -> tuple[FederatedData, Settings]:
+    """Return a run's data and settings, composed again; files are where the settings say now.
+
+    Raises
+    ------
+    DataError
+        If the data is not here.
+    RunError
+        If data or model settings no longer compose to what they were.
+    """
+    settings = compose_words((f"experiment={run.experiment}", *run.overrides)).settings
+    now = dict(_flat(settings, ""))
+    for key, value in run.settings.items():
+        if key.startswith(SHARED_GROUPS) and key not in WHERE_DATA_LIES and now.get(key) != value:
+            raise RunError(
+                f"{run.directory}: the settings no longer compose to those of the run: {key} was "
+                f"{value!r}, is {now.get(key)!r}"
+            )
+    return load_data(settings.data, settings.seed), settings
+
+
+def _flat(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
+    for item in fields(node):
+        value = getattr(node, item.name)
+        if is_dataclass(value):
+            yield from _flat(value, f"{prefix}{item.name}.")
+        else:
+            yield f"{prefix}{item.name}", value

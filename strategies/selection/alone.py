@@ -1,0 +1,24 @@
+"""Every client, each with a model of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strategies.selection.base import admit_all
+from strategies.selection.sampling import Sampling
+from strategies.types import Admission, Call, GlobalMeasure, Population, Responses
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Ask all clients that are sampled to go on with their own models."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
+        """Return a call to the sampled clients of both groups."""
+        sample = self.sampling.sample(t, population, examples)
+        return Call(tuple(sorted(sample.priority + sample.others)), own_model=True)
+
+    def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
+        """Admit every reply: there is no update in it that could be refused."""
+        return admit_all(responses)

@@ -1,0 +1,239 @@
+"""A data set in one NumPy file."""
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.npz import npz_arrays
+from conf.compose import compose
+from conf.errors import DataError, SettingsError
+from conf.schema import NpzSettings
+
+RNG = np.random.default_rng(0)
+IMAGES = {
+    "x_train": RNG.integers(256, size=(6, 5, 4), dtype=np.uint8),
+    "y_train": np.array([0, 1, 2, 0, 1, 2]),
+    "x_test": RNG.integers(256, size=(3, 5, 4), dtype=np.uint8),
+    "y_test": np.array([2, 1, 0]),
+}
+FLOATS = IMAGES | {"x_train": RNG.normal(size=(6, 7)), "x_test": RNG.normal(size=(3, 7))}
+
+
+def save(folder: Path, **arrays: Any) -> Path:
+    path = folder / "data.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def load(path: Path | str) -> LabelledArrays:
+    return npz_arrays(NpzSettings(path=str(path)))
+
+
+def assert_refused(path: Path, reason: str) -> None:
+    """Check for one line with the setting, what is wanted, the path and the reason."""
+    with pytest.raises(DataError, match=reason) as caught:
+        load(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    wanted = "an .npz file with x_train, y_train, x_test, y_test"
+    assert text.startswith(f"data.path must be {wanted}, got {path}: ")
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (5, 4, 1)])
+def test_images_come_as_they_are(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """uint8 images, grey or with channels last, are not changed; labels become int64."""
+    x = {part: RNG.integers(256, size=(3, *shape), dtype=np.uint8) for part in ("train", "test")}
+    y = np.array([0, 1, 2], dtype=np.uint8)
+    arrays = load(save(tmp_path, x_train=x["train"], x_test=x["test"], y_train=y, y_test=y))
+    np.testing.assert_array_equal(arrays.x_train, x["train"], strict=True)
+    np.testing.assert_array_equal(arrays.x_test, x["test"], strict=True)
+    for labels in (arrays.y_train, arrays.y_test):
+        np.testing.assert_array_equal(labels, np.array([0, 1, 2], dtype=np.int64), strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f4", ">f4", "<f2"])
+@pytest.mark.parametrize("shape", [(7,), (2, 3), (3, 4, 5), (2, 2, 2, 2)])
+def test_floats_keep_shape_and_values(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    """Floats of any shape become float32 without scaling."""
+    x = RNG.normal(scale=100.0, size=(6, *shape)).astype(dtype)
+    arrays = load(save(tmp_path, **FLOATS | {"x_train": x, "x_test": x[:3]}))
+    np.testing.assert_array_equal(arrays.x_train, x.astype(np.float32), strict=True)
+    assert arrays.x_train.flags.c_contiguous
+
+
+def test_other_arrays_are_not_read(tmp_path: Path) -> None:
+    """Further keys, even those that cannot be read without pickle, do no harm."""
+    notes = np.array([{"by": "me"}], dtype=object)
+    path = save(tmp_path, **IMAGES, client_train=np.arange(6), notes=notes)
+    np.testing.assert_array_equal(load(path).x_train, IMAGES["x_train"])
+
+
+def test_compressed_files_are_read(tmp_path: Path) -> None:
+    """``numpy.savez_compressed`` is as good as ``numpy.savez``."""
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, allow_pickle=False, **IMAGES)
+    np.testing.assert_array_equal(load(path).x_train, IMAGES["x_train"])
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "classes"), [([0, 2], [1], 3), ([0, 1], [4], 5), ([0], [0], 1)]
+)
+def test_number_of_classes(tmp_path: Path, train: list[int], test: list[int], classes: int) -> None:
+    """It is 1 + the highest label of both parts; the test part may have classes of its own."""
+    x = RNG.normal(size=(2, 3))
+    labels = {"y_train": np.array(train), "y_test": np.array(test)}
+    path = save(tmp_path, x_train=x[: len(train)], x_test=x[:1], **labels)
+    assert load(path).num_classes == classes
+
+
+def test_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` in data.path is the user's home, as in a shell."""
+    save(tmp_path, **IMAGES)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load("~/data.npz").num_classes == 3
+
+
+def test_no_path_is_refused_before_any_work() -> None:
+    """``data=npz`` without a path does not compose, in one line about data.path."""
+    with pytest.raises(
+        SettingsError, match=r"^data\.path must be the path of an \.npz file, got ''$"
+    ):
+        compose("custom", "data=npz")
+
+
+def test_a_preset_is_kept_with_a_file_of_ones_own() -> None:
+    """data=npz takes the place of a preset's data set, with the preset's clients and shards."""
+    words = "data=npz data.path=mine.npz data.shard_size=125"
+    data = compose("fedalign/cifar10", words).settings.data
+    assert data == NpzSettings(
+        path="mine.npz", num_clients=60, num_priority=2, shards_per_client=2, shard_size=125
+    )
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A path that leads nowhere is told as that, a folder too."""
+    assert_refused(tmp_path / "none.npz", "there is no such file$")
+    assert_refused(tmp_path, "there is no such file$")
+
+
+@pytest.mark.parametrize("content", [b"", b"x,y\n1,2\n", b"\x80\x04\x95pickle", b"PK\x03\x04cut"])
+def test_no_npz_file(tmp_path: Path, content: bytes) -> None:
+    """An empty file, text, a pickle and the beginning of an archive are told as no .npz."""
+    path = tmp_path / "data.npz"
+    path.write_bytes(content)
+    assert_refused(path, "it is no .npz file$")
+
+
+def test_one_array_is_no_npz_file(tmp_path: Path) -> None:
+    """An .npy file holds one array, so it is refused."""
+    np.save(tmp_path / "data.npy", IMAGES["x_train"])
+    assert_refused(tmp_path / "data.npy", "it is no .npz file$")
+
+
+def test_truncated_file(tmp_path: Path) -> None:
+    """A file cut short by an interrupted copy has lost its table of contents."""
+    path = save(tmp_path, **IMAGES)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert_refused(path, "it is no .npz file$")
+
+
+def test_damaged_array(tmp_path: Path) -> None:
+    """A file with wrong bytes inside is refused by its check sum."""
+    path = save(tmp_path, **IMAGES)
+    content = bytearray(path.read_bytes())
+    content[200] ^= 255
+    path.write_bytes(content)
+    assert_refused(path, "Bad CRC-32")
+
+
+def test_archive_of_other_files(tmp_path: Path) -> None:
+    """A zip whose entries have the names but are no arrays is refused."""
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for key in IMAGES:
+            archive.writestr(key, "text")
+    assert_refused(path, r"y_train must be whole numbers \(n,\), got \|S4 \(\)$")
+
+
+@pytest.mark.parametrize("key", IMAGES)
+def test_missing_key(tmp_path: Path, key: str) -> None:
+    """The missing array is named, with those that there are."""
+    others = {name: array for name, array in IMAGES.items() if name != key}
+    assert_refused(save(tmp_path, **others), f"it lacks {key} and has {', '.join(others)}$")
+
+
+def test_nothing_in_it(tmp_path: Path) -> None:
+    """An archive without arrays lacks all of them."""
+    assert_refused(save(tmp_path), "it lacks x_train, y_train, x_test, y_test and has none$")
+
+
+OBJECTS = np.array([[1], [1, 2], [], [3], [4], [5]], dtype=object)
+WRONG = {
+    "fewer labels": ({"y_train": np.zeros(5, int)}, "x_train and y_train must .* got 6 and 5$"),
+    "fewer images": ({"x_test": IMAGES["x_test"][:2]}, "x_test and y_test must .* got 2 and 3$"),
+    "no rows": (
+        {"x_test": IMAGES["x_test"][:0], "y_test": np.zeros(0, int)},
+        "x_test and y_test must have equally many rows, at least one, got 0 and 0$",
+    ),
+    "another shape": (
+        {"x_test": IMAGES["x_test"][:, :4]},
+        r"x_train and x_test must have the same shape, got \(5, 4\) and \(4, 4\)$",
+    ),
+    "negative label": (
+        {"y_test": np.array([0, -1, 2])},
+        "y_test must be whole numbers >= 0, got -1$",
+    ),
+    "float labels": (
+        {"y_train": np.array([0, 1, 2, 0, 1, 0.5])},
+        r"y_train must be whole numbers \(n,\), got float64 \(6,\)$",
+    ),
+    "named labels": (
+        {"y_test": np.array(["a", "b", "c"])},
+        r"y_test must be whole numbers \(n,\), got <U1 \(3,\)$",
+    ),
+    "labels in a column": (
+        {"y_test": np.array([[0], [1], [2]])},
+        r"y_test must be whole numbers \(n,\), got int64 \(3, 1\)$",
+    ),
+    "one label": ({"y_test": np.array(1)}, r"y_test must be .*, got int64 \(\)$"),
+    "object images": ({"x_train": OBJECTS}, "Object arrays cannot be loaded"),
+    "object labels": ({"y_train": OBJECTS}, "Object arrays cannot be loaded"),
+    "int16 images": (
+        {"x_train": IMAGES["x_train"].astype(np.int16)},
+        r"x_train must be uint8 images .* or floats \(n, \.\.\.\), got int16 \(6, 5, 4\)$",
+    ),
+    "flat images": (
+        {"x_train": IMAGES["x_train"].reshape(6, 20)},
+        r"x_train must be uint8 images .*, got uint8 \(6, 20\)$",
+    ),
+    "flat floats": ({"x_train": np.zeros(6)}, r"x_train must be .*, got float64 \(6,\)$"),
+    "a single float": ({"x_train": np.array(0.5)}, r"x_train must be .*, got float64 \(\)$"),
+    "complex": ({"x_train": np.zeros((6, 5), complex)}, "x_train must be .* got complex128"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_arrays_that_do_not_fit(tmp_path: Path, wrong: str) -> None:
+    """What the arrays are instead of what they must be is named, in one line."""
+    change, reason = WRONG[wrong]
+    assert_refused(save(tmp_path, **IMAGES | change), reason)
+
+
+@pytest.mark.parametrize("key", ["x_train", "x_test"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+def test_numbers_that_are_not_finite(tmp_path: Path, key: str, value: float) -> None:
+    """NaN, Inf and what overflows float32 are refused, once in an array is enough."""
+    x = FLOATS[key].copy()
+    x[1, 2] = value
+    assert_refused(save(tmp_path, **FLOATS | {key: x}), f"{key} must be finite in float32")
+
+
+def test_path_is_told_in_full() -> None:
+    """The path in a message is the absolute one, so that it can be looked for."""
+    with pytest.raises(DataError, match=re.escape(str(Path.cwd() / "none.npz"))):
+        load("none.npz")

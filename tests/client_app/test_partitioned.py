@@ -1,0 +1,217 @@
+"""One data set, divided among clients: on tiny arrays, and on the real ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.data import load_data
+from client_app.data.partitioned import PartitionedData
+from client_app.data.sources.base import LabelledArrays, Samples
+from conf.compose import compose
+from conf.errors import SettingsError
+from conf.schema import NpzSettings, PartitionedSettings, TorchvisionSettings
+
+TRAIN, TEST = 80, 40  # 10 classes of 8 and of 4
+SHAPES = {"grey": (6, 5), "colour": (6, 5, 3), "floats": (7,)}
+INPUT_SHAPES = {"grey": (1, 6, 5), "colour": (3, 6, 5), "floats": (7,)}
+
+each_kind = pytest.mark.parametrize("kind", SHAPES)
+
+
+def samples(kind: str, n: int) -> Samples:
+    """Return samples whose very first value is their row."""
+    rng = np.random.default_rng(n)
+    if kind == "floats":
+        x: Samples = rng.normal(scale=100.0, size=(n, *SHAPES[kind])).astype(np.float32)
+    else:
+        x = rng.integers(256, size=(n, *SHAPES[kind]), dtype=np.uint8)
+    x.reshape(n, -1)[:, 0] = np.arange(n)
+    return x
+
+
+def arrays(kind: str = "grey") -> LabelledArrays:
+    rng = np.random.default_rng(0)
+    labels = (rng.permutation(np.arange(n) % 10) for n in (TRAIN, TEST))
+    y_train, y_test = labels
+    return LabelledArrays(samples(kind, TRAIN), y_train, samples(kind, TEST), y_test, 10)
+
+
+def divide(kind: str = "grey", seed: int = 1, **settings: Any) -> PartitionedData:
+    tiny = {"num_clients": 10, "shards_per_client": 2, "shard_size": 4}
+    own = PartitionedSettings(name="tiny", **{**tiny, **settings})
+    return PartitionedData(arrays(kind), own, seed)
+
+
+def rows(x: np.ndarray[Any, Any], kind: str) -> list[int]:
+    """Return which rows of the data set a client's inputs are."""
+    first = x.reshape(len(x), -1)[:, 0]
+    return [int(row) for row in np.rint(first if kind == "floats" else first * 255)]
+
+
+@each_kind
+def test_shapes_and_types(kind: str) -> None:
+    """Every client gets float32 inputs, images with channels first, and int64 labels."""
+    data = divide(kind)
+    assert (data.input_shape, data.num_classes, data.num_clients) == (INPUT_SHAPES[kind], 10, 10)
+    for own in map(data.client, range(10)):
+        for x, y, n in ((own.x_train, own.y_train, 8), (own.x_test, own.y_test, 4)):
+            assert x.shape == (n, *data.input_shape)
+            assert x.dtype == np.float32
+            assert x.flags.c_contiguous
+            assert y.shape == (n,)
+            assert y.dtype == np.int64
+
+
+@each_kind
+def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
+    """Pixels are divided by 255, floats stay; each sample has its own part's label."""
+    data, given = divide(kind), arrays(kind)
+    for own in map(data.client, range(10)):
+        for x, y, all_x, all_y in (
+            (own.x_train, own.y_train, given.x_train, given.y_train),
+            (own.x_test, own.y_test, given.x_test, given.y_test),
+        ):
+            chosen = rows(x, kind)
+            np.testing.assert_array_equal(y, all_y[chosen])
+            expected = all_x[chosen].astype(np.float32)
+            if kind == "colour":
+                for channel in range(3):
+                    np.testing.assert_array_equal(x[:, channel], expected[..., channel] / 255)
+            elif kind == "grey":
+                np.testing.assert_array_equal(x[:, 0], expected / 255)
+            else:
+                np.testing.assert_array_equal(x, expected)
+
+
+@each_kind
+def test_rows_are_dealt_once(kind: str) -> None:
+    """20 shards for 20 places: every training and every test row has exactly one owner."""
+    clients = list(map(divide(kind).client, range(10)))
+    for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
+        assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
+
+
+def test_test_classes_are_the_training_classes() -> None:
+    """A client's test part has its training part's classes, in the same proportions."""
+    for own in map(divide().client, range(10)):
+        train, test = np.bincount(own.y_train, minlength=10), np.bincount(own.y_test, minlength=10)
+        np.testing.assert_array_equal(train, 2 * test)
+        assert np.count_nonzero(train) <= 2
+
+
+def test_a_client_may_change_its_data() -> None:
+    """What a client does to its arrays stays there: the next time they are as before."""
+    data = divide("floats")
+    own = data.client(3)
+    before = own.x_train.copy()
+    own.x_train[:] = 0
+    own.y_train[:] = 0
+    np.testing.assert_array_equal(data.client(3).x_train, before)
+    assert data.client(3).y_train.any()
+
+
+def test_data_depends_on_the_seed() -> None:
+    """The same seed gives the same clients, another seed others."""
+    first, again, other = (divide(seed=seed).client(3) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.x_train, again.x_train)
+    np.testing.assert_array_equal(first.x_test, again.x_test)
+    assert not np.array_equal(first.x_train, other.x_train)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_heterogeneous_priority_is_disjoint(seed: int) -> None:
+    """The two priority clients of the default share no class."""
+    data = divide(seed=seed)
+    one, two = (set(data.client(k).y_train.tolist()) for k in data.priority)
+    assert not one & two
+
+
+def test_named_and_random_priority() -> None:
+    """A list is taken as it is, random draws the asked number by the seed."""
+    assert divide(priority=[7, 2]).priority == (2, 7)
+    drawn = {divide(seed=s, priority="random", num_priority=3).priority for s in range(6)}
+    assert all(len(set(chosen)) == 3 and set(chosen) <= set(range(10)) for chosen in drawn)
+    assert len(drawn) > 1
+
+
+def test_fewer_samples_per_shard() -> None:
+    """A client keeps so many of each shard, the same priority clients and its whole test part."""
+    whole, part = divide(), divide(samples_per_shard=1)
+    assert part.priority == whole.priority
+    for k in range(10):
+        full, own = whole.client(k), part.client(k)
+        assert len(own.y_train) == 2
+        assert set(rows(own.x_train, "grey")) <= set(rows(full.x_train, "grey"))
+        assert set(own.y_train.tolist()) == set(full.y_train.tolist())
+        np.testing.assert_array_equal(own.x_test, full.x_test)
+        np.testing.assert_array_equal(own.y_test, full.y_test)
+
+
+@pytest.mark.parametrize("experiment", ["fedalign/fmnist", "fedalign/emnist"])
+def test_more_samples_than_a_shard_has(experiment: str) -> None:
+    """samples_per_shard above shard_size is refused before any work, naming both."""
+    size = {"fedalign/fmnist": 500, "fedalign/emnist": 77}[experiment]
+    settings = compose(experiment, f"data.samples_per_shard={size}").settings.data
+    assert isinstance(settings, PartitionedSettings)
+    assert settings.samples_per_shard == size
+    message = (
+        rf"^data\.samples_per_shard must be at most data\.shard_size \({size}\), got {size + 1}$"
+    )
+    with pytest.raises(SettingsError, match=message):
+        compose(experiment, f"data.samples_per_shard={size + 1}")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "classes", "train", "test", "rows"),
+    [("fedalign/emnist", 47, 2400, 400, 1848), ("fedalign/cifar10", 10, 5000, 1000, 832)],
+)
+def test_presets_fit_the_data(
+    experiment: str, classes: int, train: int, test: int, rows: int
+) -> None:
+    """As many images of each class as are published are enough for the preset's shards."""
+    y_train, y_test = (np.repeat(np.arange(classes), n) for n in (train, test))
+    x_train, x_test = (np.zeros((len(y), 1, 1), dtype=np.uint8) for y in (y_train, y_test))
+    published = LabelledArrays(x_train, y_train, x_test, y_test, classes)
+    settings = compose(experiment).settings.data
+    assert isinstance(settings, TorchvisionSettings)
+    data = PartitionedData(published, settings, 1)
+    assert {len(data.client(k).y_train) for k in range(60)} == {rows}
+
+
+def test_real_fashion_mnist(real_data: Path) -> None:
+    """60 clients get 1,000 training rows of at most 2 classes: 60,000 rows, each once."""
+    data = load_data(TorchvisionSettings(name="fmnist", root=str(real_data), download=False), 1)
+    assert isinstance(data, PartitionedData)
+    train, test = (
+        np.concatenate([getattr(share, part) for share in data._shares])
+        for part in ("train", "test")
+    )
+    assert sorted(train.tolist()) == list(range(60_000))
+    assert sorted(test.tolist()) == list(range(10_000))
+    for own in map(data.client, range(60)):
+        counts = np.bincount(own.y_train, minlength=10)
+        assert sorted(counts[counts > 0].tolist()) in ([1000], [500, 500])
+        # 1,000 test rows of a class in 12 shards: 83 or 84 each.
+        assert np.abs(np.bincount(own.y_test, minlength=10) - counts / 6).max() < 2
+        assert own.x_train.shape == (1000, 1, 28, 28)
+    one, two = (set(data.client(k).y_train.tolist()) for k in data.priority)
+    assert not one & two
+
+
+def test_real_cifar10_subset(cifar10_subset: Path) -> None:
+    """60 clients get two shards of 125 each, in colour: 15,000 rows, each once."""
+    data = load_data(NpzSettings(path=str(cifar10_subset), shard_size=125), 1)
+    assert isinstance(data, PartitionedData)
+    assert (data.input_shape, data.num_classes) == ((3, 32, 32), 10)
+    train = np.concatenate([share.train for share in data._shares])
+    assert sorted(train.tolist()) == list(range(15_000))
+    for own in map(data.client, range(60)):
+        assert own.x_train.shape == (250, 3, 32, 32)
+        assert own.x_test.shape == (50, 3, 32, 32)
+        assert set(own.y_test.tolist()) == set(own.y_train.tolist())
+        assert (own.x_train.min(), own.x_train.max()) == (0.0, 1.0)
+        # Neighbouring pixels of a photograph are alike; they are not where axes are mixed up.
+        assert np.abs(np.diff(own.x_train, axis=2)).mean() < 0.1
+        assert np.abs(np.diff(own.x_train, axis=3)).mean() < 0.1

@@ -1,0 +1,252 @@
+"""Data sets by torchvision, on tiny files in the official formats."""
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from torchvision.datasets import CIFAR10, EMNIST, FashionMNIST
+
+from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.torchvision import torchvision_arrays
+from conf.errors import DataError
+from conf.schema import TorchvisionSettings
+from tests.reference.idx import write_idx
+
+Pixels = NDArray[np.uint8]
+
+CLASSES = {"fmnist": 10, "emnist": 47, "cifar10": 10}
+CLASS = {"fmnist": FashionMNIST, "emnist": EMNIST, "cifar10": CIFAR10}
+FOLDER = {
+    "fmnist": "FashionMNIST/raw",
+    "emnist": "EMNIST/raw",
+    "cifar10": "cifar-10-batches-py",
+}
+WANTED = {
+    "fmnist": "the four files of Fashion-MNIST in FashionMNIST/raw",
+    "emnist": "the four files of EMNIST Balanced in EMNIST/raw",
+    "cifar10": "the seven files of CIFAR-10 in cifar-10-batches-py",
+}
+FILES = {
+    "fmnist": [
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ],
+    "emnist": [
+        "emnist-balanced-train-images-idx3-ubyte",
+        "emnist-balanced-train-labels-idx1-ubyte",
+        "emnist-balanced-test-images-idx3-ubyte",
+        "emnist-balanced-test-labels-idx1-ubyte",
+    ],
+    "cifar10": [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"],
+}
+EACH_FILE = [(name, file) for name in CLASSES for file in FILES[name]]
+
+each_data_set = pytest.mark.parametrize("name", CLASSES)
+Writer = Callable[[str], Path]
+
+
+def picture(name: str, part: int) -> tuple[Pixels, Pixels]:
+    """Return upright images of all classes, with labels: 100 to train on (part 0), 50 to test."""
+    rng = np.random.default_rng(part)
+    n, shape = (100, 50)[part], (32, 32, 3) if name == "cifar10" else (28, 28)
+    labels = rng.permutation(np.arange(n) % CLASSES[name]).astype(np.uint8)
+    return rng.integers(256, size=(n, *shape), dtype=np.uint8), labels
+
+
+def write_mnist_like(folder: Path, name: str) -> None:
+    """Write images and labels of both parts as idx files; EMNIST's images are transposed."""
+    for part in (0, 1):
+        images, labels = picture(name, part)
+        stored = images.swapaxes(1, 2) if name == "emnist" else images
+        for file, values in zip(FILES[name][2 * part :], (stored, labels), strict=False):
+            write_idx(folder / file, values)
+
+
+def write_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the pickled batches: rows of 1,024 red, 1,024 green and 1,024 blue values."""
+    (images, labels), test = picture("cifar10", 0), picture("cifar10", 1)
+    batches = [*zip(np.split(images, 5), np.split(labels, 5), strict=True), test]
+    contents: list[dict[str, object]] = [
+        {"data": x.transpose(0, 3, 1, 2).reshape(len(x), -1), "labels": y.tolist()}
+        for x, y in batches
+    ]
+    contents.append({"label_names": [f"class {c}" for c in range(10)]})
+    sums = []
+    for file, content in zip(FILES["cifar10"], contents, strict=True):
+        written = pickle.dumps(content, protocol=2)
+        (folder / file).write_bytes(written)
+        sums.append(hashlib.md5(written, usedforsecurity=False).hexdigest())
+    named = list(zip(FILES["cifar10"], sums, strict=True))
+    monkeypatch.setattr(CIFAR10, "train_list", named[:5])
+    monkeypatch.setattr(CIFAR10, "test_list", named[5:6])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums[6]})
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
+    """Return what writes the files of a data set; it returns torchvision's root."""
+
+    def write_files(name: str) -> Path:
+        folder = tmp_path / FOLDER[name]
+        folder.mkdir(parents=True)
+        if name == "cifar10":
+            write_cifar10(folder, monkeypatch)
+        else:
+            write_mnist_like(folder, name)
+        return tmp_path
+
+    return write_files
+
+
+def load(name: str, root: Path, *, download: bool = False) -> LabelledArrays:
+    return torchvision_arrays(TorchvisionSettings(name=name, root=str(root), download=download))
+
+
+def assert_those_of_the_files(arrays: LabelledArrays, name: str) -> None:
+    assert arrays.num_classes == CLASSES[name]
+    parts = ((arrays.x_train, arrays.y_train), (arrays.x_test, arrays.y_test))
+    for part, (x, y) in enumerate(parts):
+        images, labels = picture(name, part)
+        np.testing.assert_array_equal(x, images, strict=True)
+        np.testing.assert_array_equal(y, labels.astype(np.int64), strict=True)
+
+
+def assert_one_line_about(error: BaseException, name: str, root: Path) -> None:
+    text = str(error)
+    assert "\n" not in text
+    assert text.startswith(f"data.root must be a folder with {WANTED[name]}")
+    assert f"got {root}: " in text
+
+
+@each_data_set
+def test_images_and_labels_are_those_of_the_files(name: str, write: Writer) -> None:
+    """Both parts come in the files' order: uint8, upright, colours last; labels int64."""
+    assert_those_of_the_files(load(name, write(name)), name)
+
+
+def test_emnist_is_upright(write: Writer) -> None:
+    """EMNIST's files hold columns where others hold rows; a stored column is a row here."""
+    root = write("emnist")
+    stored = (root / FOLDER["emnist"] / FILES["emnist"][0]).read_bytes()[16:]
+    arrays = load("emnist", root)
+    assert arrays.x_train[0, :, 0].tobytes() == stored[:28]
+
+
+@each_data_set
+def test_missing_files(name: str, tmp_path: Path) -> None:
+    """Without files and download one line says what is wanted where, and nothing is made."""
+    with pytest.raises(DataError) as caught:
+        load(name, tmp_path)
+    assert_one_line_about(caught.value, name, tmp_path)
+    assert "(data.download is false)" in str(caught.value)
+    assert "Dataset not found" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "file"), EACH_FILE)
+def test_one_missing_file(name: str, file: str, write: Writer) -> None:
+    """A single missing file is reported like all."""
+    root = write(name)
+    (root / FOLDER[name] / file).unlink()
+    with pytest.raises(DataError) as caught:
+        load(name, root)
+    assert_one_line_about(caught.value, name, root)
+
+
+@pytest.mark.parametrize("content", [0, 90, "<html>no</html>"], ids=["empty", "cut", "foreign"])
+@pytest.mark.parametrize(("name", "file"), EACH_FILE)
+def test_damaged_file(name: str, file: str, content: int | str, write: Writer) -> None:
+    """A file cut short by an interrupted copy, or a proxy's error page, is one line."""
+    root = write(name)
+    path = root / FOLDER[name] / file
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        path.write_bytes(path.read_bytes()[: content * path.stat().st_size // 100])
+    with pytest.raises(DataError) as caught:
+        load(name, root)
+    assert_one_line_about(caught.value, name, root)
+
+
+@pytest.mark.parametrize("name", ["fmnist", "emnist"])
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (np.zeros(99, dtype=np.uint8), "x_train and y_train must have equally many rows"),
+        (np.full(100, 61, dtype=np.uint8), "y_train must be classes from 0 to"),
+    ],
+    ids=["fewer", "other classes"],
+)
+def test_labels_of_another_data_set(name: str, labels: Pixels, reason: str, write: Writer) -> None:
+    """Labels that are not those of the images, as of another split, are refused."""
+    root = write(name)
+    write_idx(root / FOLDER[name] / FILES[name][1], labels)
+    with pytest.raises(DataError, match=reason) as caught:
+        load(name, root)
+    assert_one_line_about(caught.value, name, root)
+
+
+@each_data_set
+def test_missing_files_are_downloaded(
+    name: str, tmp_path: Path, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where data.download is true, torchvision is asked to fetch what is missing."""
+    fetched: list[str] = []
+
+    def fetch(_: object) -> None:
+        if not fetched:
+            write(name)
+        fetched.append(name)
+
+    monkeypatch.setattr(CLASS[name], "download", fetch)
+    assert_those_of_the_files(load(name, tmp_path, download=True), name)
+    assert fetched
+
+
+@each_data_set
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("Error downloading x:\nTried y, got:\nz"), URLError("no network"), OSError(28)],
+    ids=["RuntimeError", "URLError", "OSError"],
+)
+def test_failed_download(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A download that fails is reported in one line with torchvision's reason."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(CLASS[name], "download", fail)
+    with pytest.raises(DataError, match="or they must be downloadable to it") as caught:
+        load(name, tmp_path, download=True)
+    assert_one_line_about(caught.value, name, tmp_path)
+    assert str(caught.value).endswith(" ".join(str(error).split()))
+
+
+@each_data_set
+def test_download_is_not_tried_where_files_are(
+    name: str, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are there are read even where a download would fail."""
+
+    def fail(_: object) -> None:
+        raise AssertionError
+
+    root = write(name)
+    monkeypatch.setattr(CLASS[name], "download", fail)
+    assert_those_of_the_files(load(name, root, download=True), name)
+
+
+def test_root_may_start_at_home(write: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` in data.root is the user's home, as in a shell."""
+    root = write("fmnist")
+    monkeypatch.setenv("HOME", str(root.parent))
+    assert_those_of_the_files(load("fmnist", Path("~") / root.name), "fmnist")

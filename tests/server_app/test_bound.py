@@ -1,0 +1,130 @@
+"""The terms of FedALIGN's bound, from real runs of a tiny SYNTH set-up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from client_app.data import load_data
+from conf.compose import compose_words
+from conf.errors import RunError
+from server_app.command_line import run_in_process
+from server_app.report.bound import BoundTerms, bound_terms
+from server_app.report.command_line import main
+from server_app.report.runs import find_runs, load_run
+from tests.reference import sgd
+
+WORDS = (
+    "rounds=6",
+    "data.num_clients=6",
+    "data.num_priority=2",
+    "data.sizes=equal",
+    "data.samples_per_client=60",
+    "strategy.epsilon=2.0",
+)
+STRATEGIES = ("fedalign", "fedavg", "fedavg_priority", "local_only")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with one run of each strategy."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in STRATEGIES:
+        words = [w for w in WORDS if name == "fedalign" or not w.startswith("strategy.")]
+        run_in_process(compose_words((f"strategy={name}", *words)), str(folder / name))
+    return folder
+
+
+def terms_of(folder: Path) -> dict[str, BoundTerms]:
+    terms = bound_terms([load_run(directory) for directory in find_runs([folder])])
+    return {one.run.strategy: one for one in terms}
+
+
+def training_losses(run: Path) -> list[float]:
+    """Return F_k of a run's last model, computed independently."""
+    settings = compose_words(WORDS).settings
+    data = load_data(settings.data, settings.seed)
+    saved = load_file(run / "model.safetensors")
+    model = sgd.read([saved["linear.weight"], saved["linear.bias"]])
+    clients = [data.client(k) for k in range(6)]
+    return [sgd.measure(model, own.x_train, own.y_train)[0] for own in clients]
+
+
+def test_terms_by_their_formulas(runs: Path) -> None:
+    """w* is the model with the lowest F; Gamma, theta and rho follow from the tables."""
+    terms = terms_of(runs)
+    assert terms.keys() == {"fedalign", "fedavg", "fedavg_priority"}
+    at_end = {name: training_losses(runs / name) for name in terms}
+    objective = {name: np.mean(losses[:2]) for name, losses in at_end.items()}  # equal data
+    best = min(objective, key=lambda name: objective[name])
+    alone = pq.read_table(runs / "local_only" / "clients").to_pylist()
+    for name, one in terms.items():
+        assert one.optimum.strategy == best
+        rows = pq.read_table(runs / name / "clients").to_pylist()
+        rho = 0.0
+        for k in range(2, 6):
+            lowest = min(row["loss"] for row in alone if row["client"] == k)
+            gamma = max(0.0, at_end[best][k] - lowest)
+            assert one.gamma[k] == pytest.approx(gamma, abs=1e-6)
+            rho += sum(row["weight"] * gamma for row in rows if row["client"] == k)
+        assert one.rho == pytest.approx(rho / 6, abs=1e-6)
+        thetas = [
+            json.loads(text)["theta"]
+            for text in (runs / name / "rounds.jsonl").read_text().splitlines()
+        ]
+        assert one.theta == pytest.approx(np.mean(thetas))
+    assert max(terms["fedavg"].gamma.values()) > 0
+
+
+def test_what_is_admitted_is_paid_for(runs: Path) -> None:
+    """FedAvg on the priority clients has theta 1 and rho 0, on all the least theta."""
+    terms = terms_of(runs)
+    assert (terms["fedavg_priority"].theta, terms["fedavg_priority"].rho) == (1.0, 0.0)
+    assert terms["fedavg_priority"].admitted == {}
+    assert terms["fedavg"].theta < 1
+    assert terms["fedavg"].rho >= terms["fedalign"].rho > 0
+    assert terms["fedavg"].admitted == dict.fromkeys(range(2, 6), 6)
+
+
+def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
+    """Nothing is claimed where no local optimum is known."""
+    loaded = [load_run(runs / name) for name in ("fedalign", "fedavg")]
+    assert bound_terms(loaded) == ()
+
+
+def test_the_report_prints_them(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fedquorum-report shows the terms beside the table."""
+    assert main([str(runs), "--output", str(tmp_path)]) == 0
+    assert "Terms of FedALIGN's bound" in capsys.readouterr().out
+
+
+def test_a_model_that_does_not_fit_is_named(runs: Path) -> None:
+    """A model file of something else is one line with its path."""
+    path = runs / "fedavg" / "model.safetensors"
+    kept = path.read_bytes()
+    save_file({"other": np.zeros(2, dtype=np.float32)}, path)
+    try:
+        with pytest.raises(RunError, match=r"fedavg/model\.safetensors: cannot be read"):
+            terms_of(runs)
+    finally:
+        path.write_bytes(kept)
+
+
+def test_settings_that_changed_since_are_named(runs: Path) -> None:
+    """A run whose preset meant something else then is refused, with the setting."""
+    path = runs / "fedavg" / "config.yaml"
+    kept = path.read_text()
+    for name in STRATEGIES:
+        other = runs / name / "config.yaml"
+        other.write_text(kept.replace("noise_skew: 0.5", "noise_skew: 0.75"))
+    try:
+        with pytest.raises(RunError, match=r"data\.noise_skew was 0\.75, is 0\.5"):
+            terms_of(runs)
+    finally:
+        for name in STRATEGIES:
+            (runs / name / "config.yaml").write_text(kept)
