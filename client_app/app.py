@@ -15,6 +15,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
+from client_app.availability import AvailabilityMod, NodeAvailability, client_processes
 from client_app.client import FederatedClient
 from client_app.data import load_data
 from client_app.models import build_model
@@ -32,7 +33,13 @@ from strategies.codec import (
 )
 from strategies.parameters import Number
 
-app = ClientApp()
+
+def _availability(context: Context) -> NodeAvailability | None:
+    node, hosted = _node(context)
+    return node.availability(hosted)
+
+
+app = ClientApp(mods=[AvailabilityMod(_availability)])
 
 
 class Node:
@@ -46,6 +53,7 @@ class Node:
             settings.model, self._data.input_shape, self._data.num_classes, settings.seed
         ).to(self._device)
         self._clients: dict[int, FederatedClient] = {}
+        self._process = client_processes(settings, self._data)
 
     def client(self, client_id: int) -> FederatedClient:
         """Return a client, with its data loaded."""
@@ -61,6 +69,12 @@ class Node:
                 device=self._device,
             )
         return self._clients[client_id]
+
+    def availability(self, hosted: tuple[int, ...]) -> NodeAvailability | None:
+        """Return when these clients are available, None if always."""
+        if self._process is None:
+            return None
+        return NodeAvailability(self._settings.seed, hosted, self._process)
 
     def hosted(self, node_config: dict[str, Any]) -> tuple[int, ...]:
         """Return the ids of the clients that a node with this config hosts."""
@@ -101,7 +115,8 @@ class OwnModel:
 
     @property
     def _key(self) -> str:
-        return f"own-model-{self.client}"
+        # With the run's id: Flower shares a context between the runs of a series.
+        return f"own-model-{self.context.run_id}-{self.client}"
 
     def load(self, start: NamedArrays) -> NamedArrays:
         """Return the model, ``start`` before the first round."""

@@ -1,6 +1,7 @@
 """One client, as a Flower NumPyClient."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,9 +9,10 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.augmentation import check_augmentation
 from client_app.data import ClientData
 from client_app.decisions import joins
-from client_app.training import LocalTraining, evaluate, train
+from client_app.training import LocalTraining, Measure, evaluate, train
 from strategies.codec import Status
 from strategies.streams import stream
 
@@ -31,9 +33,14 @@ class FederatedClient(NumPyClient):
     how : LocalTraining
         Hyperparameters of local training.
     seed : int
-        The run's seed; the order of batches follows from (seed, "batches", round, client id).
+        The run's seed; what training draws follows from (seed, purpose, round, client id).
     device : torch.device
         Where to compute; the data stays there between rounds.
+
+    Raises
+    ------
+    SettingsError
+        If the augmentation is not for inputs like these.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class FederatedClient(NumPyClient):
         seed: int,
         device: torch.device,
     ) -> None:
+        check_augmentation(how.augmentation, data.x_train)
         self.client_id = client_id
         self._x_train = torch.from_numpy(data.x_train).to(device)
         self._y_train = torch.from_numpy(data.y_train).to(device)
@@ -64,27 +72,23 @@ class FederatedClient(NumPyClient):
 
         ``config``: server-round (from 1), priority, global-loss, global-accuracy, and where the
         strategy has a gate epsilon and criterion. A client that does not join returns no
-        arrays, 0 examples and the status SILENT: what it measured stays here.
+        arrays, 0 examples and the status SILENT: what it measured stays here. With measure
+        false, and no gate that needs it, nothing is measured and the metrics are empty.
         """
         self._load(parameters)
-        received = evaluate(self._model, self._x_train, self._y_train)
-        gated = "epsilon" in config and not config.get("priority", True)
-        if gated and not joins(
-            config["criterion"],
-            config["epsilon"],
-            global_loss=config["global-loss"],
-            global_accuracy=config["global-accuracy"],
-            loss=received.loss,
-            accuracy=received.accuracy,
-        ):
-            return [], 0, {"status": int(Status.SILENT)}
+        metrics: dict[str, Any] = {}
+        if "epsilon" in config or config.get("measure", True):
+            received = evaluate(self._model, self._x_train, self._y_train)
+            if not _joins(config, received):
+                return [], 0, {"status": int(Status.SILENT)}
+            metrics = {"loss": received.loss, "accuracy": received.accuracy}
         t = int(config["server-round"]) - 1
-        rng = stream(self._seed, "batches", round_number=t + 1, client=self.client_id)
-        train(self._model, self._x_train, self._y_train, self._how, rng, t=t)
+        draws = partial(stream, self._seed, round_number=t + 1, client=self.client_id)
+        train(self._model, self._x_train, self._y_train, self._how, draws, t=t)
         return (
             [tensor.detach().cpu().numpy().copy() for tensor in self._model.state_dict().values()],
-            received.num_examples,
-            {"loss": received.loss, "accuracy": received.accuracy},
+            len(self._y_train),
+            metrics,
         )
 
     def evaluate(
@@ -117,3 +121,17 @@ class FederatedClient(NumPyClient):
         self._model.load_state_dict(
             {name: torch.from_numpy(a) for name, a in zip(names, parameters, strict=True)}
         )
+
+
+def _joins(config: dict[str, Any], received: Measure) -> bool:
+    """Say whether the client takes part: without a gate, or with priority, it always does."""
+    if "epsilon" not in config or config.get("priority", True):
+        return True
+    return joins(
+        config["criterion"],
+        config["epsilon"],
+        global_loss=config["global-loss"],
+        global_accuracy=config["global-accuracy"],
+        loss=received.loss,
+        accuracy=received.accuracy,
+    )

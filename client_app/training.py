@@ -4,12 +4,16 @@ Shapes: n samples, inputs (n, *input_shape), labels (n,).
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+
+from client_app.augmentation import augmentation
+from client_app.randomness import Draws, torch_seeded
 
 EVALUATION_BATCH = 4096
 
@@ -17,6 +21,10 @@ EVALUATION_BATCH = 4096
 @dataclass(frozen=True)
 class LocalTraining:
     """How a client trains: SGD with these hyperparameters for ``local_epochs`` epochs.
+
+    With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
+    through one epoch after the other, the last one left unfinished. ``augmentation`` changes
+    the inputs of a batch, see ``client_app.augmentation``.
 
     ``mu`` is the weight of FedProx's proximal term. The learning rate in round t (from 0) and
     local step i (from 0, of s steps a round) is, by ``lr_schedule``:
@@ -40,6 +48,14 @@ class LocalTraining:
     lr_decay_every: int = 1
     strong_convexity: float = 1.0
     smoothness: float = 1.0
+    local_steps: int | None = None
+    augmentation: str = "none"
+
+    def steps(self, num_examples: int) -> int:
+        """Return the number of steps of a round on that many samples."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return self.local_epochs * math.ceil(num_examples / self.batch_size)
 
     def learning_rate(self, t: int, step: int, steps: int) -> float:
         """Return the learning rate of local step ``step`` of ``steps`` in round ``t``."""
@@ -67,15 +83,19 @@ def train(
     x: torch.Tensor,
     y: torch.Tensor,
     how: LocalTraining,
-    rng: np.random.Generator,
+    draws: Draws,
     *,
     t: int = 0,
 ) -> None:
-    """Train ``model`` in place in round ``t``: E epochs over freshly shuffled batches.
+    """Train ``model`` in place in round ``t``: epochs over freshly shuffled batches.
 
     w <- w - lr * v, v <- momentum * v + grad + weight_decay * w + mu (w - w_t), with grad that
     of the batch's mean cross entropy and w_t the model as it comes. The last batch of an epoch
     may be smaller. Momentum starts at 0 in every round.
+
+    The order of the samples is drawn from ``draws("batches")``, their augmentation from
+    ``draws("augmentation")``, dropout from ``draws("dropout")``; torch's own generators decide
+    nothing and stay as they are.
 
     References
     ----------
@@ -88,19 +108,32 @@ def train(
     optimizer = torch.optim.SGD(
         parameters, lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay
     )
-    steps = how.local_epochs * math.ceil(len(y) / how.batch_size)
-    step = 0
-    for _ in range(how.local_epochs):
-        order = torch.from_numpy(rng.permutation(len(y))).to(y.device)
-        for rows in order.split(how.batch_size):
+    augment = augmentation(how.augmentation, draws)
+    batches = _batches(y, how.batch_size, draws)
+    steps = how.steps(len(y))
+    with _dropout(model, y.device, draws):
+        for step, rows in zip(range(steps), batches, strict=False):
             optimizer.param_groups[0]["lr"] = how.learning_rate(t, step, steps)
             optimizer.zero_grad()
-            functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            functional.cross_entropy(model(augment(x[rows])), y[rows]).backward()
             for parameter, start in zip(parameters, received, strict=False):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - start, alpha=how.mu)
             optimizer.step()
-            step += 1
+
+
+def _batches(y: torch.Tensor, batch_size: int, draws: Draws) -> Iterator[torch.Tensor]:
+    """Yield the rows of one batch after the other, without end."""
+    rng = draws("batches")
+    while True:
+        yield from torch.from_numpy(rng.permutation(len(y))).to(y.device).split(batch_size)
+
+
+def _dropout(model: nn.Module, device: torch.device, draws: Draws) -> AbstractContextManager[None]:
+    """Let dropout draw from ``draws``; free of charge for a model without."""
+    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules()):
+        return torch_seeded(int(draws("dropout").integers(2**63)), device)
+    return nullcontext()
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ A YAML file in a group inherits from its schema (``defaults: [schema_..., _self_
 that is not here is refused, and ``check`` compares every value with its range.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -14,8 +15,13 @@ from omegaconf import MISSING
 from conf.errors import SettingsError
 from strategies.adapter import EVALUATED_CLIENTS
 from strategies.parameters import (
+    AUGMENTATION,
     COUNT,
+    COUNTS,
     CRITERION,
+    CUTOFF,
+    CYCLE_PERIOD,
+    CYCLE_START,
     EPSILON,
     EPSILON_SCHEDULE,
     FRACTION,
@@ -24,6 +30,8 @@ from strategies.parameters import (
     NON_NEGATIVE_COUNT,
     POSITIVE,
     PRIORITY_WEIGHT,
+    PROBABILITY,
+    SHARE_BELOW_ONE,
     ClientIds,
     Number,
     OneOf,
@@ -85,6 +93,36 @@ class LocalOnlySettings(StrategySettings):
     name: str = "local_only"
 
 
+@dataclass
+class ParticipationSettings(StrategySettings):
+    """What FedAU and its baselines have; see ``strategies.fedau``."""
+
+    server_lr: float = setting(1.0, POSITIVE)
+
+
+@dataclass
+class FedAuSettings(ParticipationSettings):
+    """See ``strategies.FedAU``."""
+
+    name: str = "fedau"
+    cutoff: float = setting(math.inf, CUTOFF)
+
+
+@dataclass
+class KnownStatisticsSettings(ParticipationSettings):
+    """See ``strategies.KnownStatistics``; null takes the simulated availability's own."""
+
+    name: str = "known_statistics"
+    probabilities: Any = None
+
+
+@dataclass
+class MemorySettings(ParticipationSettings):
+    """See ``strategies.FedVarp`` and ``strategies.MIFA``; null keeps the memory in memory."""
+
+    memory_dir: str | None = None
+
+
 # --- data ----------------------------------------------------------------------------------
 
 
@@ -92,7 +130,8 @@ class LocalOnlySettings(StrategySettings):
 class DataSettings:
     """What every data set has.
 
-    ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, or a list.
+    ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, a list, or
+    ``all``, whatever ``num_priority`` is, for methods that know no priority.
     ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
     a client named here counts with that weight, whether or not ``priority`` has it.
     """
@@ -122,26 +161,41 @@ class SynthSettings(DataSettings):
 
 @dataclass
 class PartitionedSettings(DataSettings):
-    """One data set, dealt to the clients in single-class shards.
+    """One data set, divided among the clients; see ``client_app.data.partition``.
 
-    ``samples_per_shard``: how many training rows of each shard its client keeps; null for all.
-    See ``client_app.data.partition``.
+    ``partition`` shards: ``shards_per_client`` shards of ``shard_size`` training rows of one
+    class, of which the client keeps ``samples_per_shard`` (null for all). dirichlet:
+    ``samples_per_client`` training rows (null for as many as there are for all) whose classes
+    follow Dir(``alpha``). The settings of the other partition are not used.
     """
 
     num_clients: int = setting(60, COUNT)
     num_priority: int = setting(2, COUNT)
+    partition: str = setting("shards", OneOf(("shards", "dirichlet")))
     shards_per_client: int = setting(2, COUNT)
     shard_size: int = setting(500, COUNT)
     samples_per_shard: int | None = setting(None, COUNT)
+    alpha: float = setting(0.1, POSITIVE)
+    samples_per_client: int | None = setting(None, COUNT)
 
 
 @dataclass
 class TorchvisionSettings(PartitionedSettings):
     """See ``client_app.data.sources.torchvision``; ``root`` is torchvision's."""
 
-    name: str = setting(MISSING, OneOf(("fmnist", "emnist", "cifar10")))
+    name: str = setting(
+        MISSING, OneOf(("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn"))
+    )
     root: str = "data"
     download: bool = True
+
+
+@dataclass
+class Cinic10Settings(PartitionedSettings):
+    """See ``client_app.data.sources.cinic10``; ``root`` is the folder with CINIC-10."""
+
+    name: str = "cinic10"
+    root: str = "data"
 
 
 @dataclass(frozen=True)
@@ -165,6 +219,70 @@ class NpzSettings(PartitionedSettings):
 
     name: str = "npz"
     path: str = setting("", FilePath("an .npz file"))
+
+
+# --- availability --------------------------------------------------------------------------
+
+
+@dataclass
+class AvailabilitySettings:
+    """When clients are there, which the server does not know; see ``client_app.availability``."""
+
+    name: str = MISSING
+
+
+@dataclass
+class AlwaysSettings(AvailabilitySettings):
+    """Every client is there in every round."""
+
+    name: str = "always"
+
+
+@dataclass
+class RandomAvailabilitySettings(AvailabilitySettings):
+    """What every random process has: how often each client is there.
+
+    ``p``: a number in (0, 1] for all clients, a list with one for each, or null for
+    clip(mean * L * <kappa_n, q>, minimum, 1), which is correlated with the data: kappa_n the
+    client's distribution over L classes, q ~ Dir(class_alpha).
+    """
+
+    p: Any = None
+    mean: float = setting(0.1, PROBABILITY)
+    minimum: float = setting(0.02, PROBABILITY)
+    class_alpha: float = setting(0.1, POSITIVE)
+
+
+@dataclass
+class BernoulliSettings(RandomAvailabilitySettings):
+    """See ``client_app.availability.Bernoulli``."""
+
+    name: str = "bernoulli"
+
+
+@dataclass
+class MarkovSettings(RandomAvailabilitySettings):
+    """See ``client_app.availability.Markov``."""
+
+    name: str = "markov"
+    max_transition: float = setting(0.05, PROBABILITY)
+
+
+@dataclass
+class CyclicSettings(RandomAvailabilitySettings):
+    """See ``client_app.availability.Cyclic``; ``period`` in rounds."""
+
+    name: str = "cyclic"
+    period: int = setting(100, CYCLE_PERIOD)
+    start: str = setting("stationary", CYCLE_START)
+
+
+@dataclass
+class TraceSettings(AvailabilitySettings):
+    """See ``client_app.availability.trace``."""
+
+    name: str = "trace"
+    path: str = setting("", FilePath("a CSV file of round, client, available"))
 
 
 # --- model, client, evaluation, engine -------------------------------------------------------
@@ -200,15 +318,27 @@ class CnnSettings(ModelSettings):
 
 
 @dataclass
+class SmallCnnSettings(ModelSettings):
+    """See ``client_app.models.SmallCNN``."""
+
+    name: str = "small_cnn"
+    hidden: list[int] = field(default_factory=lambda: [256, 64], metadata={"allowed": COUNTS})
+    dropout: float = setting(0.0, SHARE_BELOW_ONE)
+
+
+@dataclass
 class ClientSettings:
     """Local training: SGD on the mean cross entropy of a batch; see ``LocalTraining``.
 
-    ``mu`` > 0 is FedProx. ``device`` auto takes CUDA where there is one.
+    ``local_steps`` batches a round, null for ``local_epochs``. ``mu`` > 0 is FedProx. The
+    ``augmentation`` of images is for training only, see ``client_app.augmentation``. ``device``
+    auto takes CUDA where there is one.
     """
 
     lr: float = setting(0.1, POSITIVE)
     batch_size: int = setting(32, COUNT)
     local_epochs: int = setting(5, COUNT)
+    local_steps: int | None = setting(None, COUNT)
     momentum: float = setting(0.0, Number(low=0, high=1))
     weight_decay: float = setting(0.0, NON_NEGATIVE)
     mu: float = setting(0.0, NON_NEGATIVE)
@@ -217,6 +347,7 @@ class ClientSettings:
     lr_decay_every: int = setting(1, COUNT)
     strong_convexity: float = setting(1.0, POSITIVE)
     smoothness: float = setting(1.0, POSITIVE)
+    augmentation: str = setting("none", AUGMENTATION)
     device: str = setting("auto", OneOf(("auto", "cpu", "cuda")))
 
 
@@ -235,13 +366,15 @@ class EvaluationSettings:
 class EngineSettings:
     """Where the clients run. ``num_supernodes`` null leaves the number to Flower.
 
-    Timeouts in seconds: for the replies of a round, and for all clients to be there.
+    Timeouts in seconds: for the replies of a round, and for the clients to be there.
+    ``startup_clients``: how many must be there for round 1 to begin, null for all.
     """
 
     name: str = setting(MISSING, OneOf(("in-process", "flower")))
     num_supernodes: int | None = setting(None, COUNT)
     round_timeout: float = setting(3600.0, POSITIVE)
     startup_timeout: float = setting(300.0, POSITIVE)
+    startup_clients: int | None = setting(None, COUNT)
 
 
 # --- the whole -------------------------------------------------------------------------------
@@ -255,6 +388,7 @@ class Settings:
     data: DataSettings = MISSING
     model: ModelSettings = MISSING
     client: ClientSettings = field(default_factory=ClientSettings)
+    availability: AvailabilitySettings = MISSING
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     engine: EngineSettings = MISSING
     rounds: int = setting(100, COUNT)
@@ -275,6 +409,7 @@ def check(settings: Settings) -> None:
         _check_priority(settings.data)
         _check_shards(settings.data)
         _check_draws(settings)
+        _check_probabilities(settings)
     except ParameterError as error:
         raise SettingsError(str(error)) from None
 
@@ -289,14 +424,14 @@ def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
 
 
 def _check_priority(data: DataSettings) -> None:
-    words = OneOf(("heterogeneous", "random"))
+    words = OneOf(("heterogeneous", "random", "all"))
     if isinstance(data.priority, str):
         if not words.contains(data.priority):
             raise ParameterError(
                 f"data.priority must be {words.describe()}, or a list of client ids, "
                 f"got {data.priority!r}"
             )
-        if data.num_priority > data.num_clients:
+        if data.priority != "all" and data.num_priority > data.num_clients:
             raise ParameterError(
                 f"data.num_priority must be at most data.num_clients ({data.num_clients}), "
                 f"got {data.num_priority}"
@@ -320,9 +455,9 @@ def _check_priority_weights(data: DataSettings) -> None:
 
 
 def _check_shards(data: DataSettings) -> None:
-    if not isinstance(data, PartitionedSettings) or data.samples_per_shard is None:
+    if not isinstance(data, PartitionedSettings) or data.partition != "shards":
         return
-    if data.samples_per_shard > data.shard_size:
+    if data.samples_per_shard is not None and data.samples_per_shard > data.shard_size:
         raise ParameterError(
             f"data.samples_per_shard must be at most data.shard_size ({data.shard_size}), "
             f"got {data.samples_per_shard}"
@@ -338,6 +473,20 @@ def _check_draws(settings: Settings) -> None:
         )
 
 
+def _check_probabilities(settings: Settings) -> None:
+    own, count = settings.availability, settings.data.num_clients
+    if not isinstance(own, RandomAvailabilitySettings) or own.p is None:
+        return
+    if isinstance(own.p, list) and len(own.p) == count:
+        for client, p in enumerate(own.p):
+            PROBABILITY.check(f"availability.p[{client}]", p)
+    elif not PROBABILITY.contains(own.p):
+        raise ParameterError(
+            f"availability.p must be null, {PROBABILITY.describe()}, or a list of one for each of "
+            f"the {count} clients, got {own.p!r}"
+        )
+
+
 def register() -> None:
     """Put the schemas into Hydra's store, under the names that the YAML files inherit from."""
     store = ConfigStore.instance()
@@ -346,12 +495,23 @@ def register() -> None:
         ("strategy", "schema_fedalign", FedAlignSettings),
         ("strategy", "schema_fedavg", FedAvgSettings),
         ("strategy", "schema_local_only", LocalOnlySettings),
+        ("strategy", "schema_fedau", FedAuSettings),
+        ("strategy", "schema_participation", ParticipationSettings),
+        ("strategy", "schema_known_statistics", KnownStatisticsSettings),
+        ("strategy", "schema_memory", MemorySettings),
         ("data", "schema_synth", SynthSettings),
         ("data", "schema_torchvision", TorchvisionSettings),
+        ("data", "schema_cinic10", Cinic10Settings),
         ("data", "schema_npz", NpzSettings),
+        ("availability", "schema_always", AlwaysSettings),
+        ("availability", "schema_bernoulli", BernoulliSettings),
+        ("availability", "schema_markov", MarkovSettings),
+        ("availability", "schema_cyclic", CyclicSettings),
+        ("availability", "schema_trace", TraceSettings),
         ("model", "schema_logistic_regression", LogisticRegressionSettings),
         ("model", "schema_mlp", MlpSettings),
         ("model", "schema_cnn", CnnSettings),
+        ("model", "schema_small_cnn", SmallCnnSettings),
         ("client", "schema_client", ClientSettings),
         ("engine", "schema_engine", EngineSettings),
     ):

@@ -1,28 +1,51 @@
 """From settings to the parts of a run."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord
 
+from client_app.availability import participation_probabilities
 from client_app.data import FederatedData
 from client_app.models import build_model
+from conf.errors import SettingsError
 from conf.schema import (
     DataSettings,
     FedAlignSettings,
-    FedAvgSettings,
-    LocalOnlySettings,
+    KnownStatisticsSettings,
+    MemorySettings,
     Settings,
 )
 from strategies import (
+    MIFA,
     Communication,
     ComposedStrategy,
     FedALIGN,
+    FedAU,
     FedAvg,
+    FedAvgAll,
+    FedAvgParticipating,
+    FedVarp,
+    KnownStatistics,
     LocalOnly,
     Population,
 )
 from strategies.codec import encode_arrays
+
+STRATEGIES: Mapping[str, Callable[..., ComposedStrategy[Any]]] = {
+    "fedalign": FedALIGN,
+    "fedavg": FedAvg,
+    "fedavg_priority": FedAvg,
+    "local_only": LocalOnly,
+    "fedau": FedAU,
+    "average_participating": FedAvgParticipating,
+    "average_all": FedAvgAll,
+    "known_statistics": KnownStatistics,
+    "fedvarp": FedVarp,
+    "mifa": MIFA,
+}
 
 
 def build_population(settings: DataSettings, data: FederatedData) -> Population:
@@ -33,29 +56,45 @@ def build_population(settings: DataSettings, data: FederatedData) -> Population:
     )
 
 
-def build_strategy(settings: Settings, population: Population) -> ComposedStrategy[Any]:
-    """Return the strategy of the settings."""
+def build_strategy(
+    settings: Settings, population: Population, data: FederatedData
+) -> ComposedStrategy[Any]:
+    """Return the strategy of the settings.
+
+    Raises
+    ------
+    SettingsError
+        If it needs the clients' participation rates and nobody knows them.
+    """
     communication = Communication(
         round_timeout=settings.engine.round_timeout,
         startup_timeout=settings.engine.startup_timeout,
+        startup_clients=settings.engine.startup_clients,
         evaluated_clients=settings.evaluation.clients,
     )
-    strategy = settings.strategy
-    options = {item.name: getattr(strategy, item.name) for item in fields(strategy)}
+    own = settings.strategy
+    options = {item.name: getattr(own, item.name) for item in fields(own)}
     name = options.pop("name")
-    if isinstance(strategy, FedAlignSettings):
-        return FedALIGN(
-            population,
-            num_rounds=settings.rounds,
-            seed=settings.seed,
-            communication=communication,
-            **options,
+    if isinstance(own, FedAlignSettings):
+        options["num_rounds"] = settings.rounds
+    if isinstance(own, KnownStatisticsSettings):
+        options["probabilities"] = _probabilities(own, settings, data)
+    if isinstance(own, MemorySettings) and own.memory_dir is not None:
+        options["memory_dir"] = Path(own.memory_dir).expanduser().absolute()
+    return STRATEGIES[name](population, seed=settings.seed, communication=communication, **options)
+
+
+def _probabilities(
+    own: KnownStatisticsSettings, settings: Settings, data: FederatedData
+) -> dict[int, float]:
+    given = own.probabilities
+    rates = participation_probabilities(settings, data) if given is None else given
+    if rates is None:
+        raise SettingsError(
+            "strategy.probabilities must be a list of p_n for each client where "
+            f"availability={settings.availability.name} does not tell them, got null"
         )
-    if isinstance(strategy, FedAvgSettings):
-        return FedAvg(population, seed=settings.seed, communication=communication, **options)
-    if isinstance(strategy, LocalOnlySettings):
-        return LocalOnly(population, seed=settings.seed, communication=communication, **options)
-    raise TypeError(f"no strategy for {name!r}")
+    return dict(enumerate(rates))
 
 
 def initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:

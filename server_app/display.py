@@ -1,5 +1,6 @@
 """What a person sees: a live line on a terminal, plain lines elsewhere, a table at the end."""
 
+import math
 import time
 from types import TracebackType
 from typing import Self
@@ -68,7 +69,7 @@ class Display:
 
 def describe(record: RoundRecord) -> str:
     """Return one round in a few words."""
-    words = [f"loss {record.global_loss:.4f}"]
+    words = [] if math.isnan(record.global_loss) else [f"loss {record.global_loss:.4f}"]
     if record.test and (priority := record.test["priority"]):
         words.append(f"test {priority['accuracy']:.1%}")
     words.append(f"admitted {record.admitted} of {record.asked} asked")
@@ -82,7 +83,6 @@ def final_table(records: list[RoundRecord], title: str) -> Table:
     for group in TEST_GROUPS:
         table.add_column(group.replace("_", "-"), justify="right")
     whole = ("",) * (len(TEST_GROUPS) - 1)  # what is said of the run stands in the last column
-    last = records[-1]
     tests = [record.test for record in records if record.test]
     if tests:
         for name, key in (
@@ -98,12 +98,17 @@ def final_table(records: list[RoundRecord], title: str) -> Table:
             table.add_row(name, *cells)
     thetas = [record.theta for record in records if record.theta is not None]
     table.add_section()
-    table.add_row("training loss F(w), last broadcast", f"{last.global_loss:.4f}")
+    losses = [record.global_loss for record in records if not math.isnan(record.global_loss)]
+    if losses:
+        table.add_row("training loss F(w), last measured", f"{losses[-1]:.4f}")
     table.add_row(
         "updates admitted per round", *whole, f"{_mean([r.admitted for r in records]):.1f}"
     )
     if thetas:
         table.add_row("theta_T", *whole, f"{_mean(thetas):.3f}")
+    if records[-1].state_bytes:
+        megabytes = records[-1].state_bytes / 1e6
+        table.add_row("megabytes of server state beside the model", *whole, f"{megabytes:.3g}")
     empty = sum(record.admitted == 0 for record in records)
     if empty:
         table.add_row("empty rounds", *whole, str(empty))

@@ -1,7 +1,8 @@
 """The run loop: the rounds of one run, from the first broadcast to the last record."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from rich.console import Console
 
+from client_app.availability import participation_probabilities
 from client_app.data import load_data
-from conf import Composed
+from conf import Composed, Settings
 from server_app.build import build_population, build_strategy, initial_arrays
 from server_app.display import Display, final_table
 from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
@@ -47,7 +49,8 @@ def run(
     """
     settings = composed.settings
     data = load_data(settings.data, settings.seed)
-    strategy = build_strategy(settings, build_population(settings.data, data))
+    strategy = build_strategy(settings, build_population(settings.data, data), data)
+    parts = _Parts(grid, strategy, settings, participation_probabilities(settings, data))
     arrays = initial_arrays(settings, data)
     directory = (
         Path(output_dir) if output_dir else new_run_directory(Path("outputs"), composed.experiment)
@@ -62,7 +65,7 @@ def run(
         try:
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(1, settings.rounds + 1):
-                    arrays, record = _round(grid, strategy, arrays, server_round, composed)
+                    arrays, record = _round(parts, arrays, server_round)
                     records.add_round(record, strategy.train_report.decisions, strategy.evaluations)
                     rounds.append(record)
                     display.show(record)
@@ -73,15 +76,21 @@ def run(
     return records.directory
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What every round of a run works with; ``rates`` is p_n where a simulation knows it."""
+
+    grid: Grid
+    strategy: ComposedStrategy[Any]
+    settings: Settings
+    rates: Sequence[float] | None
+
+
 def _round(
-    grid: Grid,
-    strategy: ComposedStrategy[Any],
-    arrays: ArrayRecord,
-    server_round: int,
-    composed: Composed,
+    parts: _Parts, arrays: ArrayRecord, server_round: int
 ) -> tuple[ArrayRecord, RoundRecord]:
     """Train, combine and evaluate once; return the new model and the record of the round."""
-    settings = composed.settings
+    grid, strategy, settings = parts.grid, parts.strategy, parts.settings
     timeout = settings.engine.round_timeout
     started, before = time.monotonic(), strategy.traffic
     messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
@@ -101,5 +110,7 @@ def _round(
         bytes_down=strategy.traffic.bytes_down - before.bytes_down,
         bytes_up=strategy.traffic.bytes_up - before.bytes_up,
         seconds=time.monotonic() - started,
+        state_bytes=strategy.state_bytes,
+        rates=parts.rates,
         all_evaluated=settings.evaluation.clients == "all",
     )

@@ -63,6 +63,8 @@ EVALUATIONS_SCHEMA = pa.schema(
         pa.field("client", pa.int32(), nullable=False),
         pa.field("priority", pa.bool_(), nullable=False),
         pa.field("num_examples", pa.int64()),
+        pa.field("loss", pa.float64()),
+        pa.field("accuracy", pa.float64()),
         pa.field("test_num_examples", pa.int64()),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
@@ -87,6 +89,7 @@ ROUND_SCALARS = (
     "admitted",
     "inclusion_mass",
     "theta",
+    "weight_error",
 )
 SOURCE = Path(__file__).resolve().parent.parent
 
@@ -109,6 +112,8 @@ class RoundRecord:
     bytes_down: int
     bytes_up: int
     seconds: float
+    state_bytes: int
+    weight_error: float | None
     inclusion_mass: float | None
     theta: float | None
     test: Mapping[str, Mapping[str, float] | None] | None
@@ -121,9 +126,15 @@ def round_record(
     bytes_down: int,
     bytes_up: int,
     seconds: float,
+    state_bytes: int,
+    rates: Sequence[float] | None,
     all_evaluated: bool,
 ) -> RoundRecord:
-    """Return the record of a round; ``all_evaluated``: not only priority clients were."""
+    """Return the record of a round.
+
+    ``rates``: p_n by client id where a simulation knows it. ``all_evaluated``: not only priority
+    clients were.
+    """
     return RoundRecord(
         round=report.server_round,
         epsilon=report.call.epsilon,
@@ -138,10 +149,20 @@ def round_record(
         bytes_down=bytes_down,
         bytes_up=bytes_up,
         seconds=seconds,
+        state_bytes=state_bytes,
+        weight_error=_weight_error(report, rates),
         inclusion_mass=report.inclusion_mass,
         theta=report.theta,
         test=_test_summary(evaluations, all_evaluated),
     )
+
+
+def _weight_error(report: TrainReport, rates: Sequence[float] | None) -> float | None:
+    """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji)."""
+    weighted = [(d.client, d.omega) for d in report.decisions if d.omega is not None]
+    if rates is None or not weighted:
+        return None
+    return fmean((rates[client] * omega - 1.0) ** 2 for client, omega in weighted)
 
 
 def _test_summary(
@@ -411,6 +432,8 @@ def _evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str
         "client": evaluation.client,
         "priority": evaluation.priority,
         **counts,
+        "loss": _finite(evaluation.loss),
+        "accuracy": _finite(evaluation.accuracy),
         "test_loss": _finite(evaluation.test_loss),
         "test_accuracy": _finite(evaluation.test_accuracy),
     }
@@ -419,7 +442,7 @@ def _evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str
 def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
     for name in ROUND_SCALARS:
         value = getattr(record, name)
-        if value is not None:
+        if value is not None and not math.isnan(value):
             yield f"round/{name}", value
     for group, values in (record.test or {}).items():
         for name, value in (values or {}).items():

@@ -68,10 +68,16 @@ def _app_with_components() -> Path:
 
 def _with_absolute_paths(composed: Composed) -> str:
     words = [str(composed.run_config["overrides"])]
-    for key in ("root", "path"):
-        given = getattr(composed.settings.data, key, None)
+    settings = composed.settings
+    for group, key in (
+        ("data", "root"),
+        ("data", "path"),
+        ("availability", "path"),
+        ("strategy", "memory_dir"),
+    ):
+        given = getattr(getattr(settings, group), key, None)
         if given is not None:
-            words.append(shlex.quote(f"data.{key}={Path(given).expanduser().absolute()}"))
+            words.append(shlex.quote(f"{group}.{key}={Path(given).expanduser().absolute()}"))
     return " ".join(words).strip()
 
 

@@ -7,15 +7,29 @@ optimizer into a ``flwr.serverapp.strategy.Strategy``; the named strategies are 
 
 from strategies.adapter import Communication, ComposedStrategy
 from strategies.fedalign import FedALIGN
+from strategies.fedau import (
+    MIFA,
+    FedAU,
+    FedAvgAll,
+    FedAvgParticipating,
+    FedVarp,
+    KnownStatistics,
+)
 from strategies.fedavg import FedAvg
 from strategies.local_only import LocalOnly
 from strategies.types import Population
 
 __all__ = [
+    "MIFA",
     "Communication",
     "ComposedStrategy",
     "FedALIGN",
+    "FedAU",
     "FedAvg",
+    "FedAvgAll",
+    "FedAvgParticipating",
+    "FedVarp",
+    "KnownStatistics",
     "LocalOnly",
     "Population",
 ]

@@ -14,8 +14,9 @@ sum over updates.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
@@ -40,7 +41,8 @@ from strategies.codec import (
     encode_train_request,
 )
 from strategies.directory import ClientDirectory
-from strategies.parameters import POSITIVE, OneOf
+from strategies.memory import UpdateMemory
+from strategies.parameters import COUNT, POSITIVE, OneOf
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from strategies.selection import Selection
 from strategies.server_optimizer import ServerOptimizer
@@ -68,7 +70,10 @@ class Communication:
         Seconds to wait for replies to messages that the strategy sends itself (the first
         measurement). ``Strategy.start`` and the run loop use the same value for the rounds.
     startup_timeout : float
-        Seconds to wait until every client is there, before round 1.
+        Seconds to wait until the clients are there, before round 1.
+    startup_clients : int, optional
+        How many of the clients must be there for round 1 to begin, by default all. Who comes
+        later takes part from then on.
     evaluated_clients : {"all", "priority"}
         Whose test part is measured. With ``priority`` a non-priority client reports nothing
         about itself except when it joins.
@@ -76,12 +81,31 @@ class Communication:
 
     round_timeout: float = 3600.0
     startup_timeout: float = 300.0
+    startup_clients: int | None = None
     evaluated_clients: str = "all"
 
     def __post_init__(self) -> None:
         POSITIVE.check("round_timeout", self.round_timeout)
         POSITIVE.check("startup_timeout", self.startup_timeout)
+        if self.startup_clients is not None:
+            COUNT.check("startup_clients", self.startup_clients)
         EVALUATED_CLIENTS.check("evaluated_clients", self.evaluated_clients)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """That a memory of all updates is kept, and where.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        Where its files are made; None keeps it in memory.
+    moves_alone : bool
+        Whether the model moves by the memory also in a round without any update.
+    """
+
+    directory: Path | None = None
+    moves_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +147,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     selection, weighting, server_optimizer
         The rules; see ``strategies.selection``, ``strategies.weighting`` and
         ``strategies.server_optimizer``.
+    memory : Memory, optional
+        Whether a memory of every client's last update corrects the combined update; see
+        ``UpdateMemory``.
     communication : Communication, optional
         Timeouts and what is evaluated.
     """
@@ -134,6 +161,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         selection: Selection,
         weighting: Weighting[StateT],
         server_optimizer: ServerOptimizer[Any],
+        memory: Memory | None = None,
         communication: Communication | None = None,
     ) -> None:
         self.population = population
@@ -142,7 +170,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
         self._directory = ClientDirectory(population.clients)
-        self._everyone_found = False
+        self._started = False
+        self._memory_settings = memory
+        self._memory: UpdateMemory | None = None
         self._weighting_state = weighting.init(population)
         self._optimizer_state: Any = None
         self._round: _Round | None = None
@@ -172,6 +202,12 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         """Payload bytes since the strategy was made."""
         return self._traffic
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the server keeps between rounds, beside the model: the rules' state."""
+        memory = 0 if self._memory is None else self._memory.nbytes
+        return memory + _bytes_of(self._weighting_state) + _bytes_of(self._optimizer_state)
+
     def summary(self) -> None:
         """Log the parts of the strategy."""
         log(
@@ -191,15 +227,17 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> Iterable[Message]:
         """Return one train message for each node that hosts a client asked in this round.
 
-        Before the first round, wait for all clients and measure F(w_0).
+        Before the first round, wait for the clients and measure F(w_0) if the selection wants it.
         """
-        if not self._everyone_found:
-            self._directory.wait_for_all(grid, self.communication.startup_timeout)
-            self._everyone_found = True
+        if not self._started:
+            self._directory.wait(
+                grid, self.communication.startup_timeout, self.communication.startup_clients
+            )
+            self._started = True
         else:
             for problem in self._directory.refresh(grid, self.communication.round_timeout):
                 log(WARNING, "A node cannot take part: %s", problem)
-        if not self._examples:
+        if self.selection.measures and not self._examples:
             self._measure_before_first_round(arrays, grid)
         call = self._call(server_round)
         asked_at = self._directory.by_node(call.clients)
@@ -246,6 +284,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 reason=admission.reason[i],
                 weight=float(weights.weight[i]),
             )
+        for client, omega in weights.omega.items():
+            if client in decisions:
+                decisions[client] = replace(decisions[client], omega=omega)
         report = TrainReport(
             server_round=server_round,
             call=current.call,
@@ -254,17 +295,18 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             inclusion_mass=weights.inclusion_mass,
         )
         self._train_report = report
-        if report.empty:
+        still = self._memory_settings is None or not self._memory_settings.moves_alone
+        if report.empty and still:
             if not current.call.own_model:
                 log(WARNING, "Round %d: no update counted, the model stays", server_round)
             return None, None
-        update = combined_update(
+        update = self._combined_update(
             current.model,
-            (
-                (weight, answers.parts[client].arrays or {})
+            [
+                (client, float(weight), answers.parts[client].arrays or {})
                 for client, weight in zip(usable, weights.weight, strict=True)
                 if weight != 0.0
-            ),
+            ],
         )
         parameters = as_float64(current.model)
         if self._optimizer_state is None:
@@ -277,6 +319,17 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             MetricRecord({"admitted": report.admitted}),
         )
 
+    def _combined_update(
+        self, model: NamedArrays, weighted_models: Sequence[tuple[int, float, NamedArrays]]
+    ) -> dict[str, FloatArray]:
+        if self._memory_settings is None:
+            return combined_update(model, ((weight, own) for _, weight, own in weighted_models))
+        if self._memory is None:
+            self._memory = UpdateMemory(
+                self.population.clients, model, self._memory_settings.directory
+            )
+        return self._memory.step(model, weighted_models, len(self._directory.known))
+
     # --- evaluation --------------------------------------------------------------------------
 
     def configure_evaluate(
@@ -286,15 +339,19 @@ class ComposedStrategy(Strategy, Generic[StateT]):
 
         F_k is asked of the priority clients that the next round will ask: F(w_{t+1}) is their
         mean by data, all priority clients' under full participation.
-        ``config["measure-test"] = False`` leaves the test metrics out of this round.
+        ``config["measure-test"] = False`` leaves the test metrics out of this round, and F as
+        well where the selection does without.
         """
         population = self.population
         tested: tuple[int, ...] = ()
-        if config.get("measure-test", True):
+        evaluates = bool(config.get("measure-test", True))
+        if evaluates:
             everyone = self.communication.evaluated_clients == "all"
             tested = population.clients if everyone else population.priority_clients
         following = self._call(server_round + 1)
-        measured = tuple(k for k in following.clients if k in population.priority)
+        measured: tuple[int, ...] = ()
+        if evaluates or self.selection.measures:
+            measured = tuple(k for k in following.clients if k in population.priority)
         return self._evaluate_messages(
             server_round, arrays, tested=tested, measured=measured, own_model=following.own_model
         )
@@ -459,6 +516,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             num_examples=column("num-examples"),
             loss=column("loss"),
             accuracy=column("accuracy"),
+            known=np.array(self._directory.known, dtype=np.int64),
         )
 
     def _evaluation(self, client: int, metrics: Mapping[str, float]) -> ClientEvaluation:
@@ -475,3 +533,14 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             test_loss=value("test-loss"),
             test_accuracy=value("test-accuracy"),
         )
+
+
+def _bytes_of(state: object) -> int:
+    """Return the size of the arrays in a rule's state, at any depth."""
+    if isinstance(state, np.ndarray):
+        return state.nbytes
+    if is_dataclass(state):
+        return sum(_bytes_of(getattr(state, item.name)) for item in fields(state))
+    if isinstance(state, Mapping):
+        return sum(_bytes_of(value) for value in state.values())
+    return 0

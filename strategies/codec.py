@@ -12,7 +12,8 @@ Train
     num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys with
     lists; client-id and status run over all the clients asked, the rest over those that
     trained, and the arrays are stacked on a leading axis over those that trained.
-    A silent client's part is its id and its status, nothing else.
+    A silent or unavailable client's part is its id and its status, nothing else.
+    ``measure`` False asks a client not to measure what it received: no loss, no accuracy.
     With ``own-model`` in the request (also to evaluate) each client works on its own model, the
     arrays being where it starts from, and replies without arrays.
 Evaluate
@@ -23,13 +24,15 @@ A client that failed has its reason in ``failures`` {client-id: list, reason: li
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from strategies.types import Call, GlobalMeasure
@@ -101,6 +104,30 @@ def decode_arrays(record: ArrayRecord) -> NamedArrays:
         raise ProtocolError(f"arrays cannot be read: {error}") from error
 
 
+def view_arrays(record: ArrayRecord) -> NamedArrays:
+    """Return the arrays of a record without copying them, read-only.
+
+    The server reads the updates of all clients in place: beyond the replies themselves it needs
+    no memory that grows with their number.
+    """
+    return {name: _view(name, array) for name, array in record.items()}
+
+
+def _view(name: str, array: Array) -> NDArray[Any]:
+    if array.stype != "numpy.ndarray":
+        raise ProtocolError(f"array '{name}' is serialised as {array.stype!r}, not numpy.ndarray")
+    head = BytesIO(array.data)
+    try:
+        version = npy.read_magic(head)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran_order, dtype = read_header(head)
+        count = math.prod(shape)
+        flat = np.frombuffer(array.data, dtype=dtype, count=count, offset=head.tell())
+        return flat.reshape(shape, order="F" if fortran_order else "C")
+    except ValueError as error:
+        raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
+
+
 def count_bytes(content: RecordDict) -> int:
     """Return the payload of a message in bytes: arrays, metrics and config."""
     return sum(record.count_bytes() for record in content.values())
@@ -122,6 +149,8 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config |= {"epsilon": request.call.epsilon, "criterion": request.call.criterion}
     if request.call.own_model:
         config["own-model"] = True
+    if not request.call.measure:
+        config["measure"] = False
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
@@ -154,10 +183,7 @@ def decode_request(
     if ARRAYS not in content.array_records or CONFIG not in content.config_records:
         raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
     config: dict[str, Any] = dict(content.config_records[CONFIG])
-    named = config.pop("client-id", None)
-    clients = list(hosted) if named is None else [int(k) for k in named]
-    if foreign := sorted(set(clients) - set(hosted)):
-        raise ProtocolError(f"clients {foreign} are not on this node, which hosts {list(hosted)}")
+    clients = _asked(config.pop("client-id", None), hosted)
     per_client: dict[int, dict[str, Any]] = {}
     for position, client in enumerate(clients):
         per_client[client] = {
@@ -165,6 +191,43 @@ def decode_request(
             for key, value in config.items()
         }
     return decode_arrays(content.array_records[ARRAYS]), per_client
+
+
+def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return the round of a train request, and which of the ``hosted`` clients it asks.
+
+    Raises
+    ------
+    ProtocolError
+        If there is no round, or a client is not ``hosted`` here.
+    """
+    config: dict[str, Any] = dict(content.config_records.get(CONFIG, {}))
+    server_round = config.get("server-round")
+    if not isinstance(server_round, int) or server_round < 1:
+        raise ProtocolError(
+            f"'server-round' must be a whole number >= 1 in '{CONFIG}', got {server_round!r}"
+        )
+    return server_round, _asked(config.get("client-id"), hosted)
+
+
+def select_clients(content: RecordDict, asked: Sequence[int], chosen: Sequence[int]) -> RecordDict:
+    """Return a request for ``chosen`` clients alone, out of those ``asked`` in its order.
+
+    Of the lists that run over the clients it has the chosen ones' values; all else is the same.
+    """
+    places = [asked.index(k) for k in chosen]
+    config: dict[str, Any] = {
+        key: [value[i] for i in places] if isinstance(value, list) else value
+        for key, value in content.config_records[CONFIG].items()
+    }
+    return RecordDict({**content, CONFIG: ConfigRecord(config | {"client-id": list(chosen)})})
+
+
+def _asked(named: Any, hosted: Sequence[int]) -> tuple[int, ...]:
+    clients = tuple(hosted) if named is None else tuple(int(k) for k in named)
+    if foreign := sorted(set(clients) - set(hosted)):
+        raise ProtocolError(f"clients {foreign} are not on this node, which hosts {list(hosted)}")
+    return clients
 
 
 # --- replies -----------------------------------------------------------------------------
@@ -215,7 +278,7 @@ def encode_replies(replies: Sequence[ClientReply]) -> RecordDict:
 
 
 def decode_replies(content: RecordDict) -> list[ClientReply]:
-    """Return the parts of a node's reply, one per client it speaks of.
+    """Return the parts of a node's reply, one per client it speaks of; arrays are views into it.
 
     Only the form is checked here. Whether the numbers make sense is
     ``strategies.validation``'s question.
@@ -226,7 +289,7 @@ def decode_replies(content: RecordDict) -> list[ClientReply]:
         If a record is missing or lengths disagree.
     """
     metrics = _metrics(content)
-    arrays = decode_arrays(content.array_records[ARRAYS]) if ARRAYS in content.array_records else {}
+    arrays = view_arrays(content.array_records[ARRAYS]) if ARRAYS in content.array_records else {}
     client = metrics.pop("client-id", None)
     status = metrics.pop("status", None)
     if not isinstance(client, list):
@@ -268,6 +331,25 @@ def decode_replies(content: RecordDict) -> list[ClientReply]:
         )
         position += 1
     return replies
+
+
+def with_unavailable(
+    content: RecordDict, asked: Sequence[int], unavailable: Collection[int]
+) -> RecordDict:
+    """Return a reply that also has the parts of the clients that were not available.
+
+    Parts are in the order ``asked``, each client's own as it was; further records stay.
+
+    Raises
+    ------
+    ProtocolError
+        If the reply is malformed.
+    """
+    parts = {part.client: part for part in decode_replies(content)}
+    parts |= {k: ClientReply(k, Status.UNAVAILABLE) for k in unavailable}
+    merged = encode_replies([parts[k] for k in asked if k in parts])
+    further = {k: v for k, v in content.items() if k not in (ARRAYS, METRICS, FAILURES)}
+    return RecordDict({**further, **merged})
 
 
 def _metrics(content: RecordDict) -> dict[str, Any]:

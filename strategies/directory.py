@@ -38,6 +38,11 @@ class ClientDirectory:
         node = self._node_of.get(client)
         return node if node in self._connected else None
 
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The clients whose nodes were ever there, ascending."""
+        return tuple(sorted(self._node_of))
+
     def by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return the nodes that host ``clients``, each with its share, all ascending."""
         shares: dict[int, list[int]] = {}
@@ -47,8 +52,8 @@ class ClientDirectory:
                 shares.setdefault(node, []).append(client)
         return {node: tuple(share) for node, share in shares.items()}
 
-    def wait_for_all(self, grid: Grid, timeout: float) -> None:
-        """Wait until every expected client is hosted by a connected node.
+    def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
+        """Wait until so many of the expected clients, by default all, are on connected nodes.
 
         Raises
         ------
@@ -56,6 +61,7 @@ class ClientDirectory:
             After ``timeout`` seconds, naming the clients that are missing, or as soon as a
             node answers that it cannot take part.
         """
+        enough = len(self._expected) if at_least is None else min(at_least, len(self._expected))
         started = reminded = time.monotonic()
         announced = False
         while True:
@@ -63,23 +69,30 @@ class ClientDirectory:
             if problems:
                 raise ClientsMissingError(f"a node cannot take part: {problems[0]}")
             missing = sorted(k for k in self._expected if self.node_of(k) is None)
-            if not missing:
+            found = len(self._expected) - len(missing)
+            if found >= enough:
                 break
             now = time.monotonic()
             state = (
-                f"{len(self._expected) - len(missing)} of {len(self._expected)} clients found on "
+                f"{found} of {len(self._expected)} clients found on "
                 f"{len(self._connected)} nodes; missing clients: {_abbreviate(missing)}"
             )
             if now - started > timeout:
                 raise ClientsMissingError(
                     f"engine.startup_timeout: after {timeout:g} s, {state}. Start the nodes that "
-                    "host them, or lower data.num_clients."
+                    "host them, or lower engine.startup_clients."
                 )
             if not announced or now - reminded > REMIND_SECONDS:
                 announced, reminded = True, now
-                log(INFO, "Waiting for all clients before round 1: %s", state)
+                log(INFO, "Waiting for %d clients before round 1: %s", enough, state)
             time.sleep(POLL_SECONDS)
-        log(INFO, "All %d clients found on %d nodes", len(self._expected), len(self._connected))
+        log(
+            INFO,
+            "%d of %d clients found on %d nodes",
+            found,
+            len(self._expected),
+            len(self._connected),
+        )
 
     def refresh(self, grid: Grid, timeout: float) -> list[str]:
         """Note which nodes are connected and ask the new ones which clients they host.

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 class ParameterError(ValueError):
@@ -46,6 +47,7 @@ class Number(Range):
     low: float = -math.inf
     high: float = math.inf
     open_low: bool = False
+    open_high: bool = False
     integer: bool = False
     infinite: bool = False
 
@@ -53,7 +55,9 @@ class Number(Range):
         """Return the bounds in words."""
         kind = "a whole number" if self.integer else "a number"
         low = f"{'>' if self.open_low else '>='} {self.low:g}" if math.isfinite(self.low) else ""
-        high = f"<= {self.high:g}" if math.isfinite(self.high) else ""
+        high = (
+            f"{'<' if self.open_high else '<='} {self.high:g}" if math.isfinite(self.high) else ""
+        )
         bounds = " and ".join(part for part in (low, high) if part)
         return f"{kind} {bounds}".rstrip() + (" (inf allowed)" if self.infinite else "")
 
@@ -65,7 +69,8 @@ class Number(Range):
             return False
         if math.isnan(value) or (math.isinf(value) and not self.infinite):
             return False
-        return (value > self.low if self.open_low else value >= self.low) and value <= self.high
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
 
 
 @dataclass(frozen=True)
@@ -95,22 +100,65 @@ class ClientIds(Range):
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-            return False
-        ids = list(value)
+        ids = _items(value)
         whole = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
         return (
             whole and 0 < len(ids) == len(set(ids)) and all(0 <= k < self.num_clients for k in ids)
         )
 
 
+@dataclass(frozen=True)
+class ListOf(Range):
+    """A list of at least one value, each in the range ``item``."""
+
+    item: Range
+
+    def describe(self) -> str:
+        """Return the range of the values in words."""
+        return f"a list of at least one value, each {self.item.describe()}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        values = _items(value)
+        return bool(values) and all(self.item.contains(one) for one in values)
+
+
+def _items(value: object) -> list[Any]:
+    """Return the items of a list or the like, none where it is another thing."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return []
+    return list(value)
+
+
+@dataclass(frozen=True)
+class Cutoff(Range):
+    """A whole number of rounds, or infinity."""
+
+    def describe(self) -> str:
+        """Return the range in words."""
+        return "a whole number >= 1, or inf"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a number; 50.0 is one."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return value >= 1 and (math.isinf(value) or value == int(value))
+
+
 COUNT = Number(low=1, integer=True)
+COUNTS = ListOf(COUNT)
 NON_NEGATIVE_COUNT = Number(low=0, integer=True)
 FRACTION = Number(low=0, high=1)
+SHARE_BELOW_ONE = Number(low=0, high=1, open_high=True)
 POSITIVE = Number(low=0, open_low=True)
 NON_NEGATIVE = Number(low=0)
 EPSILON = Number(low=0, infinite=True)
+CUTOFF = Cutoff()
 PRIORITY_WEIGHT = Number(low=0, high=1, open_low=True)
+PROBABILITY = Number(low=0, high=1, open_low=True)
+CYCLE_PERIOD = Number(low=2, integer=True)
+CYCLE_START = OneOf(("stationary", "inactive"))
 LR_SCHEDULE = OneOf(("constant", "step", "exponential", "theorem"))
+AUGMENTATION = OneOf(("none", "crop", "crop_flip", "cifar100"))
 CRITERION = OneOf(("loss", "accuracy"))
 EPSILON_SCHEDULE = OneOf(("constant", "step", "linear", "cosine", "exponential", "sqrt"))

@@ -14,6 +14,7 @@ class ClientDecision:
     ``status`` is trained, silent, unavailable, rejected or failed; ``reason`` says why a client
     was rejected, failed or was unavailable. ``loss`` and ``accuracy`` are of the model received.
     ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
+    ``omega`` is the estimate of 1 / (participation rate) that the round used.
     ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
     """
 
@@ -25,6 +26,7 @@ class ClientDecision:
     loss: float | None = None
     accuracy: float | None = None
     draws: int | None = None
+    omega: float | None = None
     weight: float = 0.0
 
 

@@ -85,6 +85,7 @@ class Call:
     ``epsilon`` None means that the rule has no gate: every client asked trains. ``draws`` is
     set where the priority clients were drawn with replacement. With ``own_model`` every client
     trains and measures a model of its own, which starts as the one broadcast and stays with it.
+    Without ``measure`` the clients train without measuring what they received.
     """
 
     clients: tuple[int, ...]
@@ -92,6 +93,7 @@ class Call:
     criterion: str = "loss"
     draws: Draws | None = None
     own_model: bool = False
+    measure: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class Responses:
     """The clients that trained, ascending by id. All arrays have shape (n,).
 
     ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` are of the model RECEIVED, on the
-    client's training data.
+    client's training data, NaN where not measured. ``known`` are the clients whose nodes the
+    server has met so far, whether or not they trained, shape (N,).
     """
 
     client: IntArray
@@ -107,6 +110,7 @@ class Responses:
     num_examples: FloatArray
     loss: FloatArray
     accuracy: FloatArray
+    known: IntArray
 
     @property
     def priority(self) -> BoolArray:
@@ -131,8 +135,10 @@ class Weights:
 
     ``weight`` is c_k, 0 where not admitted. ``inclusion_mass`` is A, what the gate adds to the
     priority clients' 1: the sum of p_k over the admitted non-priority clients. theta is
-    1 / (1 + A).
+    1 / (1 + A). ``omega`` is what a rule estimates of 1 / (participation rate), by client id, of
+    all known clients.
     """
 
     weight: FloatArray
     inclusion_mass: float | None = None
+    omega: Mapping[int, float] = field(default_factory=dict)

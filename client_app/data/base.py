@@ -46,6 +46,9 @@ class FederatedData(Protocol):
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
 
+    def labels(self, client: int) -> Labels:
+        """Return the training labels of one client, without making its inputs where possible."""
+
 
 def scaled_images(images: NDArray[Any]) -> Inputs:
     """Return images as float32 (n, channels, height, width) in [0, 1].

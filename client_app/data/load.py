@@ -3,6 +3,7 @@
 from client_app.data.base import FederatedData
 from client_app.data.sources.base import LabelledArrays
 from conf.schema import (
+    Cinic10Settings,
     DataSettings,
     NpzSettings,
     PartitionedSettings,
@@ -52,6 +53,10 @@ def _arrays(settings: PartitionedSettings) -> LabelledArrays:
         from client_app.data.sources.torchvision import torchvision_arrays
 
         return torchvision_arrays(settings)
+    if isinstance(settings, Cinic10Settings):
+        from client_app.data.sources.cinic10 import cinic10_arrays
+
+        return cinic10_arrays(settings)
     if isinstance(settings, NpzSettings):
         from client_app.data.sources.npz import npz_arrays
 

@@ -49,7 +49,9 @@ class Synth:
         self._settings = settings
         self._seed = seed
         self.num_clients = settings.num_clients
-        if settings.priority == "random":
+        if settings.priority == "all":
+            self.priority = tuple(range(settings.num_clients))
+        elif settings.priority == "random":
             self.priority = random_priority(settings.num_clients, settings.num_priority, seed)
         elif settings.priority == "heterogeneous":
             self.priority = tuple(range(settings.num_priority))
@@ -62,6 +64,10 @@ class Synth:
         if client in self._priority_data:
             return self._priority_data[client]
         return self._noisy_client(client)
+
+    def labels(self, client: int) -> Labels:
+        """Return the training labels of one client."""
+        return self.client(client).y_train
 
     def noise_level(self, client: int) -> float:
         """Return s_j of a non-priority client, in [0, 1]."""

@@ -4,5 +4,6 @@ from client_app.models.build import build_model
 from client_app.models.cnn import CNN
 from client_app.models.logistic_regression import LogisticRegression
 from client_app.models.mlp import MLP
+from client_app.models.small_cnn import SmallCNN
 
-__all__ = ["CNN", "MLP", "LogisticRegression", "build_model"]
+__all__ = ["CNN", "MLP", "LogisticRegression", "SmallCNN", "build_model"]

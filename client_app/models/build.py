@@ -6,11 +6,17 @@ from torch import nn
 from client_app.models.cnn import CNN
 from client_app.models.logistic_regression import LogisticRegression
 from client_app.models.mlp import MLP
+from client_app.models.small_cnn import SmallCNN
+from client_app.randomness import torch_seeded
 from conf.errors import SettingsError
-from conf.schema import CnnSettings, LogisticRegressionSettings, MlpSettings, ModelSettings
+from conf.schema import (
+    CnnSettings,
+    LogisticRegressionSettings,
+    MlpSettings,
+    ModelSettings,
+    SmallCnnSettings,
+)
 from strategies.streams import derived_seed
-
-SMALLEST_IMAGE = 16
 
 
 def build_model(
@@ -23,18 +29,24 @@ def build_model(
     SettingsError
         If the model cannot take inputs of this shape.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derived_seed(seed, "model"))
+    with torch_seeded(derived_seed(seed, "model"), torch.device("cpu")):
         if isinstance(settings, LogisticRegressionSettings):
             return LogisticRegression(input_shape, num_classes)
         if isinstance(settings, MlpSettings):
             return MLP(input_shape, num_classes, settings.hidden)
         if isinstance(settings, CnnSettings):
-            image = len(input_shape) == len(("channels", "height", "width"))
-            if not image or min(input_shape[1:]) < SMALLEST_IMAGE:
-                raise SettingsError(
-                    "model must be logistic_regression or mlp where inputs are no images of at "
-                    f"least {SMALLEST_IMAGE} x {SMALLEST_IMAGE}, got cnn for inputs {input_shape}"
-                )
+            _check_images(settings.name, input_shape, smallest=16)
             return CNN(input_shape, num_classes)
+        if isinstance(settings, SmallCnnSettings):
+            _check_images(settings.name, input_shape, smallest=4)
+            return SmallCNN(input_shape, num_classes, settings.hidden, settings.dropout)
     raise TypeError(f"no model for {type(settings).__name__}")
+
+
+def _check_images(name: str, input_shape: tuple[int, ...], smallest: int) -> None:
+    image = len(input_shape) == len(("channels", "height", "width"))
+    if not image or min(input_shape[1:]) < smallest:
+        raise SettingsError(
+            f"model must be another than {name} where inputs are no images of at least "
+            f"{smallest} x {smallest}, got {name} for inputs {input_shape}"
+        )

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from client_app.models.initialisation import kaiming
+
 
 class CNN(nn.Module):
     """Two 5x5 convolutions (32 and 64 channels), fully connected 512, 128 and the logits.
@@ -48,11 +50,7 @@ class CNN(nn.Module):
             nn.ReLU(),
             nn.Linear(128, num_classes),
         )
-        for layer in self.layers:
-            if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        kaiming(self.layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of inputs (n, channels, height, width)."""

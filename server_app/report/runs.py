@@ -209,6 +209,9 @@ def _round_record(line: Any) -> RoundRecord:
     values |= {name: _number(fields, name) for name in _NUMBERS}
     for name in _OPTIONAL_NUMBERS:
         values[name] = None if _field(fields, name) is None else _number(fields, name)
+    values["state_bytes"] = _count({"state_bytes": 0, **fields}, "state_bytes")
+    given = fields.get("weight_error")
+    values["weight_error"] = None if given is None else _number(fields, "weight_error")
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
     return RoundRecord(**values)

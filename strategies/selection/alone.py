@@ -13,6 +13,7 @@ class Alone:
     """Ask all clients that are sampled to go on with their own models."""
 
     sampling: Sampling = field(default_factory=Sampling)
+    measures: bool = field(default=True, init=False)
 
     def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
         """Return a call to the sampled clients of both groups."""

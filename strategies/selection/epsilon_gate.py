@@ -71,6 +71,7 @@ class EpsilonGate:
     warmup_rounds: int | None = None
     criterion: str = "loss"
     sampling: Sampling = field(default_factory=Sampling)
+    measures: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         COUNT.check("num_rounds", self.num_rounds)

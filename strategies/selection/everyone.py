@@ -13,11 +13,13 @@ class Everyone:
     """Ask all clients that are sampled and admit all updates: the selection of FedAvg on all."""
 
     sampling: Sampling = field(default_factory=Sampling)
+    measures: bool = True
 
     def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
         """Return a call to the sampled clients of both groups."""
         sample = self.sampling.sample(t, population, examples)
-        return Call(tuple(sorted(sample.priority + sample.others)), draws=sample.draws)
+        clients = tuple(sorted(sample.priority + sample.others))
+        return Call(clients, draws=sample.draws, measure=self.measures)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
         """Admit every update."""

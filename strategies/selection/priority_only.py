@@ -12,6 +12,7 @@ class PriorityOnly:
     """Ask the priority clients that are sampled and admit all their updates."""
 
     sampling: Sampling = field(default_factory=Sampling)
+    measures: bool = field(default=True, init=False)
 
     def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
         """Return a call to the sampled priority clients."""

@@ -1,6 +1,7 @@
 """One client as a NumPyClient."""
 
 import math
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import nn
 
 from client_app.client import FederatedClient
 from client_app.data import ClientData
-from client_app.models import LogisticRegression
+from client_app.models import LogisticRegression, SmallCNN
 from client_app.training import LocalTraining
+from conf import SettingsError
 from strategies.streams import stream
 from tests.reference import sgd
 
@@ -29,13 +31,16 @@ def data(seed: int, train: int = 18, test: int = 7) -> ClientData:
 
 
 def client(
-    client_id: int = 2, model: nn.Module | None = None, own: ClientData | None = None
+    client_id: int = 2,
+    model: nn.Module | None = None,
+    own: ClientData | None = None,
+    how: LocalTraining = HOW,
 ) -> FederatedClient:
     return FederatedClient(
         client_id,
         own or data(client_id),
         model or LogisticRegression((FEATURES,), CLASSES),
-        HOW,
+        how,
         seed=SEED,
         device=torch.device("cpu"),
     )
@@ -114,6 +119,28 @@ def test_fit_measures_the_received_model() -> None:
     assert metrics["accuracy"] == ACCURACY
 
 
+@pytest.mark.parametrize("priority", [True, False])
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("measure", [False, True])
+def test_measuring_can_be_left_out(priority: bool, gate: bool, measure: bool) -> None:
+    """Without measure nothing is computed nor said, unless there is a gate; the model is equal."""
+    seen: list[bool] = []
+    model = LogisticRegression((FEATURES,), CLASSES)
+    model.register_forward_pre_hook(lambda module, _: seen.append(module.training))
+    config = gated("loss", math.inf, 0.0, 1.0) if gate else request()
+    arrays, num_examples, metrics = client(model=model).fit(
+        broadcast(), config | {"priority": priority, "measure": measure}
+    )
+    assert num_examples == 18
+    if gate or measure:
+        assert metrics == pytest.approx({"loss": LOSS, "accuracy": ACCURACY}, abs=1e-6)
+    else:
+        assert metrics == {}
+    assert seen.count(False) == int(gate or measure)
+    for array, expected in zip(arrays, client().fit(broadcast(), request())[0], strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
 @pytest.mark.parametrize("round_number", [1, 2])
 def test_fit_trains_by_the_formula(round_number: int) -> None:
     """The arrays are SGD from the received model with the batches of (seed, round, client)."""
@@ -185,6 +212,33 @@ def test_shared_model_leaks_nothing(make: Any) -> None:
             np.testing.assert_array_equal(a, b)
             assert (a.shape, a.dtype) == (start.shape, start.dtype)
     assert not np.array_equal(answers[0][0][-1], answers[1][0][-1])
+
+
+def test_what_is_dropped_and_augmented_follows_from_round_and_client() -> None:
+    """Dropout and augmentation repeat in any order of clients; another round or id differs."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((9, 1, 8, 8), dtype=np.float32), np.arange(9) % CLASSES
+    images, model = ClientData(x, y, x, y), SmallCNN((1, 8, 8), CLASSES, [6], dropout=0.5)
+    how = LocalTraining(0.1, 9, 1, augmentation="crop_flip")
+    state = [tensor.numpy().copy() for tensor in model.state_dict().values()]
+    whom = [(1, 1), (2, 1), (1, 2)]
+
+    def results(order: list[tuple[int, int]]) -> dict[tuple[int, int], NDArray[Any]]:
+        return {
+            (k, t): client(k, model, images, how).fit(state, request(t))[0][-2] for k, t in order
+        }
+
+    first, again = results(whom), results(whom[::-1])
+    for key in whom:
+        np.testing.assert_array_equal(first[key], again[key])
+    assert not np.array_equal(first[1, 1], first[2, 1])
+    assert not np.array_equal(first[1, 1], first[1, 2])
+
+
+def test_no_augmentation_of_what_is_no_image() -> None:
+    """A client whose data are no images refuses to be made with an augmentation."""
+    with pytest.raises(SettingsError, match=r"client.augmentation must be none .*inputs \(5,\)"):
+        client(how=replace(HOW, augmentation="crop_flip"))
 
 
 def test_received_arrays_are_not_written_to() -> None:

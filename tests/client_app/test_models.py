@@ -1,14 +1,25 @@
 """Models from settings."""
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from client_app.models import CNN, MLP, LogisticRegression, build_model
+from client_app.models import CNN, MLP, LogisticRegression, SmallCNN, build_model
 from client_app.training import LocalTraining, train
-from conf.errors import SettingsError
-from conf.schema import CnnSettings, LogisticRegressionSettings, ModelSettings
+from conf import SettingsError, compose
+from conf.compose import options
+from conf.schema import (
+    CnnSettings,
+    LogisticRegressionSettings,
+    ModelSettings,
+    SmallCnnSettings,
+)
 from strategies.aggregation import as_float64, combined_update, like
+from strategies.streams import stream
 
 LOGISTIC = LogisticRegressionSettings()
 
@@ -86,11 +97,154 @@ def test_cnn_has_the_papers_layers() -> None:
     assert CNN((1, 28, 28), 3)(torch.rand(2, 1, 28, 28)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("input_shape", [(60,), (3, 15, 32)])
-def test_cnn_needs_images(input_shape: tuple[int, ...]) -> None:
+SMALL_CNNS: dict[str, tuple[tuple[int, ...], int, list[int], list[int]]] = {
+    # shape, classes, hidden -> numbers of each layer, weights and biases
+    "CIFAR-10": (
+        (3, 32, 32),
+        10,
+        [256, 64],
+        [32 * 28, 32 * 289, 256 * 2049, 64 * 257, 10 * 65],  # 551,786
+    ),
+    "SVHN": ((3, 32, 32), 10, [128], [32 * 28, 32 * 289, 128 * 2049, 10 * 129]),
+    "CIFAR-100": (
+        (3, 32, 32),
+        100,
+        [512, 256],
+        [32 * 28, 32 * 289, 512 * 2049, 256 * 513, 100 * 257],
+    ),
+    "Fashion-MNIST": ((1, 28, 28), 10, [128], [32 * 10, 32 * 289, 128 * 1569, 10 * 129]),
+    "the smallest image": ((1, 4, 7), 2, [5], [32 * 10, 32 * 289, 5 * 33, 2 * 6]),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_CNNS)
+def test_small_cnn_has_the_papers_layers(name: str) -> None:
+    """The numbers of every layer of FedAU's networks, counted by hand; dropout has none."""
+    shape, classes, hidden, counts = SMALL_CNNS[name]
+    model = SmallCNN(shape, classes, hidden, dropout=0.2)
+    tensors = [tensor.numel() for tensor in model.state_dict().values()]
+    assert [w + b for w, b in zip(tensors[::2], tensors[1::2], strict=True)] == counts
+    assert model(torch.rand(2, *shape)).shape == (2, classes)
+
+
+def convolved(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (n, out, h, w): the 3 x 3 correlation of x (n, in, h, w) with a margin of zeros."""
+    h, w = x.shape[2:]
+    margin = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    parts = [
+        np.einsum("nihw,oi->nohw", margin[:, :, i : i + h, j : j + w], weight[:, :, i, j])
+        for i in range(3)
+        for j in range(3)
+    ]
+    result: NDArray[np.float64] = np.sum(parts, axis=0)
+    return result
+
+
+def pooled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the maxima of 2 x 2 blocks; an odd last row or column is left out."""
+    n, c, h, w = x.shape
+    blocks = x[:, :, : h // 2 * 2, : w // 2 * 2].reshape(n, c, h // 2, 2, w // 2, 2)
+    result: NDArray[np.float64] = blocks.max(axis=(3, 5))
+    return result
+
+
+def test_small_cnn_by_hand() -> None:
+    """Convolution, ReLU and pooling twice, ReLU layers, logits, written with NumPy alone."""
+    model = SmallCNN((2, 9, 6), 3, [7, 4], dropout=0.9).double().eval()
+    tensors = [tensor.numpy() for tensor in model.state_dict().values()]
+    (a, a0, b, b0), *dense = tensors[:4], *zip(tensors[4::2], tensors[5::2], strict=True)
+    x = np.random.default_rng(1).standard_normal((5, 2, 9, 6))
+    out = pooled(np.maximum(convolved(x, a) + a0[:, None, None], 0))
+    out = pooled(np.maximum(convolved(out, b) + b0[:, None, None], 0)).reshape(5, 64)
+    for weight, bias in dense[:-1]:
+        out = np.maximum(out @ weight.T + bias, 0)
+    out = out @ dense[-1][0].T + dense[-1][1]
+    np.testing.assert_allclose(model(torch.from_numpy(x)).detach().numpy(), out, atol=1e-12)
+
+
+def test_small_cnn_starts_as_the_authors_does() -> None:
+    """Standard deviation sqrt(2 / fan-in) and biases 0, but torch's own values for the logits."""
+    model = SmallCNN((3, 32, 32), 100, [512, 256])
+    *features, logits = zip(*[iter(model.state_dict().values())] * 2, strict=True)
+    for weight, bias in features:
+        fan_in = math.prod(weight.shape[1:])
+        tolerance = 4 / (2 * weight.numel()) ** 0.5
+        assert float(weight.std()) == pytest.approx((2 / fan_in) ** 0.5, rel=tolerance)
+        assert not bias.any()
+    weight, bias = logits
+    assert float(weight.abs().max()) <= 1 / 16
+    assert float(weight.std()) == pytest.approx(1 / 16 / 3**0.5, rel=0.02)
+    assert bias.any()
+
+
+def test_dropout_comes_before_every_fully_connected_layer() -> None:
+    """Three of them in the network for CIFAR-100, active in training and not in evaluation."""
+    model = SmallCNN((1, 8, 8), 3, [6, 5], dropout=0.2)
+    kinds = [type(layer).__name__ for layer in model.features][7:]
+    assert kinds == ["Dropout", "Linear", "ReLU", "Dropout", "Linear", "ReLU", "Dropout"]
+    dropped = [layer.p for layer in model.features if isinstance(layer, torch.nn.Dropout)]
+    assert dropped == [0.2] * 3
+    x = torch.rand(4, 1, 8, 8)
+    assert torch.equal(model.eval()(x), model(x))
+    model.train()
+    assert not torch.equal(model(x), model(x))
+
+
+def test_settings_of_the_small_cnn() -> None:
+    """Hidden layers and dropout come from the settings; what is not allowed is refused."""
+    words = "model=small_cnn 'model.hidden=[12, 7]' model.dropout=0.25"
+    model = build_model(compose("custom", words).settings.model, (1, 8, 8), 3, seed=1)
+    assert isinstance(model, SmallCNN)
+    layers = list(model.features)
+    assert [layer.out_features for layer in layers if isinstance(layer, torch.nn.Linear)] == [12, 7]
+    assert {layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)} == {0.25}
+    hidden = "model.hidden must be a list of at least one value, each a whole number >= 1, got"
+    for word, message in {
+        "model.hidden=[]": hidden,
+        "model.hidden=[64,0]": hidden,
+        "model.hidden=[1.5]": "model.hidden.* must be a whole number",
+        "model.dropout=1": "model.dropout must be a number >= 0 and < 1, got 1",
+        "model.dropout=-0.1": "model.dropout must be a number >= 0 and < 1, got -0.1",
+    }.items():
+        with pytest.raises(SettingsError, match=message) as caught:
+            compose("custom", f"model=small_cnn {word}")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "input_shape"),
+    [
+        (CnnSettings(), (60,)),
+        (CnnSettings(), (3, 15, 32)),
+        (SmallCnnSettings(), (60,)),
+        (SmallCnnSettings(), (28, 28)),
+        (SmallCnnSettings(), (3, 3, 32)),
+    ],
+)
+def test_convolutions_need_images(settings: ModelSettings, input_shape: tuple[int, ...]) -> None:
     """Inputs that the network cannot take are refused in one line."""
-    with pytest.raises(SettingsError, match="got cnn for inputs"):
-        build_model(CnnSettings(), input_shape, 10, seed=1)
+    with pytest.raises(SettingsError, match=f"got {settings.name} for inputs"):
+        build_model(settings, input_shape, 10, seed=1)
+
+
+@pytest.mark.parametrize("words", [*options("model"), "small_cnn model.dropout=0.2"])
+def test_every_model_trains_from_its_streams_alone(words: str) -> None:
+    """What torch's generator did before changes no trained model, and it stays as it was.
+
+    A layer that draws from it by other means than ``nn.Dropout`` would fail here.
+    """
+    settings = compose("custom", f"model={words}").settings.model
+    x = torch.rand(20, 1, 16, 16)
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        model = build_model(settings, (1, 16, 16), 3, seed=1)
+        train(model, x, torch.arange(20) % 3, LocalTraining(0.01, 8, 1), partial(stream, 1))
+        assert torch.equal(torch.get_rng_state(), before)
+        results.append(model.state_dict())
+    for name, tensor in results[0].items():
+        assert torch.equal(tensor, results[1][name])
 
 
 def test_batch_statistics_travel_and_are_averaged() -> None:
@@ -102,7 +256,7 @@ def test_batch_statistics_travel_and_are_averaged() -> None:
         model.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in start.items()})
         x = scale * torch.rand((12, 1, 16, 16), generator=torch.Generator().manual_seed(k))
         y = torch.arange(12) % 3
-        train(model, x, y, LocalTraining(0.01, 4, 1 + k), np.random.default_rng(k))
+        train(model, x, y, LocalTraining(0.01, 4, 1 + k), partial(stream, k))
         trained.append({name: t.numpy().copy() for name, t in model.state_dict().items()})
     update = combined_update(start, [(0.25, trained[0]), (0.75, trained[1])])
     combined = like({name: a + update[name] for name, a in as_float64(start).items()}, start)

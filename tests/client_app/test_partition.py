@@ -1,6 +1,7 @@
 """Single-class shards."""
 
 import re
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -201,3 +202,11 @@ def test_test_part_is_kept_whole() -> None:
         share(train, test, 7, 3, 10), share(train, test, 7, 3, 10, kept=1), strict=True
     ):
         np.testing.assert_array_equal(own.test, full.test)
+
+
+def test_nothing_is_said_to_the_user() -> None:
+    """What pyarrow deprecates in the libraries' sorting does not come through as a warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        share(*random_labels(1), 10, 2, 10)
+    assert caught == []

@@ -136,6 +136,61 @@ def test_named_and_random_priority() -> None:
     assert len(drawn) > 1
 
 
+def test_priority_of_all() -> None:
+    """Every client has priority, however many num_priority says."""
+    assert divide(priority="all").priority == tuple(range(10))
+    assert divide(priority="all", num_priority=3).priority == tuple(range(10))
+
+
+@pytest.mark.parametrize("partition", ["shards", "dirichlet"])
+def test_labels_are_the_training_labels(partition: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's labels come in the order of its training part, and no input is made for them."""
+    data = divide(partition=partition, alpha=1.0)
+    expected = [data.client(k).y_train for k in range(10)]
+    monkeypatch.setattr(data, "client", None)
+    for k in range(10):
+        np.testing.assert_array_equal(data.labels(k), expected[k], strict=True)
+    data.labels(3)[:] = -1
+    np.testing.assert_array_equal(data.labels(3), expected[3])
+
+
+@each_kind
+def test_dirichlet_partition(kind: str) -> None:
+    """All clients get equally many rows of their own; the settings of shards are not used."""
+    unused: dict[str, Any] = {"shard_size": 99, "samples_per_shard": 1}
+    data = divide(kind, partition="dirichlet", alpha=1.0, **unused)
+    given = arrays(kind)
+    clients = list(map(data.client, range(10)))
+    for own in clients:
+        assert own.x_train.shape == (8, *data.input_shape)
+        np.testing.assert_array_equal(own.y_train, given.y_train[rows(own.x_train, kind)])
+        np.testing.assert_array_equal(own.y_test, given.y_test[rows(own.x_test, kind)])
+        assert set(own.y_test.tolist()) <= set(own.y_train.tolist())
+    for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
+        assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
+    other = divide(kind, seed=2, partition="dirichlet", alpha=1.0)
+    assert any(not np.array_equal(other.labels(k), own.y_train) for k, own in enumerate(clients))
+
+
+def test_settings_of_the_dirichlet_partition() -> None:
+    """alpha and samples_per_client are those of the settings."""
+    settings: dict[str, Any] = {"partition": "dirichlet", "num_clients": 4}
+    small, large = (divide(**settings, alpha=alpha, seed=3) for alpha in (0.1, 1000.0))
+    classes = [[len(set(d.labels(k).tolist())) for k in range(4)] for d in (small, large)]
+    assert max(classes[0]) < min(classes[1])
+    part = divide(**settings, alpha=1.0, samples_per_client=15)
+    assert [len(part.labels(k)) for k in range(4)] == [15] * 4
+
+
+def test_clients_are_the_same_in_any_order() -> None:
+    """What a client has does not depend on who was asked before."""
+    one, two = (divide(partition="dirichlet", alpha=1.0) for _ in range(2))
+    forth = [one.client(k).x_train for k in range(10)]
+    back = [two.client(k).x_train for k in reversed(range(10))]
+    for a, b in zip(forth, reversed(back), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_fewer_samples_per_shard() -> None:
     """A client keeps so many of each shard, the same priority clients and its whole test part."""
     whole, part = divide(), divide(samples_per_shard=1)
@@ -180,6 +235,34 @@ def test_presets_fit_the_data(
     assert {len(data.client(k).y_train) for k in range(60)} == {rows}
 
 
+SVHN_TRAIN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
+SVHN_TEST = (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "train", "test", "size"),
+    [
+        ("svhn", SVHN_TRAIN, SVHN_TEST, 293),
+        ("cifar100", (500,) * 100, (100,) * 100, 200),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_fedau_presets_fit_the_data(
+    name: str, train: tuple[int, ...], test: tuple[int, ...], size: int, seed: int
+) -> None:
+    """250 clients get equally many rows of the published data, and all have test rows."""
+    y_train, y_test = (np.repeat(np.arange(len(n)), n) for n in (train, test))
+    x_train, x_test = (np.zeros((len(y), 1), dtype=np.float32) for y in (y_train, y_test))
+    published = LabelledArrays(x_train, y_train, x_test, y_test, len(train))
+    settings = compose(f"fedau/{name}").settings.data
+    assert isinstance(settings, PartitionedSettings)
+    data = PartitionedData(published, settings, seed)
+    assert {len(data.labels(k)) for k in range(250)} == {size}
+    given = sum(len(data.client(k).y_test) for k in range(250))
+    assert given > 0.99 * len(y_test)
+
+
 def test_real_fashion_mnist(real_data: Path) -> None:
     """60 clients get 1,000 training rows of at most 2 classes: 60,000 rows, each once."""
     data = load_data(TorchvisionSettings(name="fmnist", root=str(real_data), download=False), 1)
@@ -215,3 +298,31 @@ def test_real_cifar10_subset(cifar10_subset: Path) -> None:
         # Neighbouring pixels of a photograph are alike; they are not where axes are mixed up.
         assert np.abs(np.diff(own.x_train, axis=2)).mean() < 0.1
         assert np.abs(np.diff(own.x_train, axis=3)).mean() < 0.1
+
+
+@pytest.mark.slow
+def test_real_fashion_mnist_by_dirichlet(real_data: Path) -> None:
+    """FedAU's 250 clients with Dir(0.1): 240 training rows each, and nearly 40 to test on."""
+    settings = TorchvisionSettings(
+        name="fmnist",
+        root=str(real_data),
+        download=False,
+        num_clients=250,
+        priority="all",
+        partition="dirichlet",
+    )
+    data = load_data(settings, 1)
+    assert isinstance(data, PartitionedData)
+    train = np.concatenate([share.train for share in data._shares])
+    test = np.concatenate([share.test for share in data._shares])
+    assert sorted(train.tolist()) == list(range(60_000))
+    assert sorted(test.tolist()) == list(range(10_000))
+    assert data.priority == tuple(range(250))
+    largest = []
+    for own in map(data.client, range(250)):
+        counts = np.bincount(own.y_train, minlength=10)
+        assert counts.sum() == 240
+        assert np.abs(np.bincount(own.y_test, minlength=10) - counts / 6).max() < 1
+        largest.append(counts.max() / 240)
+    # The mean largest share of Dir(0.1) over 10 classes is 0.665.
+    assert 0.6 < np.mean(largest) < 0.7

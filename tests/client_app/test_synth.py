@@ -199,10 +199,11 @@ def test_classifiers_differ_between_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("priority", "expected"), [("heterogeneous", (0, 1)), ([4, 2], (2, 4)), ([5], (5,))]
+    ("priority", "expected"),
+    [("heterogeneous", (0, 1)), ("all", (0, 1, 2, 3, 4, 5)), ([4, 2], (2, 4)), ([5], (5,))],
 )
 def test_named_priority(priority: Any, expected: tuple[int, ...]) -> None:
-    """The first ids, or the listed ones in ascending order, have priority."""
+    """The first ids, all, or the listed ones in ascending order, have priority."""
     assert equal(10, num_clients=6, num_priority=2, priority=priority).priority == expected
 
 
@@ -215,6 +216,23 @@ def test_random_priority() -> None:
     assert all(len(set(chosen)) == 2 for chosen in drawn)
     # A client is left out 30 times with probability (2/3)^30 < 1e-5.
     assert {k for chosen in drawn for k in chosen} == set(range(6))
+
+
+@pytest.mark.parametrize("noise", ["additive", "flip"])
+def test_priority_of_all_leaves_no_noisy_client(noise: str) -> None:
+    """All clients have data of their own, the same as with priority by a list of all."""
+    everyone = equal(50, num_clients=6, num_priority=2, noise=noise, priority="all")
+    listed = equal(50, num_clients=6, noise=noise, priority=[0, 1, 2, 3, 4, 5])
+    for k in range(6):
+        assert same(everyone.client(k), listed.client(k))
+        assert len(everyone.client(k).y_train) == 40
+
+
+def test_labels_are_the_training_labels() -> None:
+    """Of priority clients and of the others, whose noise they include."""
+    data = equal(50, num_clients=4, num_priority=2)
+    for k in range(4):
+        np.testing.assert_array_equal(data.labels(k), data.client(k).y_train, strict=True)
 
 
 @pytest.mark.parametrize("priority", ["heterogeneous", "random", [5, 2]])

@@ -8,8 +8,9 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
+import scipy.io
 from numpy.typing import NDArray
-from torchvision.datasets import CIFAR10, EMNIST, FashionMNIST
+from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.torchvision import torchvision_arrays
@@ -19,25 +20,41 @@ from tests.reference.idx import write_idx
 
 Pixels = NDArray[np.uint8]
 
-CLASSES = {"fmnist": 10, "emnist": 47, "cifar10": 10}
-CLASS = {"fmnist": FashionMNIST, "emnist": EMNIST, "cifar10": CIFAR10}
+CLASSES = {"mnist": 10, "fmnist": 10, "emnist": 47, "cifar10": 10, "cifar100": 100, "svhn": 10}
+MNIST_LIKE = ("mnist", "fmnist", "emnist")
+CLASS = {
+    "mnist": MNIST,
+    "fmnist": FashionMNIST,
+    "emnist": EMNIST,
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "svhn": SVHN,
+}
 FOLDER = {
+    "mnist": "MNIST/raw",
     "fmnist": "FashionMNIST/raw",
     "emnist": "EMNIST/raw",
     "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+    "svhn": ".",
 }
 WANTED = {
+    "mnist": "the four files of MNIST in MNIST/raw",
     "fmnist": "the four files of Fashion-MNIST in FashionMNIST/raw",
     "emnist": "the four files of EMNIST Balanced in EMNIST/raw",
     "cifar10": "the seven files of CIFAR-10 in cifar-10-batches-py",
+    "cifar100": "the three files of CIFAR-100 in cifar-100-python",
+    "svhn": "train_32x32.mat and test_32x32.mat of SVHN",
 }
+IDX_FILES = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+]
 FILES = {
-    "fmnist": [
-        "train-images-idx3-ubyte",
-        "train-labels-idx1-ubyte",
-        "t10k-images-idx3-ubyte",
-        "t10k-labels-idx1-ubyte",
-    ],
+    "mnist": IDX_FILES,
+    "fmnist": IDX_FILES,
     "emnist": [
         "emnist-balanced-train-images-idx3-ubyte",
         "emnist-balanced-train-labels-idx1-ubyte",
@@ -45,6 +62,8 @@ FILES = {
         "emnist-balanced-test-labels-idx1-ubyte",
     ],
     "cifar10": [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"],
+    "cifar100": ["train", "test", "meta"],
+    "svhn": ["train_32x32.mat", "test_32x32.mat"],
 }
 EACH_FILE = [(name, file) for name in CLASSES for file in FILES[name]]
 
@@ -55,7 +74,7 @@ Writer = Callable[[str], Path]
 def picture(name: str, part: int) -> tuple[Pixels, Pixels]:
     """Return upright images of all classes, with labels: 100 to train on (part 0), 50 to test."""
     rng = np.random.default_rng(part)
-    n, shape = (100, 50)[part], (32, 32, 3) if name == "cifar10" else (28, 28)
+    n, shape = (100, 50)[part], (28, 28) if name in MNIST_LIKE else (32, 32, 3)
     labels = rng.permutation(np.arange(n) % CLASSES[name]).astype(np.uint8)
     return rng.integers(256, size=(n, *shape), dtype=np.uint8), labels
 
@@ -69,24 +88,67 @@ def write_mnist_like(folder: Path, name: str) -> None:
             write_idx(folder / file, values)
 
 
-def write_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the pickled batches: rows of 1,024 red, 1,024 green and 1,024 blue values."""
-    (images, labels), test = picture("cifar10", 0), picture("cifar10", 1)
-    batches = [*zip(np.split(images, 5), np.split(labels, 5), strict=True), test]
-    contents: list[dict[str, object]] = [
-        {"data": x.transpose(0, 3, 1, 2).reshape(len(x), -1), "labels": y.tolist()}
-        for x, y in batches
-    ]
-    contents.append({"label_names": [f"class {c}" for c in range(10)]})
+def as_rows(images: Pixels) -> Pixels:
+    """Return CIFAR's form: rows of 1,024 red, 1,024 green and 1,024 blue values."""
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+def write_pickles(folder: Path, name: str, contents: list[dict[str, object]]) -> list[str]:
+    """Write the files of CIFAR in Python's format; returns their MD5 sums."""
     sums = []
-    for file, content in zip(FILES["cifar10"], contents, strict=True):
+    for file, content in zip(FILES[name], contents, strict=True):
         written = pickle.dumps(content, protocol=2)
         (folder / file).write_bytes(written)
         sums.append(hashlib.md5(written, usedforsecurity=False).hexdigest())
+    return sums
+
+
+def write_cifar10(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write five batches to train on and one to test."""
+    (images, labels), test = picture("cifar10", 0), picture("cifar10", 1)
+    batches = [*zip(np.split(images, 5), np.split(labels, 5), strict=True), test]
+    contents: list[dict[str, object]] = [
+        {"data": as_rows(x), "labels": y.tolist()} for x, y in batches
+    ]
+    contents.append({"label_names": [f"class {c}" for c in range(10)]})
+    sums = write_pickles(folder, "cifar10", contents)
     named = list(zip(FILES["cifar10"], sums, strict=True))
     monkeypatch.setattr(CIFAR10, "train_list", named[:5])
     monkeypatch.setattr(CIFAR10, "test_list", named[5:6])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums[6]})
+
+
+def write_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write both parts, each image with its class and its one of 20 groups of classes."""
+    contents: list[dict[str, object]] = [
+        {"data": as_rows(x), "fine_labels": y.tolist(), "coarse_labels": (y // 5).tolist()}
+        for x, y in (picture("cifar100", part) for part in (0, 1))
+    ]
+    contents.append(
+        {
+            "fine_label_names": [f"class {c}" for c in range(100)],
+            "coarse_label_names": [f"group {c}" for c in range(20)],
+        }
+    )
+    sums = write_pickles(folder, "cifar100", contents)
+    monkeypatch.setattr(CIFAR100, "train_list", [("train", sums[0])])
+    monkeypatch.setattr(CIFAR100, "test_list", [("test", sums[1])])
+    monkeypatch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": sums[2]})
+
+
+def write_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write MATLAB's X (height, width, channels, n) and y (n, 1), where a zero is a ten."""
+    splits = {}
+    for part, file in enumerate(FILES["svhn"]):
+        images, labels = picture("svhn", part)
+        tens = np.where(labels == 0, 10, labels)[:, None]
+        scipy.io.savemat(folder / file, {"X": images.transpose(1, 2, 3, 0), "y": tens})
+        md5 = hashlib.md5((folder / file).read_bytes(), usedforsecurity=False).hexdigest()
+        splits[("train", "test")[part]] = ["http://localhost", file, md5]
+    monkeypatch.setattr(SVHN, "split_list", splits)
+
+
+SPECIAL = {"cifar10": write_cifar10, "cifar100": write_cifar100, "svhn": write_svhn}
 
 
 @pytest.fixture
@@ -95,9 +157,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
 
     def write_files(name: str) -> Path:
         folder = tmp_path / FOLDER[name]
-        folder.mkdir(parents=True)
-        if name == "cifar10":
-            write_cifar10(folder, monkeypatch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if name in SPECIAL:
+            SPECIAL[name](folder, monkeypatch)
         else:
             write_mnist_like(folder, name)
         return tmp_path
@@ -175,7 +237,47 @@ def test_damaged_file(name: str, file: str, content: int | str, write: Writer) -
     assert_one_line_about(caught.value, name, root)
 
 
-@pytest.mark.parametrize("name", ["fmnist", "emnist"])
+def test_a_zero_of_svhn_is_class_0(write: Writer) -> None:
+    """SVHN's files call the digit zero class 10; here the class is the digit."""
+    root = write("svhn")
+    stored = scipy.io.loadmat(root / FILES["svhn"][0])["y"][:, 0]
+    y = load("svhn", root).y_train
+    assert set(y[stored == 10].tolist()) == {0}
+    np.testing.assert_array_equal(y[stored != 10], stored[stored != 10])
+
+
+def test_labels_that_svhn_does_not_have(
+    write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class above ten, which a file of another data set may have, is refused."""
+    root = write("svhn")
+    path = tmp_path / FILES["svhn"][0]
+    content = scipy.io.loadmat(path)
+    content["y"][3] = 11
+    scipy.io.savemat(path, {"X": content["X"], "y": content["y"]})
+    md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    splits = SVHN.split_list | {"train": ["http://localhost", path.name, md5]}
+    monkeypatch.setattr(SVHN, "split_list", splits)
+    with pytest.raises(DataError, match=r"y_train must be classes from 0 to 9, got 0 to 11$"):
+        load("svhn", root)
+
+
+@pytest.mark.parametrize("name", MNIST_LIKE)
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("shape", [(20, 20), (28, 30)])
+def test_images_of_another_size(
+    name: str, part: int, shape: tuple[int, ...], write: Writer
+) -> None:
+    """Images that are not 28 x 28, as of another data set, are refused."""
+    root = write(name)
+    images = np.zeros((len(picture(name, part)[1]), *shape), dtype=np.uint8)
+    write_idx(root / FOLDER[name] / FILES[name][2 * part], images)
+    with pytest.raises(DataError, match=r"images must be \(28, 28\), got") as caught:
+        load(name, root)
+    assert_one_line_about(caught.value, name, root)
+
+
+@pytest.mark.parametrize("name", MNIST_LIKE)
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [

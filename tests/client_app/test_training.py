@@ -1,20 +1,29 @@
 """Local training and evaluation against a NumPy reference."""
 
 from collections.abc import Callable
-from itertools import repeat
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from client_app import training
-from client_app.models import LogisticRegression
+from client_app.augmentation import augmentation
+from client_app.models import LogisticRegression, SmallCNN
+from client_app.randomness import Draws, torch_seeded
 from client_app.training import LocalTraining, evaluate, train
+from conf import SettingsError, compose
+from strategies.parameters import AUGMENTATION
+from strategies.streams import stream
 from tests.reference import sgd
 
 FEATURES, CLASSES = 6, 4
+DRAWS = partial(stream, 8)
 
 
 def problem(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -30,7 +39,7 @@ def model_of(precision: torch.dtype, seed: int = 3) -> LogisticRegression:
     return model
 
 
-def weights(model: torch.nn.Module) -> sgd.Softmax:
+def weights(model: nn.Module) -> sgd.Softmax:
     return sgd.read([tensor.numpy().copy() for tensor in model.state_dict().values()])
 
 
@@ -61,14 +70,14 @@ def test_train_is_the_formula(how: LocalTraining, precision: torch.dtype, tolera
     x, y = problem(23)
     model = model_of(precision)
     expected = sgd.train(
-        weights(model), x, y, np.random.default_rng(8), rates=repeat(how.lr), **options(how)
+        weights(model), x, y, stream(8, "batches"), rates=repeat(how.lr), **options(how)
     )
     train(
         model,
         torch.from_numpy(x).to(precision),
         torch.from_numpy(y),
         how,
-        np.random.default_rng(8),
+        DRAWS,
     )
     trained = weights(model)
     np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=tolerance)
@@ -93,6 +102,10 @@ SCHEDULES: dict[str, tuple[LocalTraining, Callable[[int, int], float]]] = {
         LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=4.0, smoothness=1.0),
         lambda t, i: 2 / (4 * (6 * t + i + 6)),
     ),
+    "theorem, 4 local steps": (
+        LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=4.0, local_steps=4),
+        lambda t, i: 2 / (4 * (4 * t + i + 4)) if i < 4 else 0.0,
+    ),
 }
 
 
@@ -107,12 +120,182 @@ def test_learning_rate_schedules(name: str, t: int) -> None:
         weights(model),
         x,
         y,
-        np.random.default_rng(8),
+        stream(8, "batches"),
         rates=[rate(t, i) for i in range(6)],
         **options(how),
     )
-    train(model, torch.from_numpy(x), torch.from_numpy(y), how, np.random.default_rng(8), t=t)
+    train(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, t=t)
     np.testing.assert_allclose(weights(model).weight, expected.weight, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
+@pytest.mark.parametrize("local_steps", [1, 4, 5, 7, 13])
+def test_local_steps_are_the_formula(how: LocalTraining, local_steps: int) -> None:
+    """I steps are the first I of enough epochs: in the reference the others have rate 0."""
+    x, y = problem(23)
+    model = model_of(torch.float64)
+    expected = sgd.train(
+        weights(model),
+        x,
+        y,
+        stream(8, "batches"),
+        rates=chain(repeat(how.lr, local_steps), repeat(0.0)),
+        **options(replace(how, local_epochs=local_steps)),
+    )
+    how = replace(how, local_steps=local_steps)
+    train(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS)
+    trained = weights(model)
+    np.testing.assert_allclose(trained.weight, expected.weight, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trained.bias, expected.bias, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
+def test_the_steps_of_the_epochs_are_the_epochs(how: LocalTraining) -> None:
+    """As many steps as E epochs have give the model of E epochs, to the last bit."""
+    x, y = (torch.from_numpy(a) for a in problem(23))
+    ends = []
+    for one in (how, replace(how, local_epochs=99, local_steps=how.steps(23))):
+        model = model_of(torch.float32)
+        train(model, x.float(), y, one, DRAWS)
+        ends.append(weights(model))
+    np.testing.assert_array_equal(ends[0].weight, ends[1].weight)
+    np.testing.assert_array_equal(ends[0].bias, ends[1].bias)
+
+
+class Spy(nn.Module):
+    """A linear model that keeps what it was given to train on."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, CLASSES)
+        self.batches: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches.append(x.clone())
+        logits: torch.Tensor = self.linear(x.flatten(start_dim=1))
+        return logits
+
+
+def rows_of(n: int, how: LocalTraining) -> list[list[int]]:
+    """Return the samples of each batch that a client with n samples trains on."""
+    spy = Spy(1)
+    train(spy, torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64), how, DRAWS)
+    return [batch.flatten().int().tolist() for batch in spy.batches]
+
+
+def test_local_steps_go_through_fresh_permutations() -> None:
+    """When all samples were used the next permutation begins, and it is another one."""
+    batches = rows_of(23, LocalTraining(0.1, 5, 1, local_steps=12))
+    assert [len(rows) for rows in batches] == [5, 5, 5, 5, 3] * 2 + [5, 5]
+    first, second = (
+        [row for rows in part for row in rows] for part in (batches[:5], batches[5:10])
+    )
+    assert sorted(first) == sorted(second) == list(range(23))
+    assert first != second
+    assert len(set(batches[10] + batches[11])) == 10
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_fewer_samples_than_a_batch(n: int) -> None:
+    """A client with fewer samples than a batch takes each of its steps on all it has."""
+    batches = rows_of(n, LocalTraining(0.1, 16, 1, local_steps=5))
+    assert [sorted(rows) for rows in batches] == [list(range(n))] * 5
+
+
+@pytest.mark.parametrize("name", AUGMENTATION.choices)
+def test_augmentation_is_for_training_only(name: str) -> None:
+    """A model trains on changed batches and is evaluated on the images as they are."""
+    x, y = torch.rand(7, 3, 6, 5), torch.arange(7) % CLASSES
+    how = LocalTraining(0.1, 3, 2, augmentation=name)
+    spy, plain = Spy(90), Spy(90)
+    evaluate(spy, x, y)
+    assert torch.equal(spy.batches.pop(), x)
+    train(plain, x, y, replace(how, augmentation="none"), DRAWS)
+    images, labels = x.clone(), y.clone()
+    train(spy, images, labels, how, DRAWS)
+    augment = augmentation(name, DRAWS)
+    for changed, batch in zip(spy.batches, plain.batches, strict=True):
+        assert torch.equal(changed, augment(batch))
+    assert torch.equal(images, x)
+    assert torch.equal(labels, y)
+
+
+def cnn(dropout: float) -> SmallCNN:
+    with torch_seeded(5, torch.device("cpu")):
+        return SmallCNN((1, 8, 8), CLASSES, (16,), dropout)
+
+
+IMAGES, LABELS = torch.linspace(0, 1, 9 * 64).reshape(9, 1, 8, 8), torch.arange(9) % CLASSES
+
+
+def trained_cnn(dropout: float, draws: Draws = DRAWS) -> torch.Tensor:
+    model = cnn(dropout)
+    train(model, IMAGES, LABELS, LocalTraining(0.1, 4, 2), draws)
+    return model.logits.weight.detach()
+
+
+def test_dropout_draws_from_its_stream() -> None:
+    """What dropout drops follows from the stream, not from what torch's generator did before."""
+    first = trained_cnn(0.5)
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    assert torch.equal(trained_cnn(0.5), first)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(trained_cnn(0.0), first)
+
+
+@pytest.mark.parametrize("key", [{"client": 1}, {"round_number": 1}])
+def test_dropout_differs_between_clients_and_rounds(key: dict[str, int]) -> None:
+    """Another client or round drops other numbers, with the same batches."""
+
+    def draws(purpose: str) -> np.random.Generator:
+        return stream(8, purpose, **(key if purpose == "dropout" else {}))
+
+    assert not torch.equal(trained_cnn(0.5, draws), trained_cnn(0.5))
+    assert torch.equal(trained_cnn(0.0, draws), trained_cnn(0.0))
+
+
+def test_a_failure_in_training_puts_the_generator_back() -> None:
+    """A model that raises while dropout is seeded leaves torch's generator as it was."""
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="shape"):
+        train(cnn(0.5), torch.zeros(2, 1, 20, 20), LABELS[:2], HOW["plain"], DRAWS)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("how", "dropout", "purposes"),
+    [
+        (LocalTraining(0.1, 4, 2), 0.0, {"batches"}),
+        (LocalTraining(0.1, 4, 2), 0.2, {"batches", "dropout"}),
+        (LocalTraining(0.1, 4, 2, augmentation="crop_flip"), 0.0, {"batches", "augmentation"}),
+    ],
+)
+def test_only_what_is_needed_is_drawn(
+    how: LocalTraining, dropout: float, purposes: set[str]
+) -> None:
+    """A model without dropout and a training without augmentation do not pay for them."""
+    asked: list[str] = []
+
+    def draws(purpose: str) -> np.random.Generator:
+        asked.append(purpose)
+        return stream(1, purpose)
+
+    train(cnn(dropout), IMAGES, LABELS, how, draws)
+    assert sorted(asked) == sorted(purposes)
+
+
+def test_settings_of_local_training() -> None:
+    """Local steps are null unless set; what is not allowed is refused in one line."""
+    client = compose("custom").settings.client
+    assert (client.local_steps, client.augmentation) == (None, "none")
+    assert compose("custom", "client.local_steps=5").settings.client.local_steps == 5
+    for words, message in {
+        "client.local_steps=0": "client.local_steps must be a whole number >= 1, got 0",
+        "client.augmentation=mix": "client.augmentation must be one of none, crop, crop_flip, cif",
+    }.items():
+        with pytest.raises(SettingsError, match=message):
+            compose("custom", words)
 
 
 def test_momentum_starts_at_zero_in_every_call() -> None:
@@ -128,7 +311,7 @@ def test_momentum_starts_at_zero_in_every_call() -> None:
             torch.from_numpy(x),
             torch.from_numpy(y),
             HOW["momentum"],
-            np.random.default_rng(1),
+            partial(stream, 1),
         )
         ends.append(weights(model))
     np.testing.assert_array_equal(ends[0].weight, ends[1].weight)
@@ -148,7 +331,7 @@ def test_train_works_in_training_mode_and_evaluate_does_not() -> None:
     model = Spy((FEATURES,), CLASSES).double()
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
     evaluate(model, inputs, labels)
-    train(model, inputs, labels, LocalTraining(0.1, 2, 1, 0.0, 0.0), np.random.default_rng(1))
+    train(model, inputs, labels, LocalTraining(0.1, 2, 1, 0.0, 0.0), partial(stream, 1))
     evaluate(model, inputs, labels)
     assert modes == [False, True, True, False]
 

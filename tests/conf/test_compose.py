@@ -17,7 +17,10 @@ def test_every_experiment_composes_with_every_strategy(experiment: str, strategy
     """A preset's values for one strategy do not stand in the way of comparing another."""
     composed = compose(experiment, f"strategy={strategy}" if strategy else "")
     assert composed.experiment == experiment
-    assert composed.settings.strategy.name == (strategy or "fedalign")
+    family = experiment.partition("/")[0]
+    assert composed.settings.strategy.name == (
+        strategy or (family if family in options("strategy") else "fedalign")
+    )
 
 
 def test_the_default_experiment() -> None:
@@ -93,7 +96,7 @@ MISTAKES = {
     "experiment=fedalign/synth_high data=fmnist": (
         "data.noise is set by the experiment, but data=fmnist has no such setting"
     ),
-    "strategy=nope": "strategy must be one of fedalign, fedavg, fedavg_priority, .*got 'nope'",
+    "strategy=nope": "strategy must be one of average_all, average_participating, .*got 'nope'",
     "experiment=nope": "experiment must be one of custom, fedalign/cifar10, .* got 'nope'",
     "experiment=fedalign/nope": "experiment must be one of .*got 'fedalign/nope'",
     "client.batch_size=0": "client.batch_size must be a whole number >= 1, got 0",
@@ -107,7 +110,7 @@ MISTAKES = {
     "data.num_priority=0": "data.num_priority must be a whole number >= 1, got 0",
     "data.priority=[]": r"data.priority must be a list of at least one client id.*got \[\]",
     "data.priority=[1,99]": r"data.priority must be .* from 0 to 19, got \[1, 99\]",
-    "data.priority=xx": "data.priority must be one of heterogeneous, random, or a list",
+    "data.priority=xx": "data.priority must be one of heterogeneous, random, all, or a list",
     "'data.priority_weights={3: 0}'": r"data.priority_weights\[3\] must be a number > 0 and <= 1",
     "'data.priority_weights={30: 0.5}'": r"data.priority_weights \(its keys\) must be .* 0 to 19",
     "data.priority_weights=[0.5]": "data.priority_weights must be a mapping such as {3: 0.5}",

@@ -57,6 +57,21 @@ def test_flwr_run_gives_the_same_numbers(
     assert recompute(run).problems == []
 
 
+def test_what_clients_keep_survives_between_rounds(flower: Shell) -> None:
+    """Own models and Markov availability live in Flower's context: on Ray as in process."""
+    words = ["strategy=local_only", "availability=markov", "availability.p=0.5", "rounds=6"]
+    runs = []
+    for engine in ("in-process", "flower"):
+        done = flower("fedquorum", f"engine={engine}", *words, f"hydra.run.dir=kept-{engine}")
+        assert done.status == 0, done.stdout + done.stderr
+        runs.append(flower.cwd / f"kept-{engine}")
+    assert_same_rounds(runs[0], runs[1])
+    tables = [pq.read_table(run / "clients").to_pylist() for run in runs]
+    there = [[(row["round"], row["client"], row["status"]) for row in rows] for rows in tables]
+    assert there[0] == there[1]
+    assert {row["status"] for row in tables[0]} == {"trained", "unavailable"}
+
+
 def test_the_flower_engine(flower: Shell, in_process_run: Path) -> None:
     """``engine=flower`` submits the same job, waits for it and returns 0."""
     done = flower("fedquorum", "engine=flower", *OVERRIDES.split(), "hydra.run.dir=submitted")

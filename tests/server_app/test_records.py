@@ -26,8 +26,8 @@ def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
         Call((0, 1, 2), epsilon),
         GlobalMeasure(1.25, 0.5),
         (
-            ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, weight=0.75),
-            ClientDecision(1, False, "silent"),
+            ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, omega=3.0, weight=0.75),
+            ClientDecision(1, False, "silent", omega=2.0),
             ClientDecision(2, False, "rejected", "too good", 5, 0.1, 0.9),
         ),
         inclusion_mass=0.25,
@@ -43,7 +43,14 @@ EVALUATIONS = (
 def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
     made = report(number, epsilon)
     record = round_record(
-        made, EVALUATIONS, bytes_down=5, bytes_up=7, seconds=0.5, all_evaluated=True
+        made,
+        EVALUATIONS,
+        bytes_down=5,
+        bytes_up=7,
+        seconds=0.5,
+        state_bytes=24,
+        rates=[0.5, 0.25, 0.1],
+        all_evaluated=True,
     )
     records.add_round(record, made.decisions, EVALUATIONS)
 
@@ -83,6 +90,8 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "bytes_down": 5,
         "bytes_up": 7,
         "seconds": 0.5,
+        "state_bytes": 24,
+        "weight_error": pytest.approx(((0.5 * 3 - 1) ** 2 + (0.25 * 2 - 1) ** 2) / 2),
         "inclusion_mass": 0.25,
         "theta": 0.8,
         "test": {
@@ -143,7 +152,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "accuracy": 0.5,
         "response": None,
         "mixing": None,
-        "omega": None,
+        "omega": 3.0,
         "draws": None,
         "weight": 0.75,
         "test_loss": 2.0,
@@ -204,7 +213,15 @@ def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_tests_that_were_not_measured_are_null() -> None:
     """Without test metrics there is no summary; without non-priority ones there is no "all"."""
-    made = partial(round_record, report(1), bytes_down=0, bytes_up=0, seconds=0.0)
+    made = partial(
+        round_record,
+        report(1),
+        bytes_down=0,
+        bytes_up=0,
+        seconds=0.0,
+        state_bytes=0,
+        rates=None,
+    )
     untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
     assert made(untested, all_evaluated=True).test is None
     test = made(EVALUATIONS[:1], all_evaluated=False).test

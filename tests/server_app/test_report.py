@@ -102,7 +102,14 @@ def test_reads_what_run_records_writes(tmp_path: Path) -> None:
                 number, Call((0,), math.inf), GlobalMeasure(loss, 0.5), decisions, None
             )
             record = round_record(
-                made, measured, bytes_down=5, bytes_up=7, seconds=0.5, all_evaluated=False
+                made,
+                measured,
+                bytes_down=5,
+                bytes_up=7,
+                seconds=0.5,
+                state_bytes=24,
+                rates=None,
+                all_evaluated=False,
             )
             records.append(record)
             writer.add_round(record, decisions, measured)

@@ -3,8 +3,11 @@
 import math
 import random
 import re
+import tracemalloc
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,20 @@ from numpy.typing import NDArray
 
 from client_app.app import hosted_clients
 from server_app.in_process import InProcessGrid
-from strategies import Communication, ComposedStrategy, FedALIGN, FedAvg, LocalOnly, Population
+from strategies import (
+    MIFA,
+    Communication,
+    ComposedStrategy,
+    FedALIGN,
+    FedAU,
+    FedAvg,
+    FedAvgAll,
+    FedAvgParticipating,
+    FedVarp,
+    KnownStatistics,
+    LocalOnly,
+    Population,
+)
 from strategies.codec import (
     ClientReply,
     NamedArrays,
@@ -460,6 +476,138 @@ def test_local_only_keeps_the_model_and_wants_no_update() -> None:
     ]
     assert report.decisions[2].reason == "arrays, though the model was its own"
     assert (report.inclusion_mass, report.theta) == (None, None)
+
+
+def participation(strategy: ComposedStrategy[Any], app: ClientApp, rounds: int) -> list[float]:
+    """Play rounds as the run loop does; return the first weight of the model after each."""
+    grid, arrays, path = grid_of(app, 2), encode_arrays(MODEL), []
+    for number in range(1, rounds + 1):
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+        new, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+        arrays = arrays if new is None else new
+        config = ConfigRecord({"measure-test": False})
+        messages = strategy.configure_evaluate(number, arrays, config, grid)
+        strategy.aggregate_evaluate(number, grid.send_and_receive(messages))
+        path.append(float(decode_arrays(arrays)["w"][0]))
+    return path
+
+
+EVERYONE = Population((0, 1, 2, 3), frozenset({0, 1, 2, 3}))
+
+
+def only(*there: tuple[int, ...]) -> ClientApp:
+    """Return clients 0 to 3 of which ``there[t - 1]`` take part in round t; each moves by 1."""
+
+    def fit(client: int, config: dict[str, Any], arrays: NamedArrays) -> ClientReply:
+        assert config["measure"] is False
+        if client not in there[config["server-round"] - 1]:
+            return ClientReply(client, Status.UNAVAILABLE)
+        moved_on: NamedArrays = {"w": arrays["w"] + np.float32(1)}
+        return ClientReply(client, Status.DONE, {"num-examples": 5.0 + client}, moved_on)
+
+    return scripted_app(4, fit)
+
+
+def test_fedau_by_hand() -> None:
+    """c_n = omega_n / N: who comes every second round weighs 2 once that was seen."""
+    strategy = FedAU(EVERYONE)
+    there = ((0, 1), (0,), (0, 1), (0,), (0, 1))
+    path = participation(strategy, only(*there), 5)
+    # omega of client 1: 1, 1, (1), then the mean of intervals 1 and 2 = 1.5
+    assert np.diff([1.0, *path]).tolist() == pytest.approx([0.5, 0.25, 0.5, 0.25, 0.25 + 1.5 / 4])
+    report = strategy.train_report
+    assert {d.client: (d.status, d.omega) for d in report.decisions} == {
+        0: ("trained", 1.0),
+        1: ("trained", 1.5),
+        2: ("unavailable", 1.0),
+        3: ("unavailable", 1.0),
+    }
+    assert strategy.state_bytes == 4 * 4 * 8
+    assert math.isnan(report.measure.loss)
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (FedAvgParticipating, [1, 1, 0, 1]),
+        (FedAvgAll, [0.5, 0.25, 0, 0.5]),
+        (partial(KnownStatistics, probabilities={0: 1, 1: 0.5, 2: 0.25, 3: 1}), [0.75, 1, 0, 1.5]),
+        # y = (1, 1, 0, 0): (1 - 0) + 2 / 4; then no step; then ((1 - 1) + (1 - 0)) / 2 + 3 / 4
+        (FedVarp, [1, 1.5, 0, 0 + 0.75]),
+        # the mean of all last updates, also in the empty round
+        (MIFA, [0.5, 0.75, 0.75, 0.75]),
+    ],
+)
+def test_baselines_by_hand(
+    make: Callable[[Population], ComposedStrategy[Any]], steps: list[float]
+) -> None:
+    """The steps of four rounds: two clients, another one, nobody, two."""
+    strategy = make(EVERYONE)
+    path = participation(strategy, only((0, 1), (2,), (), (1, 2)), 4)
+    assert np.diff([1.0, *path]).tolist() == pytest.approx(steps)
+
+
+def test_server_state_of_a_memory_is_a_model_per_client(tmp_path: Path) -> None:
+    """FedVarp and MIFA keep one model for each client; in files the numbers are the same."""
+    there = ((0, 1), (2,), (), (1, 2))
+    in_memory, in_files = FedVarp(EVERYONE), FedVarp(EVERYONE, memory_dir=tmp_path)
+    paths = [participation(s, only(*there), 4) for s in (in_memory, in_files)]
+    assert paths[0] == paths[1]
+    assert in_memory.state_bytes == in_files.state_bytes == 4 * 3 * 4 + 3 * 8
+    assert [path.stat().st_size > 4 * 3 * 4 for path in tmp_path.iterdir()] == [True]
+
+
+def test_clients_that_join_late_are_known_from_then_on() -> None:
+    """Round 1 begins with two of four clients; N is 2, and 4 when the others have come."""
+
+    class Late(InProcessGrid):
+        nodes = 1
+
+        def get_node_ids(self) -> Iterable[int]:
+            return list(super().get_node_ids())[: self.nodes]
+
+    strategy = FedAU(EVERYONE, communication=Communication(startup_clients=2))
+    grid = Late(only((0, 2), (0, 1, 2, 3)), {}, 2)
+    steps = []
+    for number in (1, 2):
+        messages = strategy.configure_train(number, encode_arrays(MODEL), ConfigRecord(), grid)
+        strategy.aggregate_train(number, grid.send_and_receive(messages))
+        steps.append([(d.status, d.weight) for d in strategy.train_report.decisions])
+        grid.nodes = 2
+    away = ("unavailable", 0.0)
+    assert steps[0] == [("trained", 0.5), away, ("trained", 0.5), away]
+    assert steps[1] == [("trained", 0.25)] * 4
+
+
+def test_aggregation_streams() -> None:
+    """Beyond the replies themselves it takes a few models of memory, for any number of clients."""
+    size = 100_000
+    model: NamedArrays = {"w": np.zeros(size, dtype=np.float32)}
+
+    def peak(clients: int) -> float:
+        population = Population(tuple(range(clients)), frozenset(range(clients)))
+        strategy = FedAU(population)
+        app = scripted_app(clients, lambda k, config, arrays: ClientReply(k, Status.DONE))
+        grid = grid_of(app, clients)
+        messages = list(strategy.configure_train(1, encode_arrays(model), ConfigRecord(), grid))
+        one = encode_arrays({"w": np.ones(size, dtype=np.float32)})
+        replies = []
+        for message in messages:
+            asked: dict[str, Any] = dict(message.content.config_records["config"])
+            metrics = MetricRecord({"client-id": asked["client-id"][0], "num-examples": 10})
+            replies.append(
+                Message(RecordDict({"arrays": one, "metrics": metrics}), reply_to=message)
+            )
+        tracemalloc.start()
+        strategy.aggregate_train(1, replies)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert strategy.train_report.admitted == clients
+        return most / (4 * size)
+
+    few, many = peak(10), peak(1000)
+    assert few < 15
+    assert many < few + 12  # what is kept of 1,000 clients beside arrays: decisions, metrics
 
 
 def test_missing_clients_are_named() -> None:

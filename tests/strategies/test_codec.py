@@ -9,10 +9,12 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from strategies.codec import (
     ClientReply,
     EvaluateRequest,
+    NamedArrays,
     ProtocolError,
     Status,
     TrainRequest,
     decode_arrays,
+    decode_asked,
     decode_hosted_clients,
     decode_replies,
     decode_request,
@@ -21,6 +23,8 @@ from strategies.codec import (
     encode_hosted_clients,
     encode_replies,
     encode_train_request,
+    select_clients,
+    with_unavailable,
 )
 from strategies.types import Call, GlobalMeasure
 
@@ -183,7 +187,7 @@ def test_unmeasured_values_travel_as_nan() -> None:
 
 def test_arrays_keep_their_shape_on_the_wire() -> None:
     """A scalar, such as batch normalisation's counter, comes back as a scalar."""
-    sent = {
+    sent: NamedArrays = {
         "counter": np.array(7, dtype=np.int64),
         "row": np.arange(3, dtype=np.float32),
         "transposed": np.arange(6, dtype=np.float64).reshape(2, 3).T,
@@ -197,3 +201,72 @@ def test_arrays_keep_their_shape_on_the_wire() -> None:
     for name, array in back.items():
         np.testing.assert_array_equal(array, sent[name])
         assert array.dtype == sent[name].dtype
+
+
+def test_who_is_asked() -> None:
+    """The round and the clients named, all that the node hosts where none are."""
+    content = encode_train_request(encode_arrays(MODEL), TRAIN)
+    assert decode_asked(content, hosted=(0, 2, 4, 6)) == (3, (4, 6))
+    standard = RecordDict({"config": ConfigRecord({"server-round": 1})})
+    assert decode_asked(standard, hosted=(3, 5)) == (1, (3, 5))
+    with pytest.raises(ProtocolError, match=r"clients \[4\] are not on this node, .*\[6\]"):
+        decode_asked(content, hosted=(6,))
+
+
+@pytest.mark.parametrize("config", [{}, {"server-round": 0}, {"server-round": "1"}])
+def test_a_round_is_a_whole_number_from_one(config: dict[str, int | str]) -> None:
+    """What has no round, or no config at all, is refused."""
+    for content in (RecordDict({"config": ConfigRecord({**config})}), RecordDict()):
+        with pytest.raises(ProtocolError, match=r"'server-round' must be a whole number >= 1"):
+            decode_asked(content, hosted=(0,))
+
+
+def test_a_request_for_some_of_those_asked() -> None:
+    """It is what the strategy would have sent to them alone, and the first stays as it was."""
+    content = encode_train_request(encode_arrays(MODEL), TRAIN)
+    alone = TrainRequest(
+        3, Call((6,), epsilon=0.2, criterion="accuracy"), (False,), GlobalMeasure(1.5, 0.25)
+    )
+    expected = encode_train_request(encode_arrays(MODEL), alone)
+    assert dict(select_clients(content, (4, 6), (6,))) == dict(expected)
+    assert decode_asked(content, hosted=(4, 6)) == (3, (4, 6))
+    further = RecordDict({**content, "own": ConfigRecord({"x": 1})})
+    assert select_clients(further, (4, 6), (4,))["own"] == further["own"]
+
+
+def test_a_request_that_names_no_clients_names_those_chosen() -> None:
+    """Out of all that the node hosts."""
+    content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"server-round": 1})})
+    chosen = select_clients(content, (3, 5, 7), (7, 3))
+    assert decode_asked(chosen, hosted=(3, 5, 7)) == (1, (7, 3))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_unavailable_clients_join_a_reply(count: int) -> None:
+    """In the order asked, with id and status; the others' parts are as they were."""
+    there = [trained(6, 1.0), ClientReply(4, Status.FAILED, reason="no"), trained(0, 2.0)][:count]
+    there.append(ClientReply(2, Status.SILENT))
+    asked = (5, 6, 4, 0, 1, 2)
+    content = with_unavailable(encode_replies(there), asked, {5, 1})
+    expected = [ClientReply(5, Status.UNAVAILABLE), *there[:-1]]
+    expected += [ClientReply(1, Status.UNAVAILABLE), there[-1]]
+    got = decode_replies(content)
+    assert [(r.client, r.status, r.metrics, r.reason) for r in got] == [
+        (r.client, r.status, r.metrics, r.reason) for r in expected
+    ]
+    for received, original in zip(got, expected, strict=True):
+        assert (received.arrays is None) == (original.arrays is None)
+        for name, array in (original.arrays or {}).items():
+            assert received.arrays is not None
+            np.testing.assert_array_equal(received.arrays[name], array, strict=True)
+
+
+def test_further_records_of_a_reply_stay() -> None:
+    """The codec takes nothing away that is not its own."""
+    content = encode_replies([trained(6, 1.0)])
+    content["own"] = ConfigRecord({"x": 1})
+    merged = with_unavailable(content, (5, 6), {5})
+    assert sorted(merged) == ["arrays", "metrics", "own"]
+    assert merged["own"] == content["own"]
+    assert merged.metric_records["metrics"]["client-id"] == [5, 6]
+    assert merged.array_records["arrays"]["w"].shape == (1, 2, 3)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.parameters import ClientIds, Number, OneOf, ParameterError
+from strategies.parameters import ClientIds, ListOf, Number, OneOf, ParameterError, Range
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,15 @@ from strategies.parameters import ClientIds, Number, OneOf, ParameterError
         (Number(low=0), "a number >= 0"),
         (Number(low=0, open_low=True), "a number > 0"),
         (Number(low=0, high=1), "a number >= 0 and <= 1"),
+        (Number(low=0, high=1, open_high=True), "a number >= 0 and < 1"),
         (Number(low=1, integer=True), "a whole number >= 1"),
         (Number(low=0, infinite=True), "a number >= 0 (inf allowed)"),
         (OneOf(("a", "b")), "one of a, b"),
         (ClientIds(3), "a list of at least one client id, each once, from 0 to 2"),
+        (ListOf(Number(low=0)), "a list of at least one value, each a number >= 0"),
     ],
 )
-def test_ranges_describe_themselves(allowed: Number | OneOf | ClientIds, words: str) -> None:
+def test_ranges_describe_themselves(allowed: Range, words: str) -> None:
     """The description follows "must be" in an error message."""
     assert allowed.describe() == words
     with pytest.raises(ParameterError) as caught:
@@ -35,6 +37,7 @@ def test_numbers(value: float) -> None:
     finite = math.isfinite(value)
     assert Number(low=0, high=1).contains(value) == (finite and 0 <= value <= 1)
     assert Number(low=0, open_low=True).contains(value) == (finite and value > 0)
+    assert Number(high=1, open_high=True).contains(value) == (finite and value < 1)
     assert Number(low=0, infinite=True).contains(value) == (not math.isnan(value) and value >= 0)
     assert not Number(integer=True).contains(value)
 
@@ -49,3 +52,13 @@ def test_other_types_are_no_numbers(value: object) -> None:
 def test_no_client_ids(value: object) -> None:
     """Empty, doubled, unknown or otherwise odd lists are refused."""
     assert not ClientIds(3).contains(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [([1], True), ((3, 1, 1), True), ([], False), ([1, 0], False), ([1.0], False)]
+    + [(value, False) for value in (1, "1", None, [True], ["1"])],
+)
+def test_lists_of_counts(value: object, allowed: bool) -> None:
+    """Every value of the list must be in the range; an empty list or no list is refused."""
+    assert ListOf(Number(low=1, integer=True)).contains(value) == allowed

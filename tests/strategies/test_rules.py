@@ -32,6 +32,7 @@ def responses(
         num_examples=np.array(num_examples or [10.0] * n),
         loss=np.array(loss),
         accuracy=np.array(accuracy or [0.5] * n),
+        known=np.arange(n),
     )
 
 

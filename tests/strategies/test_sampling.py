@@ -88,6 +88,7 @@ def test_weights_of_draws_by_hand() -> None:
         num_examples=np.array([10.0, 50.0, 20.0]),
         loss=np.ones(3),
         accuracy=np.ones(3),
+        known=np.array([0, 1, 4]),
     )
     call = Call((0, 1, 4), draws=Draws({0: 3, 4: 1}, 100.0))
     _, weights = DataFraction().weigh(None, call, responses, np.ones(3))
@@ -116,6 +117,7 @@ def test_the_expected_weight_of_a_draw_is_p_k() -> None:
             num_examples=np.array([data[k] for k in clients]),
             loss=np.ones(len(clients)),
             accuracy=np.ones(len(clients)),
+            known=np.array(clients),
         )
         call = Call(tuple(clients), draws=Draws(count, 8.0))
         _, weights = DataFraction().weigh(None, call, responses, np.ones(len(clients)))

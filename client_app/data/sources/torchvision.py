@@ -7,50 +7,82 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torchvision.datasets import CIFAR10, EMNIST, FashionMNIST
+from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 from client_app.data.base import one_line
 from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError
 from conf.schema import TorchvisionSettings
 
+GREY, COLOUR = (28, 28), (32, 32, 3)
+
+
+def _svhn(root: Path, *, train: bool, download: bool) -> SVHN:
+    return SVHN(root, split="train" if train else "test", download=download)
+
 
 @dataclass(frozen=True)
 class _Dataset:
-    """A class of torchvision, with ``train`` and ``download``, and what it reads below its root."""
+    """A class of torchvision, with ``train`` and ``download``, and what it reads below its root.
+
+    ``axes`` are those of its images in our order, n, height, width and channels; ``labels`` is
+    the name of its labels.
+    """
 
     create: Callable[..., Any]
     files: str
     num_classes: int
-    transposed: bool = False
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    labels: str = "targets"
 
     def read(self, root: Path, *, download: bool) -> LabelledArrays:
         parts = [self.create(root, train=train, download=download) for train in (True, False)]
-        images = [np.asarray(part.data) for part in parts]
-        if self.transposed:
-            images = [x.swapaxes(1, 2) for x in images]
-        labels = [np.asarray(part.targets, dtype=np.int64) for part in parts]
+        images = [np.asarray(part.data).transpose(self.axes) for part in parts]
+        labels = [np.asarray(getattr(part, self.labels), dtype=np.int64) for part in parts]
+        for x in images:
+            if x.shape[1:] != self.shape:
+                raise ValueError(f"images must be {self.shape}, got {x.shape[1:]}")
         return LabelledArrays(images[0], labels[0], images[1], labels[1], self.num_classes)
 
 
 _DATASETS = {
-    "fmnist": _Dataset(FashionMNIST, "the four files of Fashion-MNIST in FashionMNIST/raw", 10),
+    "mnist": _Dataset(MNIST, "the four files of MNIST in MNIST/raw", 10, GREY, (0, 1, 2)),
+    "fmnist": _Dataset(
+        FashionMNIST, "the four files of Fashion-MNIST in FashionMNIST/raw", 10, GREY, (0, 1, 2)
+    ),
     "emnist": _Dataset(
         partial(EMNIST, split="balanced"),
         "the four files of EMNIST Balanced in EMNIST/raw",
         47,
-        transposed=True,
+        GREY,
+        (0, 2, 1),
     ),
-    "cifar10": _Dataset(CIFAR10, "the seven files of CIFAR-10 in cifar-10-batches-py", 10),
+    "cifar10": _Dataset(
+        CIFAR10, "the seven files of CIFAR-10 in cifar-10-batches-py", 10, COLOUR, (0, 1, 2, 3)
+    ),
+    "cifar100": _Dataset(
+        CIFAR100, "the three files of CIFAR-100 in cifar-100-python", 100, COLOUR, (0, 1, 2, 3)
+    ),
+    "svhn": _Dataset(
+        _svhn,
+        "train_32x32.mat and test_32x32.mat of SVHN",
+        10,
+        COLOUR,
+        (0, 2, 3, 1),
+        labels="labels",
+    ),
 }
 
 
 def torchvision_arrays(settings: TorchvisionSettings) -> LabelledArrays:
     """Return all images, upright, uint8: grey (n, 28, 28) or in colour (n, 32, 32, 3).
 
-    ``fmnist``: Fashion-MNIST, 10 kinds of clothing, 60,000 and 10,000 grey images. ``emnist``:
-    EMNIST Balanced, 47 digits and letters, 112,800 and 18,800 grey images. ``cifar10``:
-    CIFAR-10, 10 kinds of things, 50,000 and 10,000 colour images.
+    ``mnist``: MNIST, 10 digits, 60,000 and 10,000 grey images. ``fmnist``: Fashion-MNIST, 10
+    kinds of clothing, 60,000 and 10,000 grey images. ``emnist``: EMNIST Balanced, 47 digits and
+    letters, 112,800 and 18,800 grey images. ``cifar10`` and ``cifar100``: 10 and 100 kinds of
+    things, 50,000 and 10,000 colour images each. ``svhn``: Street View House Numbers, 10 digits,
+    73,257 and 26,032 colour images, without the extra ones.
 
     ``data.root`` is torchvision's root. Where the files are missing there they are downloaded,
     unless ``data.download`` is false.

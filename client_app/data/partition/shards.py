@@ -1,25 +1,15 @@
-"""How one data set is divided among clients."""
+"""Shards of one class each."""
 
-from dataclasses import dataclass
+import warnings
 
 import numpy as np
 from datasets import Dataset
 from flwr_datasets.partitioner import ShardPartitioner
-from numpy.typing import NDArray
 
 from client_app.data.base import Labels
+from client_app.data.partition.base import Rows, Shares, rows_by_class
 from conf.errors import SettingsError
 from strategies.streams import derived_seed, stream
-
-Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The rows of one client in the training and in the test set."""
-
-    train: Rows
-    test: Rows
 
 
 def single_class_shards(
@@ -54,8 +44,8 @@ def single_class_shards(
         would be empty.
     """
     rng = stream(seed, "shards")
-    train_rows = _rows_by_class(train_labels, rng)
-    test_rows = _rows_by_class(test_labels, rng)
+    train_rows = rows_by_class(train_labels, rng)
+    test_rows = rows_by_class(test_labels, rng)
     kept = {c: rows[: len(rows) // shard_size * shard_size] for c, rows in train_rows.items()}
     available = sum(len(rows) for rows in kept.values()) // shard_size
     needed = num_clients * shards_per_client
@@ -89,17 +79,13 @@ def single_class_shards(
     partitioner.dataset = Dataset.from_dict(
         {"label": train_labels[order], "row": order, "shard": shard_of_row}
     )
-    return [
-        _shares(
-            partitioner.load_partition(client).to_dict(), test_parts, shard_size, samples_per_shard
+    with warnings.catch_warnings():
+        # datasets 4 sorts by an argument that pyarrow 25 deprecates, which is not the user's doing
+        warnings.filterwarnings(
+            "ignore", message="Specifying null_placement", category=FutureWarning
         )
-        for client in range(num_clients)
-    ]
-
-
-def _rows_by_class(labels: Labels, rng: np.random.Generator) -> dict[int, Rows]:
-    shuffled = rng.permutation(len(labels))
-    return {int(c): shuffled[labels[shuffled] == c] for c in np.unique(labels)}
+        parts = [partitioner.load_partition(client).to_dict() for client in range(num_clients)]
+    return [_shares(part, test_parts, shard_size, samples_per_shard) for part in parts]
 
 
 def _shares(

@@ -1,0 +1,233 @@
+"""Random changes of training images, each image with random numbers of its own.
+
+Shapes: n images with c channels, height h and width w: (n, c, h, w).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from client_app.data.base import Inputs
+from client_app.randomness import Draws
+from conf.errors import SettingsError
+
+PADDING = 4
+SHARPNESS = 2.0
+MAX_BRIGHTNESS_CHANGE = 0.05
+MAX_HUE_TURN = 0.05
+POSTERIZED_BITS = 2
+COLOURS = 3
+
+Augment = Callable[[torch.Tensor], torch.Tensor]
+
+
+def crop(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Return of each image a random h x w window after padding.
+
+    The padding is 4 zeros on each side; all 81 windows are equally likely. FedAU's published
+    code normalises colours first, so its zeros are the mean colour; here they are black.
+    """
+    n, c, h, w = images.shape
+    top, left = rng.integers(2 * PADDING + 1, size=(2, n, 1))
+    rows, columns = top + np.arange(h), left + np.arange(w)  # (n, h), (n, w)
+    pixels = rows[:, :, None] * (w + 2 * PADDING) + columns[:, None, :]  # (n, h, w)
+    chosen = torch.from_numpy(pixels.reshape(n, 1, h * w)).to(images.device)
+    padded = functional.pad(images, (PADDING,) * 4).flatten(start_dim=2)
+    return padded.gather(2, chosen.expand(-1, c, -1)).reshape(n, c, h, w)
+
+
+def flip(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Return each image mirrored left to right half of the time."""
+    return _where(rng.random(len(images)) < 1 / 2, lambda some: some.flip(-1), images)
+
+
+@dataclass(frozen=True)
+class Recolouring:
+    """What happens to the colours of n images, every array (n,).
+
+    Attributes
+    ----------
+    sharpened, posterized, equalized : array of bool
+        Whether it is done.
+    brightness : array of float32
+        The factor of all pixels.
+    hue : array of float32
+        Turn around the colour circle, 1 is once around.
+    hue_first : array of bool
+        Whether the hue turns before the brightness changes.
+    """
+
+    sharpened: NDArray[np.bool_]
+    brightness: NDArray[np.float32]
+    hue: NDArray[np.float32]
+    hue_first: NDArray[np.bool_]
+    posterized: NDArray[np.bool_]
+    equalized: NDArray[np.bool_]
+
+    @classmethod
+    def drawn(cls, n: int, rng: np.random.Generator) -> "Recolouring":
+        """Draw it: what is done or not happens half of the time, the rest is uniform."""
+        sharpened, hue_first, posterized, equalized = rng.random((4, n)) < 1 / 2
+        change, turn = rng.uniform(-1, 1, (2, n)).astype(np.float32)
+        return cls(
+            sharpened=sharpened,
+            brightness=1 + MAX_BRIGHTNESS_CHANGE * change,
+            hue=MAX_HUE_TURN * turn,
+            hue_first=hue_first,
+            posterized=posterized,
+            equalized=equalized,
+        )
+
+
+def recolour(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Return colour images (n, 3, h, w) in [0, 1] with other colours, see ``recoloured``."""
+    return recoloured(images, Recolouring.drawn(len(images), rng))
+
+
+def recoloured(images: torch.Tensor, what: Recolouring) -> torch.Tensor:
+    """Return colour images (n, 3, h, w) in [0, 1], changed as ``what`` says.
+
+    Sharpened by a factor 2; brightness and hue; 2 bits kept of each byte; each channel's
+    histogram equalized. All of this works on bytes, as torchvision's functions of these names
+    do: images become uint8 and in the end floating point again, multiples of 1 / 255.
+    """
+    from torchvision.transforms.v2 import functional as torchvision
+
+    pixels: torch.Tensor = torchvision.to_dtype(images, torch.uint8, scale=True)
+    pixels = _where(
+        what.sharpened, lambda some: torchvision.adjust_sharpness(some, SHARPNESS), pixels
+    )
+    pixels = brightened(pixels, np.where(what.hue_first, np.float32(1), what.brightness))
+    pixels = hue_turned(pixels, what.hue)
+    pixels = brightened(pixels, np.where(what.hue_first, what.brightness, np.float32(1)))
+    pixels = _where(
+        what.posterized, lambda some: torchvision.posterize(some, POSTERIZED_BITS), pixels
+    )
+    pixels = _where(what.equalized, torchvision.equalize, pixels)
+    result: torch.Tensor = torchvision.to_dtype(pixels, images.dtype, scale=True)
+    return result
+
+
+def brightened(pixels: torch.Tensor, factors: NDArray[np.float32]) -> torch.Tensor:
+    """Return uint8 images times ``factors`` (n,), at most 255, fractions cut off.
+
+    As torchvision's ``adjust_brightness``, which has one factor for all images.
+    """
+    by_image = torch.from_numpy(factors).to(pixels.device)[:, None, None, None]
+    return (pixels * by_image).clamp_(0, 255).to(torch.uint8)
+
+
+def hue_turned(pixels: torch.Tensor, turns: NDArray[np.float32]) -> torch.Tensor:
+    """Return uint8 colour images (n, 3, h, w) with hues turned by ``turns`` (n,).
+
+    As torchvision's ``adjust_hue``, which has one turn for all images, up to 1 of 255 where
+    float32 rounds otherwise. With hue H in sixths of the circle, value V = max(R, G, B) and
+    chroma C = V - min(R, G, B), a channel is
+
+        V - C * clip(min(k, 4 - k), 0, 1),   k = (N + H) mod 6,   N = 5, 3, 1 for R, G, B.
+    """
+    colours = pixels / 255
+    red, green, blue = colours.unbind(1)  # (n, h, w)
+    value = colours.amax(1)
+    chroma = value - colours.amin(1)
+    divisor = torch.where(chroma > 0, chroma, 1)  # grey stays grey, whatever its hue
+    hue = torch.where(
+        value == red,
+        (green - blue) / divisor,
+        torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
+    )
+    hue += torch.from_numpy(6 * turns).to(pixels.device)[:, None, None]
+    channels = torch.tensor([5.0, 3.0, 1.0]).to(pixels.device)[:, None, None]
+    k = (hue[:, None] + channels).remainder_(6)  # (n, 3, h, w)
+    turned = value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp_(0, 1)
+    # Floor after 255.999 and not 255, as torchvision makes bytes of floating point.
+    return (turned * 255.999).to(torch.uint8)
+
+
+def _where(chosen: NDArray[np.bool_], change: Augment, images: torch.Tensor) -> torch.Tensor:
+    """Return the images with the ``chosen`` ones (n,) changed, all of them at once."""
+    rows = torch.from_numpy(np.flatnonzero(chosen)).to(images.device)
+    return images.index_copy(0, rows, change(images[rows]))
+
+
+_STEPS: dict[str, tuple[Callable[[torch.Tensor, np.random.Generator], torch.Tensor], ...]] = {
+    "none": (),
+    "crop": (crop,),
+    "crop_flip": (crop, flip),
+    "cifar100": (recolour, crop, flip),
+}
+
+
+def augmentation(name: str, draws: Draws) -> Augment:
+    """Return the function that changes one batch after the other.
+
+    Parameters
+    ----------
+    name : str
+        What FedAU's published code does: ``crop`` on SVHN; ``crop_flip`` on CIFAR-10 and
+        CINIC-10; ``cifar100`` on CIFAR-100, new colours before crop and flip; ``none``.
+    draws : callable
+        Its ``"augmentation"`` is where the random numbers come from.
+
+    Notes
+    -----
+    Each image has its own random numbers, which is the usual reading. FedAU's code hands whole
+    batches to torchvision, and so draws once per batch.
+
+    References
+    ----------
+    Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated
+    Averaging", ICLR 2024; https://github.com/IBM/fedau, config.py.
+    """
+    steps = _STEPS[name]
+    if not steps:
+        return lambda images: images
+    rng = draws("augmentation")
+
+    def augment(images: torch.Tensor) -> torch.Tensor:
+        for step in steps:
+            images = step(images, rng)
+        return images
+
+    return augment
+
+
+def check_augmentation(name: str, inputs: Inputs) -> None:
+    """Refuse to augment what the augmentation is not for.
+
+    Parameters
+    ----------
+    name : str
+        As in ``augmentation``.
+    inputs : array of float32
+        A client's (n, *input_shape).
+
+    Raises
+    ------
+    SettingsError
+        If there is something to do, and inputs are not (channels, height, width); for
+        ``cifar100``, if there are not 3 channels or pixels are not in [0, 1].
+    """
+    input_shape = inputs.shape[1:]
+    if _STEPS[name] and len(input_shape) != len(("channels", "height", "width")):
+        raise SettingsError(
+            "client.augmentation must be none where inputs are no images (channels, height, "
+            f"width), got {name} for inputs {input_shape}"
+        )
+    if recolour not in _STEPS[name]:
+        return
+    if input_shape[0] != COLOURS:
+        raise SettingsError(
+            "client.augmentation must be none, crop or crop_flip where images do not have 3 "
+            f"colour channels, got {name} for inputs {input_shape}"
+        )
+    low, high = float(inputs.min(initial=0)), float(inputs.max(initial=1))
+    if low < 0 or high > 1:
+        raise SettingsError(
+            "client.augmentation must be none, crop or crop_flip where pixels are not in [0, 1], "
+            f"got {name} for pixels from {low:g} to {high:g}"
+        )

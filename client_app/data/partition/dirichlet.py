@@ -1,0 +1,128 @@
+"""Class distributions by Dirichlet's law."""
+
+import warnings
+
+import numpy as np
+from datasets import Dataset
+from flwr_datasets.partitioner import InnerDirichletPartitioner
+from numpy.typing import NDArray
+
+from client_app.data.base import Labels
+from client_app.data.partition.base import Rows, Shares, rows_by_class
+from conf.errors import SettingsError
+from strategies.streams import derived_seed, stream
+
+Counts = NDArray[np.int64]
+
+
+def dirichlet_shares(
+    train_labels: Labels,
+    test_labels: Labels,
+    *,
+    num_clients: int,
+    alpha: float,
+    samples_per_client: int | None = None,
+    seed: int,
+) -> list[Shares]:
+    """Give every client equally many training rows, their classes by kappa_n ~ Dir(alpha).
+
+    The training rows are dealt by ``flwr_datasets.partitioner.InnerDirichletPartitioner``: row by
+    row to a random client, of a class drawn by its kappa_n (L,). Where all rows of a class are
+    dealt, all kappa_n go on without it; so the more of the data is dealt, the more the clients'
+    distributions together have to be that of the data.
+
+    The test rows of each class are dealt in proportion to the clients' training rows of that
+    class, rounded so that they add up: client n gets those from floor(m (d_0 + .. + d_n-1) / D)
+    to floor(m (d_0 + .. + d_n) / D), where m is the number of test rows of the class, D that of
+    training rows and d_n that of client n.
+
+    Parameters
+    ----------
+    train_labels, test_labels : array of int
+        The class of every row.
+    num_clients : int
+        N.
+    alpha : float
+        Concentration, > 0: near 0 a client has one class, at infinity all alike.
+    samples_per_client : int, optional
+        Training rows of a client; None for as many as there are for all, floor(rows / N).
+    seed : int
+        The run's seed.
+
+    Returns
+    -------
+    list of Shares
+        By client id; no row is given twice.
+
+    Raises
+    ------
+    SettingsError
+        If there are fewer training rows than the clients need, if a client is left without a
+        class (for alpha below 0.1, where NumPy's kappa_n may have zeros), or if its test part
+        would be empty.
+
+    Notes
+    -----
+    The clients of FedAU's published code (https://github.com/IBM/fedau) do not have equally many
+    rows: it divides each class among them in proportion to their kappa_n.
+
+    References
+    ----------
+    The law: Wang and Ji, A lightweight method for tackling unknown participation statistics in
+    federated averaging (ICLR 2024). The dealing: Acar et al., Federated learning based on dynamic
+    regularization (ICLR 2021).
+    """
+    size = samples_per_client or len(train_labels) // num_clients
+    if not 0 < num_clients * size <= len(train_labels):
+        raise SettingsError(
+            "data.num_clients * data.samples_per_client must be at most the number of training "
+            f"rows, {len(train_labels)}, got {num_clients} * {max(size, 1)}"
+        )
+    train = _training_rows(train_labels, [size] * num_clients, alpha, seed)
+    test: list[list[Rows]] = [[] for _ in train]
+    for c, rows in rows_by_class(test_labels, stream(seed, "dirichlet-test")).items():
+        dealt = np.array([np.count_nonzero(train_labels[own] == c) for own in train])
+        total = int(np.count_nonzero(train_labels == c))
+        for own_test, part in zip(test, _proportional(rows, dealt, total), strict=True):
+            own_test.append(part)
+    shares = [Shares(own, np.concatenate(parts)) for own, parts in zip(train, test, strict=True)]
+    for client, share in enumerate(shares):
+        if not len(share.test):
+            raise SettingsError(
+                "data.samples_per_client must be large enough, and data.num_clients small enough, "
+                f"for every client to have test rows, got {size} and {num_clients}: client "
+                f"{client} has no fair share of the {len(test_labels)} test rows"
+            )
+    return shares
+
+
+def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) -> list[Rows]:
+    """Return so many rows for each client."""
+    order = stream(seed, "dirichlet-train").permutation(len(labels))
+    partitioner = InnerDirichletPartitioner(
+        partition_sizes=sizes,
+        partition_by="label",
+        alpha=float(alpha),
+        shuffle=False,
+        seed=derived_seed(seed, "dirichlet-partitioner"),
+    )
+    # It takes classes to be 0, 1, .. without gaps.
+    _, codes = np.unique(labels[order], return_inverse=True)
+    partitioner.dataset = Dataset.from_dict({"label": codes, "row": order})
+    try:
+        with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+            # Rows that are left over are what samples_per_client is for.
+            warnings.filterwarnings("ignore", message="The sum of the partition_sizes")
+            parts = [partitioner.load_partition(client) for client in range(len(sizes))]
+    except ValueError as error:  # "Probabilities contain NaN"
+        raise SettingsError(
+            "data.alpha must be large enough for every client to have a class that is not used "
+            f"up (or data.samples_per_client smaller than {sizes[0]}), got {alpha}"
+        ) from error
+    return [part.with_format("numpy")[:]["row"] for part in parts]
+
+
+def _proportional(rows: Rows, dealt: Counts, total: int) -> list[Rows]:
+    """Return for each client the share dealt (N,) / total of ``rows``."""
+    ends = len(rows) * np.cumsum(dealt) // max(total, 1)
+    return np.split(rows[: ends[-1]], ends[:-1])

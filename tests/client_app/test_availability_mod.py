@@ -1,0 +1,466 @@
+"""The mod: who is not available is not asked, here and in other people's ClientApps."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+
+from client_app import app as client_app
+from client_app.availability import (
+    AvailabilityMod,
+    Bernoulli,
+    Cyclic,
+    Markov,
+    NodeAvailability,
+    Process,
+    Trace,
+)
+from client_app.availability.processes import moment
+from client_app.client import FederatedClient
+from server_app.in_process import InProcessGrid
+from strategies.codec import (
+    ClientReply,
+    EvaluateRequest,
+    NamedArrays,
+    Status,
+    TrainRequest,
+    decode_replies,
+    encode_arrays,
+    encode_evaluate_request,
+    encode_train_request,
+)
+from strategies.types import Call, GlobalMeasure
+
+NUM_CLIENTS, SEED = 5, 3
+OVERRIDES = (
+    f"data=synth data.num_clients={NUM_CLIENTS} data.num_priority=2 data.sizes=equal "
+    f"data.samples_per_client=20 client.device=cpu client.local_epochs=1 seed={SEED}"
+)
+HALF = f"{OVERRIDES} availability=bernoulli availability.p=0.5"
+MODEL: NamedArrays = {
+    "linear.weight": np.zeros((10, 60), dtype=np.float32),
+    "linear.bias": np.zeros(10, dtype=np.float32),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_node_from_before() -> Iterator[None]:
+    """Start and leave without a node that another test made."""
+    client_app._cached_node.cache_clear()
+    yield
+    client_app._cached_node.cache_clear()
+
+
+def train_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
+    call = Call(clients, epsilon=1e9, criterion="loss")
+    priority = tuple(k < 2 for k in clients)
+    request = TrainRequest(server_round, call, priority, GlobalMeasure(1.0, 0.5))
+    return encode_train_request(encode_arrays(MODEL), request)
+
+
+def ask(
+    grid: InProcessGrid, content: RecordDict, kind: str = MessageType.TRAIN, node: int = 1
+) -> Message:
+    (reply,) = grid.send_and_receive([Message(content, node, kind)])
+    return reply
+
+
+# --- our ClientApp ---------------------------------------------------------------------------
+
+
+def own_grid(num_nodes: int, overrides: str) -> InProcessGrid:
+    return InProcessGrid(
+        client_app.app, {"experiment": "custom", "overrides": overrides}, num_nodes
+    )
+
+
+def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, ClientReply]:
+    """Return every client's part of the nodes' replies, all asked."""
+    parts: dict[int, ClientReply] = {}
+    for j in range(num_nodes):
+        asked = tuple(range(j, NUM_CLIENTS, num_nodes))
+        reply = ask(grid, train_request(server_round, asked), node=j + 1)
+        of_node = decode_replies(reply.content)
+        assert [part.client for part in of_node] == list(asked)
+        parts |= {part.client: part for part in of_node if part.client is not None}
+    return parts
+
+
+def there(
+    server_round: int, process: Process | None = None, clients: int = NUM_CLIENTS
+) -> list[int]:
+    """Return who is available in a round, by the process alone."""
+    own = process or Bernoulli(0.5)
+    return [
+        k
+        for k in range(clients)
+        if own.available(moment(own, seed=SEED, client=k, server_round=server_round).state)
+    ]
+
+
+def assert_same(part: ClientReply, other: ClientReply) -> None:
+    assert (part.client, part.status, part.metrics) == (other.client, other.status, other.metrics)
+    assert part.arrays is not None
+    assert other.arrays is not None
+    for name, array in other.arrays.items():
+        np.testing.assert_array_equal(part.arrays[name], array, strict=True)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 5])
+def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
+    """Those available are as without the mod, on any number of nodes; the others are not there."""
+    grid, always = own_grid(num_nodes, HALF), own_grid(1, OVERRIDES)
+    seen = set()
+    for server_round in range(1, 7):
+        parts = one_round(grid, num_nodes, server_round)
+        expected = one_round(always, 1, server_round)
+        available = there(server_round)
+        for k, part in parts.items():
+            if k in available:
+                assert_same(part, expected[k])
+            else:
+                assert part == ClientReply(k, Status.UNAVAILABLE)
+        seen.add(len(available))
+    assert len(seen) > 1
+
+
+def test_an_unavailable_clients_part_is_id_and_status() -> None:
+    """No list but those of ids and statuses speaks of it; alone it has nothing else at all."""
+    rounds = {len(there(t)): t for t in range(1, 40)}
+    grid = own_grid(1, HALF)
+    reply = ask(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
+    metrics = dict(reply.content.metric_records["metrics"])
+    assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
+    statuses = metrics.pop("status")
+    assert statuses == [0 if k in there(rounds[2]) else 2 for k in range(5)]
+    assert all(isinstance(v, list) and len(v) == 2 for v in metrics.values())
+    assert reply.content.array_records["arrays"]["linear.bias"].shape == (2, 10)
+    absent = next(k for k in range(5) if k not in there(rounds[2]))
+    reply = ask(grid, train_request(rounds[2], (absent,)))
+    content = {name: dict(record) for name, record in reply.content.items()}
+    assert content == {"metrics": {"client-id": absent, "status": 2}}
+
+
+def test_parts_are_in_the_order_asked() -> None:
+    """Whatever that order is, and each part is its client's own."""
+    server_round = next(t for t in range(1, 40) if len(there(t)) == 3)
+    asked = (4, 1, 0, 3, 2)
+    reply = ask(own_grid(1, HALF), train_request(server_round, asked))
+    parts = decode_replies(reply.content)
+    assert [part.client for part in parts] == list(asked)
+    expected = one_round(own_grid(1, OVERRIDES), 1, server_round)
+    for part in parts:
+        assert part.client is not None
+        if part.client in there(server_round):
+            assert_same(part, expected[part.client])
+
+
+def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where nobody is available nothing is computed, and all statuses say so."""
+
+    def fit(*_: Any) -> None:
+        raise AssertionError("nobody is there")
+
+    monkeypatch.setattr(FederatedClient, "fit", fit)
+    path = tmp_path / "trace.csv"
+    path.write_text("round,client,available\n1,0,1\n")
+    grid = own_grid(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
+    reply = ask(grid, train_request(2, (0, 1, 2)))
+    content = {name: dict(record) for name, record in reply.content.items()}
+    assert content == {"metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2]}}
+
+
+def test_evaluation_and_queries_pass() -> None:
+    """Everybody is measured and named, available or not; no process moves."""
+    grid, always = own_grid(1, f"{HALF} availability.p=0.02"), own_grid(1, OVERRIDES)
+    request = EvaluateRequest(1, tuple(range(5)), (True,) * 5, (True,) * 5)
+    content = encode_evaluate_request(encode_arrays(MODEL), request)
+    got, expected = (ask(g, content, MessageType.EVALUATE).content for g in (grid, always))
+    assert dict(got.metric_records["metrics"]) == dict(expected.metric_records["metrics"])
+    assert got.metric_records["metrics"]["status"] == [0] * 5
+    query = ask(grid, RecordDict(), MessageType.QUERY).content
+    assert query.metric_records["metrics"]["client-id"] == [0, 1, 2, 3, 4]
+    assert len(grid._contexts[1].state) == 0
+
+
+def test_own_models_of_unavailable_clients_stay() -> None:
+    """With own-model an unavailable client's model is where its last round left it."""
+    available = [set(there(t)) for t in (1, 2)]
+    assert available[0] - available[1]
+    grid = own_grid(1, HALF)
+
+    def kept(server_round: int) -> dict[str, bytes]:
+        request = TrainRequest(
+            server_round, Call((0, 1, 2, 3, 4), own_model=True), (False,) * 5, GlobalMeasure(1, 1)
+        )
+        ask(grid, encode_train_request(encode_arrays(MODEL), request))
+        state = grid._contexts[1].state.array_records
+        return {name: state[name]["linear.bias"].numpy().tobytes() for name in state}
+
+    first, second = kept(1), kept(2)
+    assert first.keys() == {f"own-model-{k}" for k in available[0]}
+    changed = {name for name in first if first[name] != second[name]}
+    assert changed == {f"own-model-{k}" for k in available[0] & available[1]}
+
+
+def test_an_error_in_the_settings_is_the_nodes() -> None:
+    """A trace that is not there is an error reply to the query, so the run does not start."""
+    grid = own_grid(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
+    reply = ask(grid, RecordDict(), MessageType.QUERY)
+    assert reply.has_error()
+    assert "availability.path must be a CSV file" in str(reply.error.reason)
+
+
+def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process the message goes on as it is, and nothing is kept."""
+    passed = []
+    mod = AvailabilityMod(client_app._availability)
+    grid = own_grid(1, OVERRIDES)
+    message = Message(RecordDict(), 1, MessageType.TRAIN)
+
+    def app(received: Message, _: Context) -> Message:
+        passed.append(received)
+        return received
+
+    assert mod(message, grid._contexts[1], app) is message
+    assert passed == [message]
+    assert len(grid._contexts[1].state) == 0
+
+
+# --- other people's ClientApps ---------------------------------------------------------------
+
+
+@dataclass
+class Foreign:
+    """A ClientApp in Flower's standard form, one client per node, and what it was asked."""
+
+    process: Callable[[int], Process]
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    fails: bool = False
+
+    def grid(self, num_nodes: int = 1) -> InProcessGrid:
+        return InProcessGrid(self.app(), {}, num_nodes)
+
+    def app(self) -> ClientApp:
+        app = ClientApp(mods=[AvailabilityMod(self.availability)])
+
+        @app.train()
+        @app.train("again")
+        def train(message: Message, _: Context) -> Message:
+            self.asked.append(dict(message.content.config_records["config"]))
+            if self.fails:
+                raise RuntimeError("out of memory")
+            content = RecordDict()
+            content["arrays"] = message.content["arrays"]
+            content["metrics"] = MetricRecord({"num-examples": 7, "train_loss": 0.5})
+            return Message(content, reply_to=message)
+
+        @app.evaluate()
+        def evaluate(message: Message, _: Context) -> Message:
+            content = RecordDict()
+            content["metrics"] = MetricRecord({"num-examples": 7})
+            return Message(content, reply_to=message)
+
+        return app
+
+    def availability(self, context: Context) -> NodeAvailability:
+        client = int(context.node_config["partition-id"])
+        return NodeAvailability(SEED, (client,), self.process)
+
+
+def standard_request(server_round: int, **further: Any) -> RecordDict:
+    """Return a request as Flower's own strategies make it."""
+    content = RecordDict()
+    content["arrays"] = encode_arrays(MODEL)
+    content["config"] = ConfigRecord({"server-round": server_round, **further})
+    return content
+
+
+@pytest.mark.parametrize(
+    "process", [Bernoulli(0.5), Markov(0.5, 0.5), Cyclic(0.5, 4), Trace(frozenset({2}))]
+)
+@pytest.mark.parametrize("kind", ["train", "train.again"])
+def test_a_standard_client_app(process: Process, kind: str) -> None:
+    """Available: the request and the reply are as they were; else id and status, no call."""
+    foreign = Foreign(lambda _: process)
+    grid = foreign.grid(num_nodes=3)
+    asked = []
+    for server_round in range(1, 9):
+        present = there(server_round, process, clients=3)
+        for client in range(3):
+            request = standard_request(server_round, lr=[0.1, 0.2])
+            reply = ask(grid, request, kind, node=client + 1)
+            metrics = dict(reply.content.metric_records["metrics"])
+            if client in present:
+                asked.append({"server-round": server_round, "lr": [0.1, 0.2]})
+                assert metrics == {"num-examples": 7, "train_loss": 0.5}
+                assert list(reply.content) == ["arrays", "metrics"]
+            else:
+                assert metrics == {"client-id": client, "status": 2}
+                assert list(reply.content) == ["metrics"]
+    assert foreign.asked == asked
+    assert 0 < len(asked) < 8 * 3
+
+
+def test_our_strategies_read_the_reply_of_a_standard_client_app() -> None:
+    """It decodes to the unavailable part of that client."""
+    foreign = Foreign(lambda _: Trace(frozenset()))
+    reply = ask(foreign.grid(2), train_request(1, (1,)), node=2)
+    assert decode_replies(reply.content) == [ClientReply(1, Status.UNAVAILABLE)]
+
+
+def test_an_evaluation_of_a_standard_client_app_passes() -> None:
+    """Also of a client that is never available."""
+    foreign = Foreign(lambda _: Trace(frozenset()))
+    reply = ask(foreign.grid(), standard_request(1), MessageType.EVALUATE)
+    assert dict(reply.content.metric_records["metrics"]) == {"num-examples": 7}
+
+
+def test_a_failing_client_app_fails() -> None:
+    """What it raises is its error reply, as without the mod."""
+    foreign = Foreign(lambda _: Bernoulli(1.0), fails=True)
+    reply = ask(foreign.grid(), standard_request(1))
+    assert reply.has_error()
+    assert "RuntimeError: out of memory" in str(reply.error.reason)
+
+
+@pytest.mark.parametrize("config", [{}, {"server-round": 0}, {"server-round": 1.5}])
+def test_a_request_without_a_round(config: dict[str, Any]) -> None:
+    """The process needs a round to be in; without it the error says so."""
+    request = standard_request(1)
+    request["config"] = ConfigRecord(config)
+    reply = ask(Foreign(lambda _: Bernoulli(0.5)).grid(), request)
+    assert "'server-round' must be a whole number >= 1 in 'config', got" in str(reply.error.reason)
+
+
+def test_a_client_of_another_node() -> None:
+    """A request for a client that is not hosted here is refused, not answered for it."""
+    reply = ask(Foreign(lambda _: Bernoulli(0.5)).grid(2), train_request(1, (0, 1)))
+    assert "clients [1] are not on this node, which hosts [0]" in str(reply.error.reason)
+
+
+def several(process: Callable[[int], Process]) -> AvailabilityMod:
+    return AvailabilityMod(lambda _: NodeAvailability(SEED, (2, 4, 6), process))
+
+
+def context() -> Context:
+    grid = Foreign(lambda _: Bernoulli(0.5)).grid()
+    return grid._contexts[1]
+
+
+def test_an_error_reply_passes_unchanged() -> None:
+    """If the ClientApp replies with an error, it is the very one for all asked."""
+    mod = several(lambda k: Trace(frozenset({1} if k == 4 else ())))
+    errors: list[Message] = []
+
+    def app(message: Message, _: Context) -> Message:
+        errors.append(Message(Error(0, "no"), reply_to=message))
+        return errors[0]
+
+    where = context()
+    assert mod(Message(train_request(1, (2, 4, 6)), 1, "train"), where, app) is errors[0]
+    assert errors[0].error.reason == "no"
+
+
+def test_the_app_gets_a_request_of_its_own() -> None:
+    """It has the lists of those available; the message that came in is as it was."""
+    mod = several(lambda k: Trace(frozenset({1} if k != 4 else ())))
+    received: list[Message] = []
+
+    def app(message: Message, _: Context) -> Message:
+        received.append(message)
+        content = RecordDict()
+        content["metrics"] = MetricRecord({"client-id": [6, 2], "status": [1, 1]})
+        return Message(content, reply_to=message)
+
+    where = context()
+    message = Message(train_request(1, (6, 4, 2)), 1, "train")
+    before = dict(message.content.config_records["config"])
+    reply = mod(message, where, app)
+    assert dict(message.content.config_records["config"]) == before
+    config = dict(received[0].content.config_records["config"])
+    assert config["client-id"] == [6, 2]
+    assert config == before | {"client-id": [6, 2], "priority": [False, False]}
+    assert received[0].metadata == message.metadata
+    assert reply.content.metric_records["metrics"]["client-id"] == [6, 4, 2]
+    assert reply.content.metric_records["metrics"]["status"] == [1, 2, 1]
+
+
+# --- state -----------------------------------------------------------------------------------
+
+
+def statuses(grid: InProcessGrid, server_round: int) -> list[int]:
+    parts = one_round(grid, 1, server_round)
+    return [int(parts[k].status) for k in range(NUM_CLIENTS)]
+
+
+CHAIN = f"{OVERRIDES} availability=markov availability.p=0.5 availability.max_transition=0.3"
+
+
+def test_state_survives_in_the_context() -> None:
+    """The node's context keeps three numbers a client, and later rounds go on from them."""
+    grid = own_grid(1, CHAIN)
+    state = grid._contexts[1].state
+    for server_round in (1, 2, 4):
+        found = statuses(grid, server_round)
+        chain = Markov(0.5, 0.3)
+        kept: dict[str, Any] = dict(state.config_records["availability"])
+        assert kept == {
+            "run": 0,
+            "client-id": [0, 1, 2, 3, 4],
+            "round": [server_round] * 5,
+            "state": [
+                moment(chain, seed=SEED, client=k, server_round=server_round).state
+                for k in range(5)
+            ],
+        }
+        assert found == [0 if s == 1 else 2 for s in kept["state"]]
+    state.config_records["availability"]["state"] = [1 - s for s in kept["state"]]
+    repeated = statuses(grid, 4)
+    assert repeated == [2 - s for s in found]
+    assert list(state) == ["availability"]
+
+
+def test_lost_state_and_missed_rounds_change_nothing() -> None:
+    """A node that restarted, or was not asked for a while, is where it would have been."""
+    grid = own_grid(1, CHAIN)
+    expected = {t: statuses(grid, t) for t in range(1, 13)}
+    assert len({tuple(found) for found in expected.values()}) > 2
+    again = own_grid(1, CHAIN)
+    assert {t: statuses(again, t) for t in (3, 4, 12)} == {t: expected[t] for t in (3, 4, 12)}
+    assert statuses(own_grid(1, CHAIN), 9) == expected[9]
+    assert statuses(again, 5) == expected[5]
+
+
+def test_state_of_another_run_is_not_used() -> None:
+    """What a run of other settings left in a node's context changes nothing in this one."""
+    grid = own_grid(1, CHAIN)
+    expected = [statuses(grid, t) for t in (1, 2, 3)]
+    other = own_grid(1, CHAIN)
+    left = ConfigRecord({"run": 8, "client-id": [0, 1], "round": [1, 1], "state": [0, 1]})
+    other._contexts[1].state["availability"] = left
+    assert [statuses(other, t) for t in (1, 2, 3)] == expected
+
+
+def test_clients_asked_in_turn_keep_their_own_state() -> None:
+    """Asking for some clients leaves the others' states where they were."""
+    grid = own_grid(1, CHAIN)
+    expected = {t: statuses(grid, t) for t in range(1, 6)}
+    other = own_grid(1, CHAIN)
+    for server_round, asked in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
+        reply = ask(other, train_request(server_round, asked))
+        for part in decode_replies(reply.content):
+            assert int(part.status) == expected[server_round][part.client or 0]

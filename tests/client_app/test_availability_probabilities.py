@@ -1,0 +1,263 @@
+"""Participation probabilities, and what the settings make of them."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_app.availability import client_processes, participation_probabilities
+from client_app.availability.probabilities import (
+    class_contribution,
+    class_distribution,
+    correlated_probability,
+)
+from client_app.availability.processes import Bernoulli, Cyclic, Markov, Trace
+from client_app.data import ClientData, FederatedData, load_data
+from client_app.data.base import Labels
+from conf import Settings, SettingsError, compose
+from conf.errors import DataError
+from conf.schema import AvailabilitySettings, RandomAvailabilitySettings
+
+CYCLIC = "availability=cyclic availability.p=0.3"
+LABELS = np.array([0, 0, 2, 2, 2, 0, 2, 2])
+
+
+def settings_of(overrides: str) -> Settings:
+    return compose("custom", f"data.num_clients=4 data.num_priority=2 {overrides}").settings
+
+
+def data_of(settings: Settings) -> FederatedData:
+    return load_data(settings.data, settings.seed)
+
+
+# --- correlated with the data ----------------------------------------------------------------
+
+
+def test_class_distribution() -> None:
+    """The share of each class, 0 for a class without labels."""
+    np.testing.assert_array_equal(class_distribution(LABELS, 4), [3 / 8, 0, 5 / 8, 0])
+
+
+def test_no_labels() -> None:
+    """Without labels there is no distribution, and no probability that is not a number."""
+    with pytest.raises(ValueError, match="without training labels"):
+        class_distribution(LABELS[:0], 4)
+
+
+@pytest.mark.parametrize(
+    ("kappa", "mean", "minimum", "expected"),
+    [
+        ([1.0, 0.0, 0.0, 0.0], 0.1, 0.02, 0.2),  # 0.1 * 4 * 0.5
+        ([0.25, 0.25, 0.25, 0.25], 0.1, 0.02, 0.1),
+        ([0.5, 0.0, 0.5, 0.0], 0.1, 0.02, 0.14),
+        ([0.0, 0.0, 0.0, 1.0], 0.1, 0.02, 0.02),
+        ([0.0, 0.0, 0.0, 1.0], 0.1, 0.3, 0.3),
+        ([1.0, 0.0, 0.0, 0.0], 0.9, 0.02, 1.0),
+    ],
+)
+def test_correlated_probability_by_hand(
+    kappa: list[float], mean: float, minimum: float, expected: float
+) -> None:
+    """p = clip(mean * L * <kappa, q>, minimum, 1)."""
+    p = correlated_probability(
+        np.array(kappa), np.array([0.5, 0.3, 0.2, 0.0]), mean=mean, minimum=minimum
+    )
+    assert p == pytest.approx(expected, abs=1e-15)
+
+
+def test_shapes_must_agree() -> None:
+    """Distributions over different numbers of classes are no probability."""
+    with pytest.raises(ValueError, match="mismatch"):
+        correlated_probability(np.ones(3) / 3, np.ones(4) / 4)
+
+
+def test_contribution_is_a_dirichlet_draw_of_the_seed() -> None:
+    """On the simplex, the same for a seed, with the mean 1/L and variance of Dir(alpha)."""
+    draws = np.array([class_contribution(seed, 5, 0.1) for seed in range(4000)])
+    np.testing.assert_allclose(draws.sum(axis=1), 1.0, atol=1e-12)
+    assert (draws >= 0).all()
+    np.testing.assert_array_equal(draws[7], class_contribution(7, 5, 0.1))
+    variance = 0.2 * 0.8 / (5 * 0.1 + 1)
+    np.testing.assert_allclose(draws.mean(axis=0), 0.2, atol=4 * math.sqrt(variance / 4000))
+    squared = (draws - 0.2) ** 2
+    within = 4 * squared.std() / math.sqrt(4000)
+    np.testing.assert_allclose(squared.mean(axis=0), variance, atol=within)
+    even = class_contribution(7, 5, 1e6)
+    np.testing.assert_allclose(even, 0.2, atol=1e-2)
+
+
+def test_mean_is_the_mean() -> None:
+    """Over clients whose class distributions are Dir(0.1), p_n is ``mean`` on average."""
+    rng = np.random.default_rng(0)
+    q = class_contribution(1, 10, 0.1)
+    kappa = rng.dirichlet(np.full(10, 0.1), 20_000)
+    p = np.array([correlated_probability(one, q, mean=0.05, minimum=1e-9) for one in kappa])
+    assert p.max() < 1
+    assert p.mean() == pytest.approx(0.05, abs=4 * p.std() / math.sqrt(len(p)))
+
+
+# --- from the settings -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ("availability=bernoulli availability.p=0.3", Bernoulli(0.3)),
+        ("availability=markov availability.p=0.3", Markov(0.3, 0.05)),
+        ("availability=markov availability.p=1 availability.max_transition=0.5", Markov(1.0, 0.5)),
+        (CYCLIC, Cyclic(0.3, 100, "stationary")),
+        (
+            f"{CYCLIC} availability.period=7 availability.start=inactive",
+            Cyclic(0.3, 7, "inactive"),
+        ),
+    ],
+)
+def test_one_probability_for_all(overrides: str, expected: Bernoulli | Markov | Cyclic) -> None:
+    """A number is every client's p, and further settings are the process's parameters."""
+    settings = settings_of(overrides)
+    process = client_processes(settings, data_of(settings))
+    assert process is not None
+    assert [process(k) for k in range(4)] == [expected] * 4
+    assert participation_probabilities(settings, data_of(settings)) == [expected.rate] * 4
+
+
+def test_a_probability_for_each() -> None:
+    """A list has the clients' p by client id."""
+    settings = settings_of("availability=markov 'availability.p=[0.1, 1, 0.5, 0.02]'")
+    process = client_processes(settings, data_of(settings))
+    assert process is not None
+    assert [process(k) for k in (3, 1)] == [Markov(0.02), Markov(1.0)]
+    assert participation_probabilities(settings, data_of(settings)) == [0.1, 1.0, 0.5, 0.02]
+
+
+@dataclass(frozen=True)
+class OwnLabelsOnly:
+    """Data of which one client's labels can be seen, and no other's."""
+
+    data: FederatedData
+    visible: int
+
+    @property
+    def num_clients(self) -> int:
+        return self.data.num_clients
+
+    @cached_property
+    def priority(self) -> tuple[int, ...]:
+        raise AssertionError("who has priority is not the client's to know")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.data.input_shape
+
+    @property
+    def num_classes(self) -> int:
+        return self.data.num_classes
+
+    def labels(self, client: int) -> Labels:
+        assert client == self.visible
+        return self.data.labels(client)
+
+    def client(self, client: int) -> ClientData:
+        raise AssertionError("inputs are not needed")
+
+
+def test_correlated_by_default() -> None:
+    """Without p, it is that of the formula, from the client's own labels and the seed."""
+    words = "availability=bernoulli seed=5 availability.mean=0.3 availability.minimum=0.05"
+    settings = settings_of(f"{words} availability.class_alpha=0.2")
+    data = data_of(settings)
+    q = class_contribution(5, 10, 0.2)
+    expected = []
+    for client in range(4):
+        labels = data.client(client).y_train
+        dot = sum(q[c] * (labels == c).sum() / len(labels) for c in range(10))
+        expected.append(min(max(0.3 * 10 * dot, 0.05), 1.0))
+        process = client_processes(settings, OwnLabelsOnly(data, client))
+        assert process is not None
+        own = process(client)
+        assert isinstance(own, Bernoulli)
+        assert own.p == pytest.approx(expected[client], rel=1e-12)
+    assert participation_probabilities(settings, data) == pytest.approx(expected, rel=1e-12)
+    assert len(set(expected)) > 1
+
+
+def test_cyclic_rates_are_the_realised_ones() -> None:
+    """2 of 100 rounds is a rate of 0.02, also for p = 0.025."""
+    settings = settings_of("availability=cyclic availability.p=0.025")
+    assert participation_probabilities(settings, data_of(settings)) == [0.02] * 4
+
+
+def test_always() -> None:
+    """The default: nobody has a process, and everybody's probability is 1."""
+    settings = settings_of("")
+    assert settings.availability.name == "always"
+    assert client_processes(settings, data_of(settings)) is None
+    assert participation_probabilities(settings, data_of(settings)) == [1.0] * 4
+
+
+def test_trace(tmp_path: Path) -> None:
+    """A trace gives each client its rounds, none to one that is not in it; no probabilities."""
+    path = tmp_path / "who.csv"
+    path.write_text("round,client,available\n1,0,1\n3,0,1\n2,1,0\n")
+    settings = settings_of(f"availability=trace 'availability.path={path}'")
+    process = client_processes(settings, data_of(settings))
+    assert process is not None
+    assert process(0) == Trace(frozenset({1, 3}))
+    assert process(1) == process(2) == Trace(frozenset())
+    assert participation_probabilities(settings, data_of(settings)) is None
+
+
+def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
+    """Not only when the first client is asked."""
+    settings = settings_of(f"availability=trace 'availability.path={tmp_path / 'none.csv'}'")
+    with pytest.raises(DataError, match=r"none\.csv: No such file"):
+        client_processes(settings, data_of(settings))
+    assert participation_probabilities(settings, data_of(settings)) is None  # a server has none
+
+
+@pytest.mark.parametrize(
+    "schema", [AvailabilitySettings(name="x"), RandomAvailabilitySettings(name="x", p=0.5)]
+)
+def test_settings_without_a_process(schema: AvailabilitySettings) -> None:
+    """A schema that nothing implements is no silent default."""
+    settings = settings_of("")
+    data = data_of(settings)
+    changed = Settings(**{**vars(settings), "availability": schema})
+    with pytest.raises(TypeError, match="no availability process for"):
+        participation_probabilities(changed, data)
+
+
+P = r"availability\.p must be null, a number > 0 and <= 1, or a list of one for each of the 20"
+MISTAKES = {
+    "availability=often": "availability must be one of always, bernoulli, cyclic, .* got 'often'",
+    "availability=bernoulli availability.p=0": P + " clients, got 0$",
+    "availability=bernoulli availability.p=1.5": P + " clients, got 1.5$",
+    "availability=bernoulli availability.p=x": P + " clients, got 'x'$",
+    "availability=bernoulli availability.p=true": P + " clients, got True$",
+    "availability=bernoulli 'availability.p=[0.5, 0.5]'": P + r" clients, got \[0.5, 0.5\]$",
+    "availability=bernoulli 'availability.p={0: 0.5}'": P,
+    "data.num_clients=2 data.num_priority=1 availability=markov 'availability.p=[0.5, 0]'": (
+        r"availability\.p\[1\] must be a number > 0 and <= 1, got 0$"
+    ),
+    "availability=bernoulli availability.mean=0": "availability.mean must be a number > 0 and <= 1",
+    "availability=markov availability.minimum=2": "availability.minimum must be a number > 0 and",
+    "availability=cyclic availability.class_alpha=0": "availability.class_alpha must be a number >",
+    "availability=markov availability.max_transition=0": "availability.max_transition must be a nu",
+    "availability=cyclic availability.period=1": "availability.period must be a whole number >= 2",
+    "availability=cyclic availability.period=1.5": "availability.period must be a whole number, go",
+    "availability=cyclic availability.start=now": "availability.start must be one of stationary, i",
+    "availability=trace": "availability.path must be the path of a CSV file of round, client, avai",
+    "availability=bernoulli availability.period=9": "availability.period is not a setting; availab",
+    "availability.p=0.5": "availability.p is not a setting; availability has name, got 'p'",
+}
+
+
+@pytest.mark.parametrize("overrides", MISTAKES)
+def test_mistakes_are_one_line(overrides: str) -> None:
+    """Setting, what is allowed, and what was given, in one line, before any work."""
+    with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
+        compose("", overrides)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,117 @@
+"""Whole runs in which clients come and go."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from client_app.availability import Bernoulli, participation_probabilities
+from client_app.availability.processes import moment
+from client_app.data import load_data
+from conf.compose import compose_words
+from server_app.command_line import run_in_process
+from tests.integration.conftest import read_rounds
+from tests.reference.fedalign import recompute
+
+ROUNDS = 12
+SMALL = ("data.sizes=equal", "data.samples_per_client=50", "client.local_epochs=2")
+
+
+def run(directory: Path, *words: str) -> Path:
+    run_in_process(compose_words((f"rounds={ROUNDS}", *SMALL, *words)), str(directory))
+    return directory
+
+
+def table(directory: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(directory / "clients").to_pylist()
+    return rows
+
+
+def assert_same_models(one: Path, other: Path) -> None:
+    first, second = (load_file(directory / "model.safetensors") for directory in (one, other))
+    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+@pytest.mark.parametrize("strategy", ["fedalign", "fedavg"])
+def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> None:
+    """The clients table has who was not there, by the process alone, on one node and on three."""
+    words = (f"strategy={strategy}", "availability=bernoulli", "availability.p=0.6")
+    one, three = (
+        run(tmp_path / str(nodes), *words, f"engine.num_supernodes={nodes}") for nodes in (1, 3)
+    )
+    assert read_rounds(one) == read_rounds(three)
+    assert_same_models(one, three)
+    rows = table(one)
+    assert [(r["round"], r["client"], r["status"]) for r in rows] == [
+        (r["round"], r["client"], r["status"]) for r in table(three)
+    ]
+    process = Bernoulli(0.6)
+    for row in rows:
+        there = moment(process, seed=1, client=row["client"], server_round=row["round"]).state
+        assert (row["status"] == "unavailable") == (there == 0)
+        if row["status"] == "unavailable":
+            assert row["weight"] == 0
+            assert row["num_examples"] is row["loss"] is row["accuracy"] is row["reason"] is None
+    unavailable = [record["unavailable"] for record in read_rounds(one)]
+    assert sum(unavailable) == sum(row["status"] == "unavailable" for row in rows) > 0
+    assert len(set(unavailable)) > 1
+
+
+def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Path) -> None:
+    """FedALIGN's admissions and weights are as ever among those who are there."""
+    path = tmp_path / "trace.csv"
+    lines = [f"{t},{k},1" for t in range(1, ROUNDS + 1) for k in range(20) if k < 10 or (t + k) % 3]
+    path.write_text("\n".join(["round,client,available", *lines]))
+    directory = run(tmp_path / "run", "availability=trace", f"availability.path={path}")
+    found = recompute(directory)
+    assert found.problems == []
+    assert found.gates > 0
+    for row in table(directory):
+        away = row["client"] >= 10 and (row["round"] + row["client"]) % 3 == 0
+        assert (row["status"] == "unavailable") == away
+
+
+def test_decisions_recompute_where_everybody_comes_and_goes(tmp_path: Path) -> None:
+    """As above; F(w) is still measured on all priority clients, of which some do not train."""
+    directory = run(tmp_path / "run", "availability=markov", "availability.p=0.5", "seed=2")
+    problems = recompute(directory).problems
+    assert [text for text in problems if "global loss" not in text] == []
+
+
+@pytest.mark.parametrize("process", ["bernoulli", "markov", "cyclic"])
+def test_a_probability_of_one_is_always(tmp_path: Path, process: str) -> None:
+    """With p = 1 a run is to the last bit what it is without any process."""
+    always = run(tmp_path / "always", "rounds=4")
+    same = run(tmp_path / process, "rounds=4", f"availability={process}", "availability.p=1")
+    assert read_rounds(always) == read_rounds(same)
+    assert_same_models(always, same)
+
+
+def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
+    """The model stays, the round is logged, the run goes on."""
+    path = tmp_path / "trace.csv"
+    path.write_text("round,client,available\n" + "".join(f"2,{k},1\n" for k in range(20)))
+    words = ("rounds=3", "availability=trace", f"availability.path={path}")
+    rounds = read_rounds(run(tmp_path / "run", *words))
+    counts = [(record["asked"], record["unavailable"]) for record in rounds]
+    assert counts == [(10, 10), (20, 0), (20, 20)]
+    assert rounds[0]["global_loss"] == rounds[1]["global_loss"] != rounds[2]["global_loss"]
+
+
+def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
+    """Over a run each client takes part about as often as its p_n says."""
+    words = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", "strategy=fedavg")
+    fast = ("evaluation.every=200", "evaluation.clients=priority")
+    directory = run(tmp_path / "run", *words, *fast)
+    settings = compose_words((*words, *SMALL)).settings
+    expected = participation_probabilities(settings, load_data(settings.data, settings.seed))
+    assert expected is not None
+    rows = table(directory)
+    for client, p in enumerate(expected):
+        there = [row["status"] != "unavailable" for row in rows if row["client"] == client]
+        assert len(there) == 150
+        assert np.mean(there) == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / 150))
+    assert len(set(expected)) > 5
