@@ -211,9 +211,9 @@ def test_own_models_of_unavailable_clients_stay() -> None:
         return {name: state[name]["linear.bias"].numpy().tobytes() for name in state}
 
     first, second = kept(1), kept(2)
-    assert first.keys() == {f"own-model-{k}" for k in available[0]}
+    assert first.keys() == {f"own-model-0-{k}" for k in available[0]}
     changed = {name for name in first if first[name] != second[name]}
-    assert changed == {f"own-model-{k}" for k in available[0] & available[1]}
+    assert changed == {f"own-model-0-{k}" for k in available[0] & available[1]}
 
 
 def test_an_error_in_the_settings_is_the_nodes() -> None:

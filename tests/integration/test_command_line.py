@@ -98,6 +98,28 @@ def test_fewer_shards_than_clients(shell: Shell, real_data: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_sweep_over_the_cutoff(shell: Shell) -> None:
+    """FedAU's K from 1 to infinity, one run each, from one command."""
+    cutoffs = ["1", "2", "5", "10", "20", "50", "100", "1000", "inf"]
+    done = shell(
+        "fedquorum",
+        "-m",
+        "strategy=fedau",
+        f"strategy.cutoff={','.join(cutoffs)}",
+        "availability=bernoulli",
+        "availability.p=0.3",
+        "rounds=6",
+        "hydra.sweep.dir=sweep",
+    )
+    assert done.status == 0, done.stderr
+    errors = [
+        json.loads((shell.cwd / "sweep" / str(job) / "rounds.jsonl").read_text().splitlines()[-1])
+        for job in range(len(cutoffs))
+    ]
+    assert {round(e["weight_error"], 12) for e in errors[5:]} == {errors[-1]["weight_error"]}
+    assert errors[0]["weight_error"] == pytest.approx(0.7**2)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) -> None:
     """Ctrl-C and kill: exit status 130, one line, complete rounds and the model on disk."""

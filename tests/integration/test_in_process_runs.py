@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+from conf import SettingsError
 from conf.compose import compose, compose_words, options
 from server_app.command_line import run_in_process
 from tests.integration.conftest import ROOT, assert_same_rounds, read_rounds
+from tests.reference import fedau
 from tests.reference.fedalign import recompute
 from tests.reference.idx import write_idx
 
@@ -116,8 +118,11 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
     assert [r["epsilon"] for r in rounds] == [0, 0] + [0.2] * 4 + [0.0] * 6
 
 
-@pytest.mark.parametrize("experiment", options("experiment"))
-def test_every_preset_runs_two_rounds(
+FEDALIGN = [name for name in options("experiment") if not name.startswith("fedau/")]
+
+
+@pytest.mark.parametrize("experiment", FEDALIGN)
+def test_every_fedalign_preset_runs_two_rounds(
     tmp_path: Path, experiment: str, real_data: Path, cifar10_subset: Path
 ) -> None:
     """One round of warm-up and one with the gate, at one local epoch, for every preset.
@@ -141,6 +146,118 @@ def test_every_preset_runs_two_rounds(
     first, second = read_rounds(directory)
     assert first["trained"] == first["asked"]
     assert second["failed"] == 0
+
+
+@pytest.mark.parametrize("availability", ["bernoulli", "markov", "cyclic"])
+def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_data: Path) -> None:
+    """250 clients on Fashion-MNIST: omega, weights and counts follow from who was there."""
+    directory = run(
+        tmp_path / "run",
+        "experiment=fedau/fmnist",
+        f"data.root={real_data}",
+        "model=logistic_regression",
+        f"availability={availability}",
+        "strategy.cutoff=4",
+        "rounds=12",
+        "evaluation.every=6",
+    )
+    rounds = read_rounds(directory)
+    table = pq.read_table(directory / "clients").to_pylist()
+    compared = 0
+    for client in range(250):
+        rows = [row for row in table if row["client"] == client]
+        history = [row["status"] == "trained" for row in rows]
+        assert len(history) == 12
+        expected = fedau.omegas(history, 4)
+        for row, omega in zip(rows, expected, strict=False):
+            assert row["omega"] == pytest.approx(float(omega), rel=1e-12)
+            weight = float(omega) / 250 if row["status"] == "trained" else 0.0
+            assert row["weight"] == pytest.approx(weight, rel=1e-12)
+            compared += row["omega"] > 1
+    assert compared > 1000
+    assert all(0 < r["trained"] < 60 and r["unavailable"] == 250 - r["trained"] for r in rounds)
+    assert [r["test"] is not None for r in rounds] == [False] * 5 + [True] + [False] * 5 + [True]
+    assert [r["global_loss"] is not None for r in rounds] == [False] * 6 + [True] + [False] * 5
+    assert all(r["weight_error"] > 0 for r in rounds)
+    assert {r["state_bytes"] for r in rounds} == {250 * 4 * 8}
+
+
+def test_fedau_trains_the_cnn_on_real_images(tmp_path: Path, cifar10_subset: Path) -> None:
+    """Two rounds of the CIFAR-10 preset on its real subset, with crops and flips."""
+    directory = run(
+        tmp_path / "run",
+        "experiment=fedau/cifar10",
+        "data=npz",
+        f"data.path={cifar10_subset}",
+        "rounds=2",
+        "evaluation.every=2",
+    )
+    rounds = read_rounds(directory)
+    assert all(r["trained"] > 5 and r["failed"] == 0 for r in rounds)
+    assert rounds[1]["test"]["all"]["accuracy"] > 0
+
+
+def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None:
+    """All methods see the same clients come and go, and differ in weights and state."""
+    words = ("availability=bernoulli", "availability.p=0.4", "rounds=5", "client.local_steps=3")
+    runs = {
+        name: run(tmp_path / name, f"strategy={name}", *words)
+        for name in (
+            "fedau",
+            "average_participating",
+            "average_all",
+            "known_statistics",
+            "fedvarp",
+            "mifa",
+        )
+    }
+    there = set()
+    for name, directory in runs.items():
+        table = pq.read_table(directory / "clients").to_pylist()
+        there.add(tuple(row["status"] for row in table))
+        present = [row for row in table if row["status"] == "trained"]
+        weights = {"average_all": 1 / 20, "mifa": 1 / 20, "known_statistics": 1 / 20 / 0.4}
+        if name in weights:
+            assert [row["weight"] for row in present] == pytest.approx(
+                [weights[name]] * len(present)
+            )
+        if name in ("average_participating", "fedvarp"):
+            counts = [r["trained"] for r in read_rounds(directory)]
+            assert [row["weight"] for row in present] == pytest.approx(
+                [1 / counts[row["round"] - 1] for row in present]
+            )
+    assert len(there) == 1
+    model = 10 * 60 + 10
+    state = {name: read_rounds(directory)[-1]["state_bytes"] for name, directory in runs.items()}
+    assert state == {
+        "fedau": 20 * 4 * 8,
+        "average_participating": 0,
+        "average_all": 0,
+        "known_statistics": 0,
+        "fedvarp": 20 * model * 4 + model * 8,
+        "mifa": 20 * model * 4 + model * 8,
+    }
+
+
+def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
+    """Clients train in the rounds that the file lists, and the file must be there."""
+    trace = tmp_path / "trace.csv"
+    lines = [f"{t},{k},{int((t + k) % 3 == 0)}" for t in range(1, 5) for k in range(20)]
+    trace.write_text("round,client,available\n" + "\n".join(lines) + "\n")
+    words = ("strategy=fedau", "availability=trace", "rounds=4")
+    directory = run(tmp_path / "run", *words, f"availability.path={trace}")
+    table = pq.read_table(directory / "clients").to_pylist()
+    assert all(
+        (row["status"] == "trained") == ((row["round"] + row["client"]) % 3 == 0) for row in table
+    )
+    assert [r["weight_error"] for r in read_rounds(directory)] == [None] * 4
+    with pytest.raises(SettingsError, match=r"strategy\.probabilities must be a list of p_n"):
+        run(
+            tmp_path / "known",
+            "strategy=known_statistics",
+            *words[1:],
+            f"availability.path={trace}",
+        )
 
 
 def write_emnist(root: Path, rows_per_class: tuple[int, int]) -> None:

@@ -6,9 +6,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
 from server_app.in_process import InProcessGrid
-from strategies.codec import encode_arrays
+from strategies.codec import (
+    Status,
+    TrainRequest,
+    decode_replies,
+    encode_arrays,
+    encode_train_request,
+)
+from strategies.types import Call, GlobalMeasure
 from tests.integration.conftest import BIN, ROOT
 from tests.strategies.test_adapter import MODEL, moved, scripted_app
 
@@ -88,12 +97,37 @@ def test_the_mistake_shown_is_what_one_gets(tmp_path: Path) -> None:
 
 def test_the_code_of_the_readme_runs() -> None:
     """The strategy in someone's own app, with four clients that train."""
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    strategy_code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     grid = InProcessGrid(scripted_app(4, lambda k, config, arrays: moved(k, 1.0)), {}, 4)
     names = {"grid": grid, "initial_arrays": encode_arrays(MODEL)}
-    exec(code, names)  # noqa: S102 - our own README
+    exec(strategy_code, names)  # noqa: S102 - our own README
     result: object = names["result"]
     assert sorted(getattr(result, "evaluate_metrics_clientapp", {})) == [1, 2, 3]
+
+
+def test_the_mod_of_the_readme_keeps_clients_away() -> None:
+    """In someone's own ClientApp, one client a node: it answers in some rounds only."""
+    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code, names)  # noqa: S102 - our own README
+    app = names["app"]
+    assert isinstance(app, ClientApp)
+    trained = scripted_app(1, lambda k, config, arrays: moved(k, 1.0))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return trained(message, context)
+
+    grid = InProcessGrid(app, {}, 1)
+    statuses = []
+    for server_round in range(1, 41):
+        request = encode_train_request(
+            encode_arrays(MODEL),
+            TrainRequest(server_round, Call((0,)), (True,), GlobalMeasure(1.0, 0.5)),
+        )
+        (reply,) = grid.send_and_receive([Message(request, 1, "train")])
+        statuses.append(decode_replies(reply.content)[0].status)
+    assert set(statuses) == {Status.DONE, Status.UNAVAILABLE}
 
 
 def test_links_lead_somewhere() -> None:
