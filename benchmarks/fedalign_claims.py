@@ -38,7 +38,8 @@ def main() -> None:
         print_differences(own)
         if any(group.strategy == "local_only" for group in own):
             print_non_priority(own)
-        print_admissions(own)
+        if own[0].runs[0].settings.get("data.shard_size"):
+            print_admissions(own)
 
 
 def checkpoints(group: Group) -> dict[str, int]:

@@ -67,6 +67,7 @@ class Node:
                 LocalTraining(**how),
                 seed=self._settings.seed,
                 device=self._device,
+                measures_auroc=self._settings.evaluation.metric == "auroc",
             )
         return self._clients[client_id]
 

@@ -12,7 +12,7 @@ from torch import nn
 from client_app.augmentation import check_augmentation
 from client_app.data import ClientData
 from client_app.decisions import joins
-from client_app.training import LocalTraining, Measure, evaluate, train
+from client_app.training import LocalTraining, Measure, auroc, evaluate, train
 from strategies.codec import Status
 from strategies.streams import stream
 
@@ -36,6 +36,8 @@ class FederatedClient(NumPyClient):
         The run's seed; what training draws follows from (seed, purpose, round, client id).
     device : torch.device
         Where to compute; the data stays there between rounds.
+    measures_auroc : bool
+        Whether the test part's AUROC is measured too.
 
     Raises
     ------
@@ -52,6 +54,7 @@ class FederatedClient(NumPyClient):
         *,
         seed: int,
         device: torch.device,
+        measures_auroc: bool = False,
     ) -> None:
         check_augmentation(how.augmentation, data.x_train)
         self.client_id = client_id
@@ -62,6 +65,7 @@ class FederatedClient(NumPyClient):
         self._model = model
         self._how = how
         self._seed = seed
+        self._measures_auroc = measures_auroc
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the client's id, and nothing else about it."""
@@ -113,6 +117,8 @@ class FederatedClient(NumPyClient):
                 "test-loss": measure.loss,
                 "test-accuracy": measure.accuracy,
             }
+            if self._measures_auroc:
+                metrics["test-auroc"] = auroc(self._model, self._x_test, self._y_test)
             loss, count = measure.loss, measure.num_examples
         return loss, count, metrics
 

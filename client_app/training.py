@@ -16,6 +16,7 @@ from client_app.augmentation import augmentation
 from client_app.randomness import Draws, torch_seeded
 
 EVALUATION_BATCH = 4096
+BINARY = 2
 
 
 @dataclass(frozen=True)
@@ -147,3 +148,23 @@ def evaluate(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Measure:
         loss += functional.cross_entropy(logits, labels, reduction="sum")
         correct += (logits.argmax(dim=1) == labels).sum()
     return Measure(len(y), float(loss) / len(y), int(correct) / len(y))
+
+
+@torch.no_grad()
+def auroc(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the area under the ROC curve of the softmax outputs, by torchmetrics, in [0, 1].
+
+    With two classes that of class 1, with more the mean over the classes that ``y`` has of each
+    one against the rest. NaN where ``y`` has only one class: then it is not defined.
+    """
+    # Takes seconds to import: not for those who do not ask for it.
+    from torchmetrics.functional.classification import binary_auroc
+
+    present = y.unique()
+    if len(present) < BINARY:
+        return math.nan
+    model.eval()
+    scores = torch.cat([model(inputs) for inputs in x.split(EVALUATION_BATCH)]).softmax(dim=1)
+    classes = present if scores.shape[1] > BINARY else present[-1:]
+    areas = [binary_auroc(scores[:, c], (y == c).long()) for c in classes.tolist()]
+    return float(torch.stack(areas).double().mean())

@@ -16,6 +16,7 @@ from conf.errors import SettingsError
 from strategies.adapter import EVALUATED_CLIENTS
 from strategies.parameters import (
     AUGMENTATION,
+    CDF,
     COUNT,
     COUNTS,
     CRITERION,
@@ -24,6 +25,7 @@ from strategies.parameters import (
     CYCLE_START,
     EPSILON,
     EPSILON_SCHEDULE,
+    FAIRNESS_METRIC,
     FRACTION,
     LR_SCHEDULE,
     NON_NEGATIVE,
@@ -31,6 +33,8 @@ from strategies.parameters import (
     POSITIVE,
     PRIORITY_WEIGHT,
     PROBABILITY,
+    RBAR,
+    REAL,
     SHARE_BELOW_ONE,
     ClientIds,
     Number,
@@ -123,13 +127,86 @@ class MemorySettings(ParticipationSettings):
     memory_dir: str | None = None
 
 
+@dataclass
+class FairSettings(StrategySettings):
+    """What AAggFF and its baselines have; see ``strategies.aaggff``."""
+
+    server_lr: float = setting(1.0, POSITIVE)
+
+
+@dataclass
+class AaggffSSettings(FairSettings):
+    """See ``strategies.AAggFFS``; the range of responses null takes the paper's."""
+
+    name: str = "aaggff_s"
+    cdf: str = setting("normal", CDF)
+    c1: float | None = setting(None, NON_NEGATIVE)
+    c2: float | None = setting(None, POSITIVE)
+
+
+@dataclass
+class AaggffDSettings(FairSettings):
+    """See ``strategies.AAggFFD``; the range of responses null takes the paper's."""
+
+    name: str = "aaggff_d"
+    cdf: str = setting("weibull", CDF)
+    c1: float | None = setting(None, NON_NEGATIVE)
+    c2: float | None = setting(None, POSITIVE)
+    rbar: str = setting("sample", RBAR)
+
+
+@dataclass
+class QFedAvgSettings(FairSettings):
+    """See ``strategies.QFedAvg``."""
+
+    name: str = "qfedavg"
+    q: float = setting(1.0, NON_NEGATIVE)
+    lipschitz: float | None = setting(None, POSITIVE)
+
+
+@dataclass
+class TermSettings(FairSettings):
+    """See ``strategies.TERM``."""
+
+    name: str = "term"
+    tilt: float = setting(1.0, REAL)
+
+
+@dataclass
+class PropFairSettings(FairSettings):
+    """See ``strategies.PropFair``."""
+
+    name: str = "propfair"
+    bound: float = setting(3.0, POSITIVE)
+    guard: float = setting(0.2, POSITIVE)
+
+
+@dataclass
+class AflSettings(FairSettings):
+    """See ``strategies.AFL``."""
+
+    name: str = "afl"
+    step_size: float = setting(0.1, POSITIVE)
+
+
+@dataclass
+class FedMgdaSettings(FairSettings):
+    """See ``strategies.FedMGDAPlus``."""
+
+    name: str = "fedmgda"
+    deviation: float = setting(1.0, FRACTION)
+
+
 # --- data ----------------------------------------------------------------------------------
+
+TEST_FRACTION = Number(low=0.01, high=0.9)
 
 
 @dataclass
 class DataSettings:
     """What every data set has.
 
+    ``num_clients``: null where it is the data that tells; a number is then compared with it.
     ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, a list, or
     ``all``, whatever ``num_priority`` is, for methods that know no priority.
     ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
@@ -137,7 +214,7 @@ class DataSettings:
     """
 
     name: str = MISSING
-    num_clients: int = setting(20, COUNT)
+    num_clients: int | None = setting(None, COUNT)
     num_priority: int = setting(10, COUNT)
     priority: Any = "heterogeneous"
     priority_weights: Any = None
@@ -148,6 +225,7 @@ class SynthSettings(DataSettings):
     """See ``client_app.data.synth``."""
 
     name: str = "synth"
+    num_clients: int = setting(20, COUNT)
     alpha: float = setting(1.0, NON_NEGATIVE)
     beta: float = setting(1.0, NON_NEGATIVE)
     noise: str = setting("additive", OneOf(("additive", "flip")))
@@ -156,7 +234,7 @@ class SynthSettings(DataSettings):
     irrelevant_fraction: float = setting(1.0, FRACTION)
     sizes: str = setting("lognormal", OneOf(("lognormal", "equal")))
     samples_per_client: int = setting(500, Number(low=2, integer=True))
-    test_fraction: float = setting(0.2, Number(low=0.01, high=0.9))
+    test_fraction: float = setting(0.2, TEST_FRACTION)
 
 
 @dataclass
@@ -169,7 +247,7 @@ class PartitionedSettings(DataSettings):
     follow Dir(``alpha``). The settings of the other partition are not used.
     """
 
-    num_clients: int = setting(60, COUNT)
+    num_clients: int | None = setting(60, COUNT)
     num_priority: int = setting(2, COUNT)
     partition: str = setting("shards", OneOf(("shards", "dirichlet")))
     shards_per_client: int = setting(2, COUNT)
@@ -215,10 +293,63 @@ class FilePath(Range):
 
 @dataclass
 class NpzSettings(PartitionedSettings):
-    """See ``client_app.data.sources.npz``."""
+    """See ``client_app.data.sources.npz``.
+
+    ``partition`` natural: the clients that the file has. A client's test part is the file's, or
+    ``test_fraction`` of its own rows; see ``client_app.data.partition.natural``. ``num_clients``
+    null is as many as the file has with natural, and 60 with the others.
+    """
 
     name: str = "npz"
     path: str = setting("", FilePath("an .npz file"))
+    num_clients: int | None = setting(None, COUNT)
+    partition: str = setting("shards", OneOf(("shards", "dirichlet", "natural")))
+    test_fraction: float = setting(0.2, TEST_FRACTION)
+
+    def __post_init__(self) -> None:
+        if self.num_clients is None and self.partition != "natural":
+            self.num_clients = 60
+
+
+@dataclass(frozen=True)
+class ColumnName(Range):
+    """The name of a column; whether there is one is its reader's to say."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "the name of a column"
+
+    def contains(self, value: object) -> bool:
+        """Say whether there is a name at all."""
+        return isinstance(value, str) and bool(value.strip())
+
+
+@dataclass(frozen=True)
+class ColumnNames(Range):
+    """A list of different names of columns, which may be empty."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "a list of names of columns, each once"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        names = value if isinstance(value, list) else [""]
+        return all(map(ColumnName().contains, names)) and len(set(names)) == len(names)
+
+
+@dataclass
+class CsvSettings(DataSettings):
+    """One table with a column that says whose each row is; see ``client_app.data.tabular``."""
+
+    name: str = "csv"
+    priority: Any = "all"
+    path: str = setting("", FilePath("a .csv file"))
+    client_column: str = setting("", ColumnName())
+    target: str = setting("", ColumnName())
+    drop: list[str] = field(default_factory=list, metadata={"allowed": ColumnNames()})
+    zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": ColumnNames()})
+    test_fraction: float = setting(0.2, TEST_FRACTION)
 
 
 # --- availability --------------------------------------------------------------------------
@@ -327,6 +458,14 @@ class SmallCnnSettings(ModelSettings):
 
 
 @dataclass
+class M5Settings(ModelSettings):
+    """See ``client_app.models.M5``."""
+
+    name: str = "m5"
+    channels: int = setting(32, COUNT)
+
+
+@dataclass
 class ClientSettings:
     """Local training: SGD on the mean cross entropy of a batch; see ``LocalTraining``.
 
@@ -355,10 +494,12 @@ class ClientSettings:
 class EvaluationSettings:
     """When and whose test parts are measured, after the round.
 
-    ``every`` n rounds and after the last; ``clients`` all or priority.
+    ``every`` n rounds and after the last; ``clients`` all or priority. ``metric`` is what the
+    fairness over clients is of.
     """
 
     every: int = setting(1, COUNT)
+    metric: str = setting("accuracy", FAIRNESS_METRIC)
     clients: str = setting("all", EVALUATED_CLIENTS)
 
 
@@ -406,8 +547,10 @@ def check(settings: Settings) -> None:
     try:
         for key, value, allowed in _ranged(settings, ""):
             allowed.check(key, value)
-        _check_priority(settings.data)
+        _check_priority(settings.data, settings.data.num_clients)
+        _check_number(settings.data)
         _check_shards(settings.data)
+        _check_columns(settings.data)
         _check_draws(settings)
         _check_probabilities(settings)
     except ParameterError as error:
@@ -423,7 +566,27 @@ def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
             yield key, value, item.metadata["allowed"]
 
 
-def _check_priority(data: DataSettings) -> None:
+def check_clients(data: DataSettings, found: int) -> None:
+    """Compare the settings with the number of clients that the data turned out to have.
+
+    Raises
+    ------
+    SettingsError
+        If ``num_clients`` is neither null nor that number, or a setting names clients that
+        there are not.
+    """
+    if data.num_clients not in {None, found}:
+        raise SettingsError(
+            f"data.num_clients must be null or {found}, the number of clients in the data, got "
+            f"{data.num_clients}"
+        )
+    try:
+        _check_priority(data, found)
+    except ParameterError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _check_priority(data: DataSettings, num_clients: int | None) -> None:
     words = OneOf(("heterogeneous", "random", "all"))
     if isinstance(data.priority, str):
         if not words.contains(data.priority):
@@ -431,17 +594,17 @@ def _check_priority(data: DataSettings) -> None:
                 f"data.priority must be {words.describe()}, or a list of client ids, "
                 f"got {data.priority!r}"
             )
-        if data.priority != "all" and data.num_priority > data.num_clients:
+        if data.priority != "all" and num_clients and data.num_priority > num_clients:
             raise ParameterError(
-                f"data.num_priority must be at most data.num_clients ({data.num_clients}), "
+                f"data.num_priority must be at most data.num_clients ({num_clients}), "
                 f"got {data.num_priority}"
             )
-    else:
-        ClientIds(data.num_clients).check("data.priority", data.priority)
-    _check_priority_weights(data)
+    elif num_clients:
+        ClientIds(num_clients).check("data.priority", data.priority)
+    _check_priority_weights(data, num_clients)
 
 
-def _check_priority_weights(data: DataSettings) -> None:
+def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None:
     weights = data.priority_weights
     if weights is None:
         return
@@ -449,9 +612,31 @@ def _check_priority_weights(data: DataSettings) -> None:
         raise ParameterError(
             f"data.priority_weights must be a mapping such as {{3: 0.5}}, got {weights!r}"
         )
-    ClientIds(data.num_clients).check("data.priority_weights (its keys)", list(weights))
+    if num_clients:
+        ClientIds(num_clients).check("data.priority_weights (its keys)", list(weights))
     for client, weight in weights.items():
         PRIORITY_WEIGHT.check(f"data.priority_weights[{client}]", weight)
+
+
+def _check_number(data: DataSettings) -> None:
+    natural = isinstance(data, PartitionedSettings) and data.partition == "natural"
+    if not natural and not isinstance(data, CsvSettings):
+        settled_clients(data)
+
+
+def settled_clients(data: DataSettings) -> int:
+    """Return the number of clients of data that does not tell it itself.
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not tell it either.
+    """
+    if data.num_clients is None:
+        raise ParameterError(
+            f"data.num_clients must be {COUNT.describe()} where the data does not tell it, got null"
+        )
+    return data.num_clients
 
 
 def _check_shards(data: DataSettings) -> None:
@@ -462,6 +647,21 @@ def _check_shards(data: DataSettings) -> None:
             f"data.samples_per_shard must be at most data.shard_size ({data.shard_size}), "
             f"got {data.samples_per_shard}"
         )
+
+
+def _check_columns(data: DataSettings) -> None:
+    if not isinstance(data, CsvSettings):
+        return
+    if data.target == data.client_column:
+        raise ParameterError(
+            f"data.target must be another column than data.client_column, got {data.target!r}"
+        )
+    for own in ("client_column", "target"):
+        if getattr(data, own) in data.drop:
+            raise ParameterError(
+                f"data.drop must be columns other than data.{own} ({getattr(data, own)}), got "
+                f"{data.drop}"
+            )
 
 
 def _check_draws(settings: Settings) -> None:
@@ -477,13 +677,14 @@ def _check_probabilities(settings: Settings) -> None:
     own, count = settings.availability, settings.data.num_clients
     if not isinstance(own, RandomAvailabilitySettings) or own.p is None:
         return
-    if isinstance(own.p, list) and len(own.p) == count:
+    if isinstance(own.p, list) and count in {None, len(own.p)}:
         for client, p in enumerate(own.p):
             PROBABILITY.check(f"availability.p[{client}]", p)
     elif not PROBABILITY.contains(own.p):
+        clients = f"the {count} clients" if count else "the clients"
         raise ParameterError(
             f"availability.p must be null, {PROBABILITY.describe()}, or a list of one for each of "
-            f"the {count} clients, got {own.p!r}"
+            f"{clients}, got {own.p!r}"
         )
 
 
@@ -499,10 +700,18 @@ def register() -> None:
         ("strategy", "schema_participation", ParticipationSettings),
         ("strategy", "schema_known_statistics", KnownStatisticsSettings),
         ("strategy", "schema_memory", MemorySettings),
+        ("strategy", "schema_aaggff_s", AaggffSSettings),
+        ("strategy", "schema_aaggff_d", AaggffDSettings),
+        ("strategy", "schema_qfedavg", QFedAvgSettings),
+        ("strategy", "schema_term", TermSettings),
+        ("strategy", "schema_propfair", PropFairSettings),
+        ("strategy", "schema_afl", AflSettings),
+        ("strategy", "schema_fedmgda", FedMgdaSettings),
         ("data", "schema_synth", SynthSettings),
         ("data", "schema_torchvision", TorchvisionSettings),
         ("data", "schema_cinic10", Cinic10Settings),
         ("data", "schema_npz", NpzSettings),
+        ("data", "schema_csv", CsvSettings),
         ("availability", "schema_always", AlwaysSettings),
         ("availability", "schema_bernoulli", BernoulliSettings),
         ("availability", "schema_markov", MarkovSettings),
@@ -512,6 +721,7 @@ def register() -> None:
         ("model", "schema_mlp", MlpSettings),
         ("model", "schema_cnn", CnnSettings),
         ("model", "schema_small_cnn", SmallCnnSettings),
+        ("model", "schema_m5", M5Settings),
         ("client", "schema_client", ClientSettings),
         ("engine", "schema_engine", EngineSettings),
     ):

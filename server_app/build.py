@@ -19,7 +19,11 @@ from conf.schema import (
     Settings,
 )
 from strategies import (
+    AFL,
     MIFA,
+    TERM,
+    AAggFFD,
+    AAggFFS,
     Communication,
     ComposedStrategy,
     FedALIGN,
@@ -27,12 +31,16 @@ from strategies import (
     FedAvg,
     FedAvgAll,
     FedAvgParticipating,
+    FedMGDAPlus,
     FedVarp,
     KnownStatistics,
     LocalOnly,
     Population,
+    PropFair,
+    QFedAvg,
 )
 from strategies.codec import encode_arrays
+from strategies.parameters import ParameterError
 
 STRATEGIES: Mapping[str, Callable[..., ComposedStrategy[Any]]] = {
     "fedalign": FedALIGN,
@@ -45,6 +53,13 @@ STRATEGIES: Mapping[str, Callable[..., ComposedStrategy[Any]]] = {
     "known_statistics": KnownStatistics,
     "fedvarp": FedVarp,
     "mifa": MIFA,
+    "aaggff_s": AAggFFS,
+    "aaggff_d": AAggFFD,
+    "qfedavg": QFedAvg,
+    "term": TERM,
+    "propfair": PropFair,
+    "afl": AFL,
+    "fedmgda": FedMGDAPlus,
 }
 
 
@@ -64,7 +79,8 @@ def build_strategy(
     Raises
     ------
     SettingsError
-        If it needs the clients' participation rates and nobody knows them.
+        If it needs the clients' participation rates and nobody knows them, or its settings do
+        not go together.
     """
     communication = Communication(
         round_timeout=settings.engine.round_timeout,
@@ -81,7 +97,12 @@ def build_strategy(
         options["probabilities"] = _probabilities(own, settings, data)
     if isinstance(own, MemorySettings) and own.memory_dir is not None:
         options["memory_dir"] = Path(own.memory_dir).expanduser().absolute()
-    return STRATEGIES[name](population, seed=settings.seed, communication=communication, **options)
+    try:
+        return STRATEGIES[name](
+            population, seed=settings.seed, communication=communication, **options
+        )
+    except ParameterError as error:
+        raise SettingsError(f"strategy.{error}") from None
 
 
 def _probabilities(

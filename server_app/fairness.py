@@ -6,18 +6,21 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float], *, higher_is_better: bool = True) -> dict[str, float]:
     """Return the spread of one metric over n clients, all in the metric's unit except gini, jain.
 
     average, worst (minimum), best (maximum); worst10 and best10: unweighted mean of the
-    max(1, floor(n / 10)) lowest and highest; std: population standard deviation;
+    max(1, floor(n / 10)) lowest and highest; where lower is better, as of losses, worst is the
+    maximum and best the minimum; std: population standard deviation;
     gini = sum_i (2i - n - 1) x_(i) / (n sum x), i from 1, ascending, 0 if all x are 0;
     jain = (sum x)^2 / (n sum x^2), 1 if all x are 0.
 
     Parameters
     ----------
     values : sequence of float
-        One value >= 0 per client, at least one, where higher is better.
+        One value >= 0 per client, at least one.
+    higher_is_better : bool
+        Whether the lowest value is the worst.
 
     Raises
     ------
@@ -30,12 +33,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     n, total, squares = len(x), float(x.sum()), float((x * x).sum())
     tenth = max(1, n // 10)
     ranks = 2 * np.arange(1, n + 1) - n - 1
+    low, high = ("worst", "best") if higher_is_better else ("best", "worst")
     return {
         "average": float(x.mean()),
-        "worst": float(x[0]),
-        "best": float(x[-1]),
-        "worst10": float(x[:tenth].mean()),
-        "best10": float(x[-tenth:].mean()),
+        low: float(x[0]),
+        high: float(x[-1]),
+        f"{low}10": float(x[:tenth].mean()),
+        f"{high}10": float(x[-tenth:].mean()),
         # Equal values would give minus the rounding error of the sum.
         "gini": max(0.0, float(ranks @ x) / (n * total)) if total > 0 else 0.0,
         "std": float(x.std()),

@@ -66,7 +66,7 @@ def run(
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(1, settings.rounds + 1):
                     arrays, record = _round(parts, arrays, server_round)
-                    records.add_round(record, strategy.train_report.decisions, strategy.evaluations)
+                    records.add_round(record, strategy.train_report, strategy.evaluations)
                     rounds.append(record)
                     display.show(record)
         finally:
@@ -112,5 +112,6 @@ def _round(
         seconds=time.monotonic() - started,
         state_bytes=strategy.state_bytes,
         rates=parts.rates,
+        metric=settings.evaluation.metric,
         all_evaluated=settings.evaluation.clients == "all",
     )

@@ -35,8 +35,11 @@ from safetensors.numpy import save_file
 
 from conf import Composed
 from conf.errors import RunError
+from conf.schema import StrategySettings
 from server_app.fairness import spread, weighted_mean
+from server_app.regret import decision_summary
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
+from strategies.types import FloatArray
 
 CLIENTS_SCHEMA = pa.schema(
     [
@@ -68,6 +71,7 @@ EVALUATIONS_SCHEMA = pa.schema(
         pa.field("test_num_examples", pa.int64()),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
+        pa.field("test_auroc", pa.float64()),
     ]
 )
 PACKAGES = (
@@ -90,6 +94,8 @@ ROUND_SCALARS = (
     "inclusion_mass",
     "theta",
     "weight_error",
+    "decision_loss",
+    "kl",
 )
 SOURCE = Path(__file__).resolve().parent.parent
 
@@ -114,6 +120,8 @@ class RoundRecord:
     seconds: float
     state_bytes: int
     weight_error: float | None
+    decision_loss: float | None
+    kl: float | None
     inclusion_mass: float | None
     theta: float | None
     test: Mapping[str, Mapping[str, float] | None] | None
@@ -128,11 +136,13 @@ def round_record(
     seconds: float,
     state_bytes: int,
     rates: Sequence[float] | None,
+    metric: str,
     all_evaluated: bool,
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: p_n by client id where a simulation knows it. ``all_evaluated``: not only priority
+    ``rates``: p_n by client id where a simulation knows it. ``metric``: accuracy, auroc or loss,
+    what the spread over clients is of. ``all_evaluated``: not only priority
     clients were.
     """
     return RoundRecord(
@@ -151,9 +161,11 @@ def round_record(
         seconds=seconds,
         state_bytes=state_bytes,
         weight_error=_weight_error(report, rates),
+        decision_loss=report.decision_loss,
+        kl=report.divergence,
         inclusion_mass=report.inclusion_mass,
         theta=report.theta,
-        test=_test_summary(evaluations, all_evaluated),
+        test=_test_summary(evaluations, metric, all_evaluated),
     )
 
 
@@ -166,32 +178,45 @@ def _weight_error(report: TrainReport, rates: Sequence[float] | None) -> float |
 
 
 def _test_summary(
-    evaluations: Sequence[ClientEvaluation], all_evaluated: bool
+    evaluations: Sequence[ClientEvaluation], metric: str, all_evaluated: bool
 ) -> dict[str, Mapping[str, float] | None] | None:
     tested = [e for e in evaluations if not math.isnan(e.test_accuracy)]
     if not tested:
         return None
+    priority = [e for e in tested if e.priority]
+    others = [e for e in tested if not e.priority]
     return {
-        "priority": _group_summary([e for e in tested if e.priority], lambda e: e.objective_data),
-        "non_priority": _group_summary(
-            [e for e in tested if not e.priority], lambda e: e.num_examples
-        ),
-        "all": _group_summary(tested, lambda e: e.num_examples) if all_evaluated else None,
+        "priority": _group_summary(priority, metric, lambda e: e.objective_data),
+        "non_priority": _group_summary(others, metric, lambda e: e.num_examples),
+        "all": _group_summary(tested, metric, lambda e: e.num_examples) if all_evaluated else None,
     }
 
 
 def _group_summary(
-    tested: Sequence[ClientEvaluation], weight: Callable[[ClientEvaluation], float]
+    tested: Sequence[ClientEvaluation], metric: str, weight: Callable[[ClientEvaluation], float]
 ) -> Mapping[str, float] | None:
-    """Return the weighted loss and accuracy, and the spread of the clients' accuracies."""
+    """Return weighted means of what was measured, and the spread over clients of ``metric``.
+
+    ``left_out`` counts the clients for which the metric is not defined.
+    """
     if not tested:
         return None
-    weights = [weight(e) for e in tested]
-    return {
-        "loss": weighted_mean([e.test_loss for e in tested], weights),
-        "accuracy": weighted_mean([e.test_accuracy for e in tested], weights),
-        **spread([e.test_accuracy for e in tested]),
+    defined = [e for e in tested if not math.isnan(_value(e, metric))]
+    means = {
+        name: weighted_mean([_value(e, name) for e in own], [weight(e) for e in own])
+        for name, own in (("loss", tested), ("accuracy", tested), (metric, defined))
     }
+    values = [_value(e, metric) for e in defined]
+    return {
+        **means,
+        "left_out": len(tested) - len(defined),
+        **(spread(values, higher_is_better=metric != "loss") if values else {}),
+    }
+
+
+def _value(evaluation: ClientEvaluation, metric: str) -> float:
+    value: float = getattr(evaluation, f"test_{metric}")
+    return value
 
 
 class RunRecords:
@@ -247,7 +272,7 @@ class RunRecords:
         from torch.utils.tensorboard import SummaryWriter
 
         self._lock = threading.Lock()
-        self._summary = _Summary()
+        self._summary = _Summary(composed.settings.strategy)
         self._write_manifest()
         self._rounds = (self.directory / "rounds.jsonl").open("w")
         self._clients = _ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
@@ -295,25 +320,26 @@ class RunRecords:
     def add_round(
         self,
         record: RoundRecord,
-        decisions: Iterable[ClientDecision],
+        report: TrainReport,
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
         """Write one round to all records."""
         with self._lock:
             if self._manifest["status"] != "running":
                 raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
-            self._write_round(record, decisions, evaluations)
+            self._write_round(record, report, evaluations)
 
     def _write_round(
         self,
         record: RoundRecord,
-        decisions: Iterable[ClientDecision],
+        report: TrainReport,
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
-        decisions = tuple(decisions)
-        self._summary.add(record, decisions)
+        self._summary.add(record, report)
         tested = {e.client: e for e in evaluations}
-        self._clients.add(_client_row(record.round, d, tested.get(d.client)) for d in decisions)
+        self._clients.add(
+            _client_row(record.round, d, tested.get(d.client)) for d in report.decisions
+        )
         self._evaluations.add(_evaluation_row(record.round, e) for e in evaluations)
         line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
         self._rounds.write(json.dumps(line, allow_nan=False) + "\n")
@@ -335,20 +361,30 @@ class RunRecords:
 
 
 class _Summary:
-    """The diagnostics of a whole run: theta_T (eq. 7), mean A, who was admitted how often."""
+    """The diagnostics of a whole run.
 
-    def __init__(self) -> None:
+    theta_T (FedALIGN, eq. 7), mean A, who was admitted how often; the regret of the mixing
+    decisions (AAggFF, eq. 5).
+    """
+
+    def __init__(self, strategy: StrategySettings) -> None:
+        self._strategy = strategy
+        self._decision_losses: list[float] = []
+        self._responses: list[FloatArray] = []
         self._masses: list[float] = []
         self._thetas: list[float] = []
         self._empty = 0
         self._admitted: Counter[int] = Counter()
 
-    def add(self, record: RoundRecord, decisions: Iterable[ClientDecision]) -> None:
+    def add(self, record: RoundRecord, report: TrainReport) -> None:
+        if report.decision_loss is not None and report.response is not None:
+            self._decision_losses.append(report.decision_loss)
+            self._responses.append(report.response)
         if record.inclusion_mass is not None and record.theta is not None:
             self._masses.append(record.inclusion_mass)
             self._thetas.append(record.theta)
         self._empty += record.admitted == 0
-        self._admitted.update(d.client for d in decisions if d.weight != 0.0)
+        self._admitted.update(d.client for d in report.decisions if d.weight != 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -356,6 +392,7 @@ class _Summary:
             "inclusion_mass": fmean(self._masses) if self._masses else None,
             "empty_rounds": self._empty,
             "admitted_rounds": {str(k): n for k, n in sorted(self._admitted.items())},
+            "mixing": decision_summary(self._strategy, self._decision_losses, self._responses),
         }
 
 
@@ -436,6 +473,7 @@ def _evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str
         "accuracy": _finite(evaluation.accuracy),
         "test_loss": _finite(evaluation.test_loss),
         "test_accuracy": _finite(evaluation.test_accuracy),
+        "test_auroc": _finite(evaluation.test_auroc),
     }
 
 

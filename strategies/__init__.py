@@ -5,6 +5,15 @@ I/O, no clock, no global random numbers. ``adapter`` turns a selection, a weight
 optimizer into a ``flwr.serverapp.strategy.Strategy``; the named strategies are compositions.
 """
 
+from strategies.aaggff import (
+    AFL,
+    TERM,
+    AAggFFD,
+    AAggFFS,
+    FedMGDAPlus,
+    PropFair,
+    QFedAvg,
+)
 from strategies.adapter import Communication, ComposedStrategy
 from strategies.fedalign import FedALIGN
 from strategies.fedau import (
@@ -20,7 +29,11 @@ from strategies.local_only import LocalOnly
 from strategies.types import Population
 
 __all__ = [
+    "AFL",
     "MIFA",
+    "TERM",
+    "AAggFFD",
+    "AAggFFS",
     "Communication",
     "ComposedStrategy",
     "FedALIGN",
@@ -28,8 +41,11 @@ __all__ = [
     "FedAvg",
     "FedAvgAll",
     "FedAvgParticipating",
+    "FedMGDAPlus",
     "FedVarp",
     "KnownStatistics",
     "LocalOnly",
     "Population",
+    "PropFair",
+    "QFedAvg",
 ]

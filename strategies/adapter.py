@@ -25,7 +25,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.aggregation import as_float64, combined_update, like
+from strategies.aggregation import as_float64, combined_update, inner_products, like
 from strategies.codec import (
     ClientReply,
     EvaluateRequest,
@@ -43,6 +43,7 @@ from strategies.codec import (
 from strategies.directory import ClientDirectory
 from strategies.memory import UpdateMemory
 from strategies.parameters import COUNT, POSITIVE, OneOf
+from strategies.regret import kl_divergence
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from strategies.selection import Selection
 from strategies.server_optimizer import ServerOptimizer
@@ -177,6 +178,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._optimizer_state: Any = None
         self._round: _Round | None = None
         self._evaluated: tuple[int, ...] = ()
+        self._measured: frozenset[int] = frozenset()
         self._measure: GlobalMeasure | None = None
         self._examples: dict[int, float] = {}
         self._traffic = Traffic()
@@ -270,7 +272,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             for client in sorted(current.call.clients)
         }
         usable = [k for k, decision in decisions.items() if decision.status == "trained"]
-        responses = self._responses(usable, answers.parts)
+        responses = self._responses(usable, answers.parts, current.model)
+        self._examples |= dict(zip(usable, responses.num_examples.tolist(), strict=True))
         admission = self.selection.admit(current.call, self._global_measure, responses)
         self._weighting_state, weights = self.weighting.weigh(
             self._weighting_state, current.call, responses, admission.share
@@ -280,6 +283,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             decisions[client] = replace(
                 decisions[client],
                 draws=None if draws is None else draws.count.get(client),
+                response=None if weights.response is None else _number(weights.response[i]),
                 status="trained" if admission.share[i] > 0 else "rejected",
                 reason=admission.reason[i],
                 weight=float(weights.weight[i]),
@@ -287,12 +291,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         for client, omega in weights.omega.items():
             if client in decisions:
                 decisions[client] = replace(decisions[client], omega=omega)
+        if weights.mixing is not None:
+            for client, p in zip(sorted(self.population.clients), weights.mixing, strict=True):
+                if client in decisions:
+                    decisions[client] = replace(decisions[client], mixing=float(p))
         report = TrainReport(
             server_round=server_round,
             call=current.call,
             measure=self._global_measure,
             decisions=tuple(decisions.values()),
             inclusion_mass=weights.inclusion_mass,
+            mixing=weights.mixing,
+            decision_loss=weights.decision_loss,
+            response=weights.estimate,
+            divergence=self._divergence(weights.mixing),
         )
         self._train_report = report
         still = self._memory_settings is None or not self._memory_settings.moves_alone
@@ -319,6 +331,12 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             MetricRecord({"admitted": report.admitted}),
         )
 
+    def _divergence(self, mixing: FloatArray | None) -> float | None:
+        if mixing is None or not set(self.population.clients) <= self._examples.keys():
+            return None
+        data = np.array([self._examples[k] for k in sorted(self.population.clients)])
+        return kl_divergence(mixing, data / data.sum())
+
     def _combined_update(
         self, model: NamedArrays, weighted_models: Sequence[tuple[int, float, NamedArrays]]
     ) -> dict[str, FloatArray]:
@@ -337,10 +355,10 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> Iterable[Message]:
         """Ask for F_k(w_{t+1}) and for test metrics.
 
-        F_k is asked of the priority clients that the next round will ask: F(w_{t+1}) is their
-        mean by data, all priority clients' under full participation.
-        ``config["measure-test"] = False`` leaves the test metrics out of this round, and F as
-        well where the selection does without.
+        Where the selection needs F, F_k is asked of the priority clients that the next round will
+        ask: F(w_{t+1}) is their mean by data, all priority clients' under full participation.
+        Where it does without, all priority clients are asked together with the test metrics.
+        ``config["measure-test"] = False`` leaves the test metrics out of this round.
         """
         population = self.population
         tested: tuple[int, ...] = ()
@@ -350,8 +368,10 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             tested = population.clients if everyone else population.priority_clients
         following = self._call(server_round + 1)
         measured: tuple[int, ...] = ()
-        if evaluates or self.selection.measures:
+        if self.selection.measures:
             measured = tuple(k for k in following.clients if k in population.priority)
+        elif evaluates:
+            measured = population.priority_clients
         return self._evaluate_messages(
             server_round, arrays, tested=tested, measured=measured, own_model=following.own_model
         )
@@ -375,8 +395,10 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._examples.update(
             {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
         )
-        asked_next = set(self._call(server_round + 1).clients) if self._examples else set()
-        self._measure = priority_objective([e for e in evaluations if e.client in asked_next])
+        counted = self._measured
+        if self.selection.measures and self._examples:
+            counted &= frozenset(self._call(server_round + 1).clients)
+        self._measure = priority_objective([e for e in evaluations if e.client in counted])
         if math.isnan(self._measure.loss):
             return None
         return MetricRecord(
@@ -415,6 +437,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> list[Message]:
         to_test, to_measure = frozenset(tested), frozenset(measured)
         self._evaluated = tuple(sorted(to_test | to_measure))
+        self._measured = to_measure
         contents = {
             node: encode_evaluate_request(
                 arrays,
@@ -503,7 +526,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             accuracy=metrics.get("accuracy"),
         )
 
-    def _responses(self, clients: Sequence[int], parts: Mapping[int, ClientReply]) -> Responses:
+    def _responses(
+        self, clients: Sequence[int], parts: Mapping[int, ClientReply], model: NamedArrays
+    ) -> Responses:
         def column(key: str) -> FloatArray:
             values = [parts[k].metrics.get(key, math.nan) for k in clients]
             return np.array(values, dtype=np.float64)
@@ -517,6 +542,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             loss=column("loss"),
             accuracy=column("accuracy"),
             known=np.array(self._directory.known, dtype=np.int64),
+            gram=lambda: inner_products(model, [parts[k].arrays or {} for k in clients]),
         )
 
     def _evaluation(self, client: int, metrics: Mapping[str, float]) -> ClientEvaluation:
@@ -532,7 +558,12 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             test_num_examples=value("test-num-examples"),
             test_loss=value("test-loss"),
             test_accuracy=value("test-accuracy"),
+            test_auroc=value("test-auroc"),
         )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 def _bytes_of(state: object) -> int:

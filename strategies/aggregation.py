@@ -1,6 +1,6 @@
 """The sum over updates, in float64 and in a fixed order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from strategies.server_optimizer import Parameters
 from strategies.types import FloatArray
+
+BLOCK = 65536
 
 
 def combined_update(
@@ -24,6 +26,26 @@ def combined_update(
     for weight, client_model in weighted_models:
         for name, array in client_model.items():
             total[name] += weight * (array.astype(np.float64) - model[name])
+    return total
+
+
+def inner_products(
+    model: Mapping[str, NDArray[Any]], client_models: Sequence[Mapping[str, NDArray[Any]]]
+) -> FloatArray:
+    """Return <Delta_i, Delta_j> over all floating arrays, shape (n, n).
+
+    Whole numbers, such as counters, are no directions. Memory is n blocks of ``BLOCK`` numbers.
+    """
+    total = np.zeros((len(client_models), len(client_models)))
+    for name, array in model.items():
+        if not np.issubdtype(array.dtype, np.floating):
+            continue
+        start = array.reshape(-1)
+        flat = [client_model[name].reshape(-1) for client_model in client_models]
+        for low in range(0, array.size, BLOCK):
+            block = slice(low, low + BLOCK)
+            updates = np.array([own[block] for own in flat], dtype=np.float64) - start[block]
+            total += updates @ updates.T
     return total
 
 

@@ -19,7 +19,8 @@ Train
 Evaluate
     request: ``arrays`` + ``config`` {server-round, client-id: list, measure-train: list,
     measure-test: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
-    part), test-num-examples, test-loss, test-accuracy (test part), NaN where not measured.
+    part), test-num-examples, test-loss, test-accuracy and, where configured, test-auroc (test
+    part), NaN where not measured or not defined.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}.
 """
 

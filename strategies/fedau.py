@@ -52,7 +52,7 @@ class _Participation(ComposedStrategy[StateT]):
         sampling = Sampling(options.get("fraction", 1.0), seed=options.get("seed", 0))
         super().__init__(
             population,
-            selection=Everyone(sampling, measures=False),
+            selection=Everyone(sampling, measures=False, asks_losses=False),
             weighting=weighting,
             server_optimizer=SGD(options.get("server_lr", 1.0)),
             memory=memory,

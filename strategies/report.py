@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.types import Call, GlobalMeasure
+from strategies.types import Call, FloatArray, GlobalMeasure
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class ClientDecision:
     ``status`` is trained, silent, unavailable, rejected or failed; ``reason`` says why a client
     was rejected, failed or was unavailable. ``loss`` and ``accuracy`` are of the model received.
     ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
-    ``omega`` is the estimate of 1 / (participation rate) that the round used.
+    ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
+    1 / (participation rate) that the round used; None where the rule has none.
     ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
     """
 
@@ -26,6 +27,8 @@ class ClientDecision:
     loss: float | None = None
     accuracy: float | None = None
     draws: int | None = None
+    response: float | None = None
+    mixing: float | None = None
     omega: float | None = None
     weight: float = 0.0
 
@@ -35,7 +38,11 @@ class TrainReport:
     """All decisions of one round, ascending by client id.
 
     ``measure`` is of the model broadcast. ``inclusion_mass`` is A, None where the rule knows no
-    priority.
+    priority. Of rules that mix by losses, None elsewhere: ``mixing`` is p after the decision and
+    ``response`` r (doubly robust under sampling), both of all clients ascending, shape (K,);
+    ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before; ``divergence`` is
+    KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, where the server
+    knows them of all clients.
     """
 
     server_round: int
@@ -43,6 +50,10 @@ class TrainReport:
     measure: GlobalMeasure
     decisions: tuple[ClientDecision, ...]
     inclusion_mass: float | None
+    mixing: FloatArray | None = None
+    decision_loss: float | None = None
+    response: FloatArray | None = None
+    divergence: float | None = None
 
     @property
     def empty(self) -> bool:
@@ -66,7 +77,7 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """One client's measurements of a model; NaN where not measured.
+    """One client's measurements of a model; NaN where not measured or not defined.
 
     ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
@@ -81,6 +92,7 @@ class ClientEvaluation:
     test_num_examples: float
     test_loss: float
     test_accuracy: float
+    test_auroc: float = math.nan
 
     @property
     def priority(self) -> bool:

@@ -3,7 +3,7 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -103,6 +103,9 @@ class Responses:
     ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` are of the model RECEIVED, on the
     client's training data, NaN where not measured. ``known`` are the clients whose nodes the
     server has met so far, whether or not they trained, shape (N,).
+
+    ``gram`` returns the inner products <Delta_i, Delta_j> of the updates, float64, shape (n, n);
+    it is computed when asked for. None where nobody provides it.
     """
 
     client: IntArray
@@ -111,6 +114,7 @@ class Responses:
     loss: FloatArray
     accuracy: FloatArray
     known: IntArray
+    gram: Callable[[], FloatArray] | None = None
 
     @property
     def priority(self) -> BoolArray:
@@ -137,8 +141,18 @@ class Weights:
     priority clients' 1: the sum of p_k over the admitted non-priority clients. theta is
     1 / (1 + A). ``omega`` is what a rule estimates of 1 / (participation rate), by client id, of
     all known clients.
+
+    Rules that mix by losses also tell: ``response``, r_i, shape (n,), NaN where a client's loss
+    did not count; ``mixing``, p after this decision, shape (K,), by the population's clients
+    ascending, 0 for clients not heard where the rule remembers no p; ``decision_loss``,
+    l(p) = -log(1 + <p, r>) of the p held BEFORE this decision; ``estimate``, the r in it, of all
+    clients, doubly robust under sampling, shape (K,). All None elsewhere.
     """
 
     weight: FloatArray
     inclusion_mass: float | None = None
     omega: Mapping[int, float] = field(default_factory=dict)
+    response: FloatArray | None = None
+    mixing: FloatArray | None = None
+    decision_loss: float | None = None
+    estimate: FloatArray | None = None

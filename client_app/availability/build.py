@@ -18,6 +18,7 @@ from client_app.availability.processes import (
 )
 from client_app.availability.trace import read_trace
 from client_app.data.base import FederatedData
+from conf.errors import SettingsError
 from conf.schema import (
     AlwaysSettings,
     AvailabilitySettings,
@@ -39,6 +40,8 @@ def client_processes(settings: Settings, data: FederatedData) -> Callable[[int],
     ------
     DataError
         If the trace cannot be read.
+    SettingsError
+        If a list of probabilities is not for as many clients as the data has.
     """
     own = settings.availability
     if isinstance(own, AlwaysSettings):
@@ -80,6 +83,11 @@ def _probability(
 ) -> Callable[[int], float]:
     given = own.p
     if isinstance(given, list):
+        if len(given) != data.num_clients:
+            raise SettingsError(
+                "availability.p must have one number for each of the "
+                f"{data.num_clients} clients in the data, got {len(given)}"
+            )
         return lambda client: float(given[client])
     if given is not None:
         return lambda _: float(given)

@@ -64,6 +64,12 @@ def scaled_images(images: NDArray[Any]) -> Inputs:
     return scaled
 
 
+def scaled_sound(samples: NDArray[Any]) -> Inputs:
+    """Return waveforms of int16 (n, length) as float32 (n, 1, length) in [-1, 1), v / 32768."""
+    scaled: Inputs = samples[:, None].astype(np.float32) / np.float32(32768)
+    return scaled
+
+
 def one_line(error: Exception) -> str:
     """Return what a library says of its failure, to end a message of one line."""
     return " ".join(str(error).split())

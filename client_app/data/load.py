@@ -4,6 +4,7 @@ from client_app.data.base import FederatedData
 from client_app.data.sources.base import LabelledArrays
 from conf.schema import (
     Cinic10Settings,
+    CsvSettings,
     DataSettings,
     NpzSettings,
     PartitionedSettings,
@@ -22,7 +23,7 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
     DataError
         If the data is not where the settings say.
     SettingsError
-        If the settings ask for more than the data holds.
+        If the settings ask for more than the data holds, or for other clients than it has.
     """
     key = (repr(settings), seed)
     if key not in _last:
@@ -41,6 +42,11 @@ def _make(settings: DataSettings, seed: int) -> FederatedData:
         from client_app.data.synth import Synth
 
         return Synth(settings, seed)
+    if isinstance(settings, CsvSettings):
+        from client_app.data.sources.csv_table import csv_table
+        from client_app.data.tabular import TabularData
+
+        return TabularData(csv_table(settings), settings, seed)
     if isinstance(settings, PartitionedSettings):
         from client_app.data.partitioned import PartitionedData
 

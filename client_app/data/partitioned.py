@@ -1,22 +1,29 @@
 """One data set, divided among clients."""
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from client_app.data.base import ClientData, Inputs, Labels, scaled_images
-from client_app.data.partition import Shares, dirichlet_shares, single_class_shards
-from client_app.data.priority import heterogeneous_priority, listed_priority, random_priority
+from client_app.data.base import ClientData, Inputs, Labels, scaled_images, scaled_sound
+from client_app.data.partition import (
+    Shares,
+    dirichlet_shares,
+    natural_shares,
+    single_class_shards,
+)
+from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays, Samples
-from conf.schema import PartitionedSettings
+from conf.errors import DataError
+from conf.schema import NpzSettings, PartitionedSettings, check_clients, settled_clients
 
 
 class PartitionedData:
     """The clients of one data set, divided among them as the settings say.
 
     A client's inputs are made when it is asked for: uint8 images become float32 (n, channels,
-    height, width) in [0, 1], float32 inputs stay as they are. Until then there are the arrays
-    as read, once, and the rows of each client.
+    height, width) in [0, 1], int16 sound float32 (n, 1, length) in [-1, 1], and float32 inputs
+    stay as they are. Until then there are the arrays as read, once, and the rows of each client.
 
     Parameters
     ----------
@@ -30,33 +37,25 @@ class PartitionedData:
     Raises
     ------
     SettingsError
-        If the data does not have what the clients need.
+        If the data does not have what the clients need, or settings of clients do not fit those
+        that it has.
+    DataError
+        If its own clients cannot be taken as they are; see ``natural_shares``.
     """
 
     def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
-        self._arrays = arrays
         self._settings = settings
         self._seed = seed
-        self.num_clients = settings.num_clients
+        self._arrays, self._shares = _divided(arrays, settings, seed)
+        self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
         self.input_shape = _inputs(arrays.x_train[:1]).shape[1:]
-        self._shares = _divided(arrays, settings, seed)
+        check_clients(settings, self.num_clients)
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
         """The priority clients that the settings ask for, ascending."""
-        settings = self._settings
-        if settings.priority == "all":
-            return tuple(range(settings.num_clients))
-        if settings.priority == "random":
-            return random_priority(settings.num_clients, settings.num_priority, self._seed)
-        if settings.priority == "heterogeneous":
-            classes = [
-                frozenset(int(c) for c in np.unique(self.labels(k)))
-                for k in range(settings.num_clients)
-            ]
-            return heterogeneous_priority(classes, settings.num_priority, self._seed)
-        return listed_priority(settings.priority)
+        return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
@@ -73,20 +72,25 @@ class PartitionedData:
         return self._arrays.y_train[self._shares[client].train]
 
 
-def _divided(arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> list[Shares]:
+def _divided(
+    arrays: LabelledArrays, settings: PartitionedSettings, seed: int
+) -> tuple[LabelledArrays, list[Shares]]:
+    """Return the share of each client, and the arrays whose rows it counts."""
+    if isinstance(settings, NpzSettings) and settings.partition == "natural":
+        return _by_client(arrays, settings, seed)
     if settings.partition == "dirichlet":
-        return dirichlet_shares(
+        return arrays, dirichlet_shares(
             arrays.y_train,
             arrays.y_test,
-            num_clients=settings.num_clients,
+            num_clients=settled_clients(settings),
             alpha=settings.alpha,
             samples_per_client=settings.samples_per_client,
             seed=seed,
         )
-    return single_class_shards(
+    return arrays, single_class_shards(
         arrays.y_train,
         arrays.y_test,
-        num_clients=settings.num_clients,
+        num_clients=settled_clients(settings),
         shards_per_client=settings.shards_per_client,
         shard_size=settings.shard_size,
         samples_per_shard=settings.samples_per_shard,
@@ -94,7 +98,26 @@ def _divided(arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -
     )
 
 
+def _by_client(
+    arrays: LabelledArrays, settings: NpzSettings, seed: int
+) -> tuple[LabelledArrays, list[Shares]]:
+    if arrays.client_train is None:
+        raise DataError("data.partition must be another than natural for data without clients")
+    shares, own = natural_shares(
+        arrays.client_train,
+        arrays.y_train,
+        arrays.client_test,
+        test_fraction=settings.test_fraction,
+        seed=seed,
+    )
+    if own:  # the test set is of others
+        arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)
+    return arrays, shares
+
+
 def _inputs(samples: Samples) -> Inputs:
     if samples.dtype == np.uint8:
         return scaled_images(samples)
+    if samples.dtype == np.int16:
+        return scaled_sound(samples)
     return samples.astype(np.float32, copy=False)

@@ -1,9 +1,41 @@
 """Which clients have priority, as the settings ask."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from client_app.data.base import Labels
+from conf.schema import DataSettings
 from strategies.streams import stream
+
+
+def priority_clients(
+    settings: DataSettings, num_clients: int, labels: Callable[[int], Labels], seed: int
+) -> tuple[int, ...]:
+    """Return the priority clients that the settings ask for, ascending.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        ``priority`` and ``num_priority``.
+    num_clients : int
+        How many clients there are.
+    labels : callable
+        Returns the training labels of a client; asked for ``heterogeneous`` only.
+    seed : int
+        The run's seed.
+    """
+    if settings.priority == "all":
+        return tuple(range(num_clients))
+    if settings.priority == "random":
+        return random_priority(num_clients, settings.num_priority, seed)
+    if settings.priority == "heterogeneous":
+        classes = [
+            frozenset(int(c) for c in np.unique(labels(client))) for client in range(num_clients)
+        ]
+        return heterogeneous_priority(classes, settings.num_priority, seed)
+    return listed_priority(settings.priority)
 
 
 def random_priority(num_clients: int, num_priority: int, seed: int) -> tuple[int, ...]:

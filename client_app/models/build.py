@@ -5,6 +5,7 @@ from torch import nn
 
 from client_app.models.cnn import CNN
 from client_app.models.logistic_regression import LogisticRegression
+from client_app.models.m5 import M5, SMALLEST
 from client_app.models.mlp import MLP
 from client_app.models.small_cnn import SmallCNN
 from client_app.randomness import torch_seeded
@@ -12,6 +13,7 @@ from conf.errors import SettingsError
 from conf.schema import (
     CnnSettings,
     LogisticRegressionSettings,
+    M5Settings,
     MlpSettings,
     ModelSettings,
     SmallCnnSettings,
@@ -40,6 +42,9 @@ def build_model(
         if isinstance(settings, SmallCnnSettings):
             _check_images(settings.name, input_shape, smallest=4)
             return SmallCNN(input_shape, num_classes, settings.hidden, settings.dropout)
+        if isinstance(settings, M5Settings):
+            _check_sound(settings.name, input_shape)
+            return M5(input_shape, num_classes, settings.channels)
     raise TypeError(f"no model for {type(settings).__name__}")
 
 
@@ -49,4 +54,13 @@ def _check_images(name: str, input_shape: tuple[int, ...], smallest: int) -> Non
         raise SettingsError(
             f"model must be another than {name} where inputs are no images of at least "
             f"{smallest} x {smallest}, got {name} for inputs {input_shape}"
+        )
+
+
+def _check_sound(name: str, input_shape: tuple[int, ...]) -> None:
+    sound = len(input_shape) == len(("channels", "length"))
+    if not sound or input_shape[1] < SMALLEST:
+        raise SettingsError(
+            f"model must be another than {name} where inputs are no sound of a length of at least "
+            f"{SMALLEST}, got {name} for inputs {input_shape}"
         )

@@ -28,6 +28,7 @@ _COUNTS = (
     "bytes_up",
 )
 _NUMBERS = ("global_loss", "global_accuracy", "seconds")
+_LATER_NUMBERS = ("weight_error", "decision_loss", "kl")  # records of older runs lack them
 _OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
 
@@ -210,8 +211,8 @@ def _round_record(line: Any) -> RoundRecord:
     for name in _OPTIONAL_NUMBERS:
         values[name] = None if _field(fields, name) is None else _number(fields, name)
     values["state_bytes"] = _count({"state_bytes": 0, **fields}, "state_bytes")
-    given = fields.get("weight_error")
-    values["weight_error"] = None if given is None else _number(fields, "weight_error")
+    for name in _LATER_NUMBERS:
+        values[name] = None if fields.get(name) is None else _number(fields, name)
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
     return RoundRecord(**values)

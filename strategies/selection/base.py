@@ -11,13 +11,13 @@ from strategies.types import Admission, Call, GlobalMeasure, Population, Respons
 class Selection(Protocol):
     """Decides who is asked in a round and whose update is admitted. Pure: no I/O, no memory.
 
-    ``measures``: whether clients measure the model they receive and F(w_t) is measured for every
-    round. Where nothing depends on it the cost is spared; evaluations measure F(w) all the same.
+    ``measures``: whether F(w_t) is measured for every round. Where nothing depends on it the cost
+    is spared; evaluations measure F(w) all the same.
     """
 
     @property
     def measures(self) -> bool:
-        """Whether every round needs F(w_t) and F_k(w_t)."""
+        """Whether every round needs F(w_t)."""
 
     def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
         """Return who is asked in round t (from 0) and the terms that go with the model.

@@ -10,16 +10,27 @@ from strategies.types import Admission, Call, GlobalMeasure, Population, Respons
 
 @dataclass(frozen=True)
 class Everyone:
-    """Ask all clients that are sampled and admit all updates: the selection of FedAvg on all."""
+    """Ask all clients that are sampled and admit all updates: the selection of FedAvg on all.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        Partial participation; by default everyone takes part.
+    measures : bool
+        Whether F(w_t) is measured for every round.
+    asks_losses : bool
+        Whether the clients measure the model they receive, F_k(w_t).
+    """
 
     sampling: Sampling = field(default_factory=Sampling)
     measures: bool = True
+    asks_losses: bool = True
 
     def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
         """Return a call to the sampled clients of both groups."""
         sample = self.sampling.sample(t, population, examples)
         clients = tuple(sorted(sample.priority + sample.others))
-        return Call(clients, draws=sample.draws, measure=self.measures)
+        return Call(clients, draws=sample.draws, measure=self.asks_losses)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
         """Admit every update."""

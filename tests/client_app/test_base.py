@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from client_app.data.base import scaled_images
+from client_app.data.base import scaled_images, scaled_sound
 
 
 def test_scaled_images() -> None:
@@ -26,3 +26,12 @@ def test_scaled_colour_images() -> None:
     for channel in range(3):
         expected = images[..., channel].astype(np.float32) / np.float32(255)
         np.testing.assert_array_equal(scaled[:, channel], expected)
+
+
+def test_scaled_sound() -> None:
+    """int16 becomes float32 with a channel axis, v / 32768, exactly."""
+    samples = np.array([[-32768, -1, 0], [1, 16384, 32767]], dtype=np.int16)
+    scaled = scaled_sound(samples)
+    assert scaled.dtype == np.float32
+    expected = [[[-1, -(2**-15), 0]], [[2**-15, 0.5, 1 - 2**-15]]]
+    np.testing.assert_array_equal(scaled, np.array(expected, dtype=np.float32), strict=True)

@@ -8,6 +8,8 @@ from conf.compose import compose
 from conf.errors import SettingsError
 from conf.schema import (
     Cinic10Settings,
+    CsvSettings,
+    NpzSettings,
     ParticipationSettings,
     PartitionedSettings,
     TorchvisionSettings,
@@ -48,6 +50,78 @@ def test_values_out_of_range(words: str, message: str) -> None:
     """A wrong value is one line with the setting, what is allowed and the value."""
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         compose("custom", f"data=fmnist {words}")
+
+
+@pytest.mark.parametrize("partition", ["shards", "dirichlet"])
+def test_number_of_clients_of_a_file(partition: str) -> None:
+    """Where the data does not tell it, it is 60; null is as good as nothing."""
+    words = f"data=npz data.path=x.npz data.partition={partition}"
+    for word in ("", "data.num_clients=null"):
+        composed = compose("custom", f"{words} {word}")
+        assert composed.settings.data.num_clients == 60
+        assert "num_clients: 60" in composed.to_yaml()
+    assert compose("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
+
+
+def test_number_of_clients_that_the_data_tells() -> None:
+    """It is null until then, and may be given; nothing that depends on it is refused yet."""
+    words = "data=npz data.path=x.npz data.partition=natural"
+    assert compose("custom", words).settings.data.num_clients is None
+    assert compose("custom", f"{words} data.num_clients=7").settings.data.num_clients == 7
+    later = "data.num_priority=999 'data.priority_weights={999: 0.5}' data.priority=[999]"
+    assert compose("custom", f"{words} {later}").settings.data.priority == [999]
+    compose("custom", f"{words} availability=bernoulli 'availability.p=[0.5, 0.5, 0.5]'")
+
+
+NULL = "data.num_clients must be a whole number >= 1 where the data does not tell it, got null"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("data=fmnist data.num_clients=null", NULL),
+        ("data=svhn data.partition=dirichlet data.num_clients=null", NULL),
+        ("data=synth data.num_clients=null", NULL),
+        (
+            "data=fmnist data.partition=natural",
+            "data.partition must be one of shards, dirichlet, got 'natural'",
+        ),
+        (
+            "data=npz data.path=x data.partition=iid",
+            "data.partition must be one of shards, dirichlet, natural, got 'iid'",
+        ),
+        (
+            "data=npz data.path=x data.partition=natural data.num_clients=0",
+            "data.num_clients must be a whole number >= 1, got 0",
+        ),
+        (
+            "data=npz data.path=x data.partition=natural data.num_clients=7 data.priority=[7]",
+            (
+                "data.priority must be a list of at least one client id, each once, from 0 to 6, "
+                "got [7]"
+            ),
+        ),
+        (
+            "data=npz data.path=x data.partition=natural 'data.priority_weights={1: 2}'",
+            "data.priority_weights[1] must be a number > 0 and <= 1, got 2",
+        ),
+        (
+            "data=npz data.path=x data.partition=natural availability=bernoulli availability.p=2",
+            (
+                "availability.p must be null, a number > 0 and <= 1, or a list of one for each of "
+                "the clients, got 2"
+            ),
+        ),
+        (
+            "data=npz data.path=x data.test_fraction=0",
+            "data.test_fraction must be a number >= 0.01 and <= 0.9, got 0.0",
+        ),
+    ],
+)
+def test_mistakes_in_the_number_of_clients(words: str, message: str) -> None:
+    """What can be told without the data is refused without it, in one line."""
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        compose("custom", words)
 
 
 def test_settings_of_the_other_partition_do_no_harm() -> None:
@@ -100,3 +174,51 @@ def test_rates_of_the_strategies_on_cifar10(strategy: str, lr: float, server_lr:
     settings = compose("fedau/cifar10", f"strategy={strategy}").settings
     assert isinstance(settings.strategy, ParticipationSettings)
     assert (settings.client.lr, settings.strategy.server_lr) == (lr, server_lr)
+
+
+AAGGFF = {
+    # cdf; rounds, lr, weight_decay, lr_decay, lr_decay_every; metric; model
+    "berka": ("normal", (100, 1.0, 0.001, 0.99, 10), "auroc", "logistic_regression"),
+    "heart": ("normal", (100, 1.0, 0.001, 0.99, 10), "auroc", "logistic_regression"),
+    "mnist_writers": ("gumbel", (3000, 0.1, 0.0001, 0.96, 300), "accuracy", "small_cnn"),
+    "spoken_digits": ("weibull", (100, 0.1, 0.0, 0.999, 10), "accuracy", "m5"),
+}
+
+
+@pytest.mark.parametrize("name", AAGGFF)
+def test_aaggff_presets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AAggFF's experiments: the clients that the data has, one local epoch, batches of 20."""
+    cdf, numbers, metric, model = AAGGFF[name]
+    monkeypatch.setenv("FEDQUORUM_DATA", "/aaggff")
+    settings = compose(f"aaggff/{name}", "seed=77").settings
+    own, client, data = settings.strategy, settings.client, settings.data
+    assert own.name == ("aaggff_d" if name == "mnist_writers" else "aaggff_s")
+    assert getattr(own, "cdf", None) == cdf
+    decay = client.lr_decay, client.lr_decay_every
+    assert (settings.rounds, client.lr, client.weight_decay, *decay) == numbers
+    assert (client.local_epochs, client.batch_size, client.lr_schedule) == (1, 20, "step")
+    assert (settings.evaluation.metric, settings.model.name) == (metric, model)
+    assert (data.priority, data.num_clients) == ("all", None)
+    assert isinstance(data, CsvSettings | NpzSettings)
+    assert data.path.startswith("/aaggff/")
+    assert data.test_fraction == 0.2
+    if name == "mnist_writers":
+        assert round(539 * own.fraction) == 5
+    else:
+        assert own.fraction == 1.0
+
+
+@pytest.mark.parametrize("name", AAGGFF)
+@pytest.mark.parametrize("strategy", ["fedavg", "fedau", "aaggff_s", "aaggff_d"])
+def test_aaggff_presets_with_other_strategies(name: str, strategy: str) -> None:
+    """The distribution is set for AAggFF alone, so that others compare on the same experiment."""
+    settings = compose(f"aaggff/{name}", f"strategy={strategy} model=logistic_regression").settings
+    assert settings.strategy.name == strategy
+
+
+def test_heart_leaves_out_the_grade() -> None:
+    """num tells the target, and a cholesterol of 0 was not measured."""
+    data = compose("aaggff/heart").settings.data
+    assert isinstance(data, CsvSettings)
+    assert (data.client_column, data.target) == ("hospital", "target")
+    assert (data.drop, data.zero_is_missing) == (["num"], ["chol"])

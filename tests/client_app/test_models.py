@@ -8,13 +8,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app.models import CNN, MLP, LogisticRegression, SmallCNN, build_model
+from client_app.models import CNN, M5, MLP, LogisticRegression, SmallCNN, build_model
 from client_app.training import LocalTraining, train
 from conf import SettingsError, compose
 from conf.compose import options
 from conf.schema import (
     CnnSettings,
     LogisticRegressionSettings,
+    M5Settings,
     ModelSettings,
     SmallCnnSettings,
 )
@@ -227,6 +228,75 @@ def test_convolutions_need_images(settings: ModelSettings, input_shape: tuple[in
         build_model(settings, input_shape, 10, seed=1)
 
 
+@pytest.mark.parametrize("channels", [32, 5])
+def test_m5_has_the_papers_layers(channels: int) -> None:
+    """Kernels of 80, 3, 3 and 3, as many channels, then twice as many, and one linear layer."""
+    state = M5((1, 8000), 10, channels).state_dict()
+    c = channels
+    weights = [tuple(t.shape) for t in state.values() if t.dim() > 1]
+    assert weights == [(c, 1, 80), (c, c, 3), (2 * c, c, 3), (2 * c, 2 * c, 3), (10, 2 * c)]
+    normalised = [tuple(t.shape) for name, t in state.items() if "running_mean" in name]
+    assert normalised == [(c,), (c,), (2 * c,), (2 * c,)]
+
+
+def test_m5_by_hand() -> None:
+    """Strides, poolings of 4, normalisation before the ReLU, and the mean over time."""
+    rng = np.random.default_rng(0)
+    model = M5((2, 4000), 3, channels=4).double().eval()
+    state = model.state_dict()
+    for tensor in state.values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.from_numpy(rng.uniform(0.2, 1.0, tuple(tensor.shape))))
+        if tensor.dim() == 3:
+            tensor.sub_(0.6)
+    model.load_state_dict(state)
+    numbers = [t.numpy() for name, t in state.items() if "num_batches" not in name]
+    x = rng.normal(size=(2, 2, 4000))
+    h = x
+    for block, stride in enumerate((4, 1, 1, 1)):
+        weight, bias, scale, shift, mean, variance = numbers[6 * block : 6 * block + 6]
+        kernel = weight.shape[2]
+        windows = np.lib.stride_tricks.sliding_window_view(h, kernel, axis=2)[:, :, ::stride]
+        h = np.einsum("nctk,ock->not", windows, weight) + bias[:, None]
+        h = (h - mean[:, None]) / np.sqrt(variance + 1e-5)[:, None] * scale[:, None]
+        h = np.maximum(h + shift[:, None], 0)
+        length = h.shape[2] // 4 * 4
+        h = h[:, :, :length].reshape(*h.shape[:2], -1, 4).max(axis=3)
+    expected = h.mean(axis=2) @ numbers[24].T + numbers[25]
+    with torch.no_grad():
+        np.testing.assert_allclose(model(torch.from_numpy(x)).numpy(), expected, rtol=1e-9)
+    assert h.shape[2] > 1
+
+
+def test_the_smallest_sound() -> None:
+    """A length of 1772 is enough, one less is not, and is refused before the layers are."""
+    model = build_model(M5Settings(), (1, 1772), 10, seed=1)
+    assert isinstance(model, M5)
+    assert model(torch.rand(2, 1, 1772)).shape == (2, 10)
+    with pytest.raises(RuntimeError):
+        model(torch.rand(2, 1, 1771))
+
+
+@pytest.mark.parametrize("input_shape", [(60,), (1, 1771), (1, 28, 28), (3, 2000, 2000)])
+def test_m5_needs_sound(input_shape: tuple[int, ...]) -> None:
+    """Inputs that are no waveforms, or too short, are refused in one line."""
+    message = f"model must be another than m5 .* at least 1772, got m5 for inputs {input_shape}"
+    with pytest.raises(SettingsError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        build_model(M5Settings(), input_shape, 10, seed=1)
+
+
+def test_settings_of_m5() -> None:
+    """The channels come from the settings, 32 by default."""
+    model = build_model(compose("custom", "model=m5").settings.model, (1, 8000), 10, seed=1)
+    assert sum(p.numel() for p in model.parameters()) == (
+        32 * 81 + 32 * 97 + 64 * 97 + 64 * 193 + 2 * (32 + 32 + 64 + 64) + 10 * 65
+    )
+    with pytest.raises(
+        SettingsError, match=r"^model\.channels must be a whole number >= 1, got 0$"
+    ):
+        compose("custom", "model=m5 model.channels=0")
+
+
 @pytest.mark.parametrize("words", [*options("model"), "small_cnn model.dropout=0.2"])
 def test_every_model_trains_from_its_streams_alone(words: str) -> None:
     """What torch's generator did before changes no trained model, and it stays as it was.
@@ -234,12 +304,13 @@ def test_every_model_trains_from_its_streams_alone(words: str) -> None:
     A layer that draws from it by other means than ``nn.Dropout`` would fail here.
     """
     settings = compose("custom", f"model={words}").settings.model
-    x = torch.rand(20, 1, 16, 16)
+    shape = (1, 2000) if settings.name == "m5" else (1, 16, 16)
+    x = torch.rand(20, *shape)
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        model = build_model(settings, (1, 16, 16), 3, seed=1)
+        model = build_model(settings, shape, 3, seed=1)
         train(model, x, torch.arange(20) % 3, LocalTraining(0.01, 8, 1), partial(stream, 1))
         assert torch.equal(torch.get_rng_state(), before)
         results.append(model.state_dict())

@@ -66,6 +66,14 @@ def test_floats_keep_shape_and_values(tmp_path: Path, dtype: str, shape: tuple[i
     assert arrays.x_train.flags.c_contiguous
 
 
+def test_sound_comes_as_it_is(tmp_path: Path) -> None:
+    """int16 waveforms (n, length) are not changed."""
+    x = RNG.integers(-(2**15), 2**15, size=(6, 50), dtype=np.int16)
+    arrays = load(save(tmp_path, **FLOATS | {"x_train": x, "x_test": x[:3]}))
+    np.testing.assert_array_equal(arrays.x_train, x, strict=True)
+    assert arrays.client_train is None
+
+
 def test_other_arrays_are_not_read(tmp_path: Path) -> None:
     """Further keys, even those that cannot be read without pickle, do no harm."""
     notes = np.array([{"by": "me"}], dtype=object)
@@ -206,6 +214,10 @@ WRONG = {
     "int16 images": (
         {"x_train": IMAGES["x_train"].astype(np.int16)},
         r"x_train must be uint8 images .* or floats \(n, \.\.\.\), got int16 \(6, 5, 4\)$",
+    ),
+    "int16 numbers": (
+        {"x_train": np.zeros(6, np.int16)},
+        r"x_train must be .*, int16 sound \(n, length\) or floats .*, got int16 \(6,\)$",
     ),
     "flat images": (
         {"x_train": IMAGES["x_train"].reshape(6, 20)},

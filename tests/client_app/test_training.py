@@ -1,5 +1,6 @@
 """Local training and evaluation against a NumPy reference."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from client_app import training
 from client_app.augmentation import augmentation
 from client_app.models import LogisticRegression, SmallCNN
 from client_app.randomness import Draws, torch_seeded
-from client_app.training import LocalTraining, evaluate, train
+from client_app.training import LocalTraining, auroc, evaluate, train
 from conf import SettingsError, compose
 from strategies.parameters import AUGMENTATION
 from strategies.streams import stream
@@ -384,3 +385,41 @@ def test_evaluate_changes_nothing() -> None:
     evaluate(model, torch.from_numpy(x), torch.from_numpy(y))
     np.testing.assert_array_equal(weights(model).weight, before.weight)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class Scores(nn.Module):
+    """Returns its input as logits."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x."""
+        return x
+
+
+def pair_counting(scores: NDArray[Any], positive: NDArray[Any]) -> float:
+    """Return P(score of a positive > score of a negative), ties counting one half."""
+    pairs = [
+        float(a > b) + 0.5 * float(a == b)
+        for a in scores[positive].tolist()
+        for b in scores[~positive].tolist()
+    ]
+    return sum(pairs) / len(pairs)
+
+
+def test_auroc_of_two_classes_counts_pairs() -> None:
+    """It is the probability that a positive scores above a negative."""
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(60, 2)))
+    y = torch.tensor(rng.integers(2, size=60))
+    scores = x.softmax(dim=1)[:, 1].numpy()
+    assert auroc(Scores(), x, y) == pytest.approx(pair_counting(scores, y.numpy() == 1), abs=1e-6)
+
+
+def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
+    """A class that the labels lack has no curve; one class alone has none at all."""
+    rng = np.random.default_rng(1)
+    x = torch.tensor(rng.normal(size=(50, 4)))
+    y = torch.tensor(rng.choice([0, 3, 2], size=50))
+    scores = x.softmax(dim=1).numpy()
+    expected = np.mean([pair_counting(scores[:, c], y.numpy() == c) for c in (0, 2, 3)])
+    assert auroc(Scores(), x, y) == pytest.approx(expected, abs=1e-6)
+    assert math.isnan(auroc(Scores(), x, torch.zeros(50, dtype=torch.int64)))

@@ -260,6 +260,62 @@ def test_a_trace_says_who_is_there(tmp_path: Path) -> None:
         )
 
 
+FAIR = ("data.priority=all", "data.sizes=equal", "client.local_epochs=1", "rounds=8")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy=aaggff_s",),
+        ("strategy=aaggff_d", "strategy.fraction=0.25", "strategy.rbar=running"),
+        ("strategy=qfedavg",),
+        ("strategy=qfedavg", "strategy.lipschitz=10"),
+        ("strategy=term",),
+        ("strategy=propfair",),
+        ("strategy=afl",),
+        ("strategy=fedmgda", "strategy.deviation=0.1"),
+    ],
+)
+def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Losses first, then weights on the simplex; the same run on one node and on four."""
+    one, four = (
+        run(tmp_path / nodes, *words, *FAIR, f"engine.num_supernodes={nodes}")
+        for nodes in ("1", "4")
+    )
+    assert_same_rounds(one, four)
+    table = pq.read_table(one / "clients").to_pylist()
+    asked = 5 if "strategy.fraction=0.25" in words else 20
+    assert len(table) == 8 * asked
+    assert all(row["loss"] > 0 and row["status"] == "trained" for row in table)
+    for number in range(1, 9):
+        rows = [row for row in table if row["round"] == number]
+        weights = [row["weight"] for row in rows]
+        assert min(weights) >= 0
+        if "strategy=fedmgda" not in words and "strategy.lipschitz=10" not in words:
+            assert sum(weights) == pytest.approx(1)
+            heard = sum(row["mixing"] for row in rows)
+            assert weights == pytest.approx([row["mixing"] / heard for row in rows])
+    manifest = json.loads((one / "manifest.json").read_text())
+    if words[0].startswith("strategy=aaggff"):
+        summary = manifest["summary"]["mixing"]
+        assert summary["decisions"] == 8
+        losses = [r["decision_loss"] for r in read_rounds(one)]
+        assert summary["decision_loss_sum"] == pytest.approx(sum(losses))
+        assert -1e-9 <= summary["regret"] <= summary["regret_bound"]
+        # The server knows all amounts of data once it has asked everyone.
+        assert all(r["kl"] >= 0 for r in read_rounds(one)[1:])
+    else:
+        assert manifest["summary"]["mixing"] is None
+
+
+def test_the_newton_step_refuses_samples(tmp_path: Path) -> None:
+    """AAggFF-S needs every client's response: a fraction is one line with the reason."""
+    with pytest.raises(SettingsError, match=r"strategy\.fraction must be 1 for AAggFF-S") as caught:
+        run(tmp_path / "run", "strategy=aaggff_s", "strategy.fraction=0.5", *FAIR)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
 def write_emnist(root: Path, rows_per_class: tuple[int, int]) -> None:
     """Write EMNIST Balanced's four files with noise for images."""
     folder = root / "EMNIST" / "raw"

@@ -50,9 +50,10 @@ def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
         seconds=0.5,
         state_bytes=24,
         rates=[0.5, 0.25, 0.1],
+        metric="accuracy",
         all_evaluated=True,
     )
-    records.add_round(record, made.decisions, EVALUATIONS)
+    records.add_round(record, made, EVALUATIONS)
 
 
 def test_a_completed_run(tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "inclusion_mass": 0.25,
         "empty_rounds": 0,
         "admitted_rounds": {"0": 2},
+        "mixing": None,
     }
     first, second = map(json.loads, (run / "rounds.jsonl").read_text().splitlines())
     assert second["epsilon"] == "inf"
@@ -92,6 +94,8 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "seconds": 0.5,
         "state_bytes": 24,
         "weight_error": pytest.approx(((0.5 * 3 - 1) ** 2 + (0.25 * 2 - 1) ** 2) / 2),
+        "decision_loss": None,
+        "kl": None,
         "inclusion_mass": 0.25,
         "theta": 0.8,
         "test": {
@@ -99,6 +103,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
                 {
                     "loss": 2.0,
                     "accuracy": 0.75,
+                    "left_out": 0,
                     "average": 0.75,
                     "worst": 0.75,
                     "best": 0.75,
@@ -113,6 +118,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
                 {
                     "loss": 4.0,
                     "accuracy": 0.25,
+                    "left_out": 0,
                     "average": 0.25,
                     "worst": 0.25,
                     "best": 0.25,
@@ -127,6 +133,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
                 {
                     "loss": 3.5,
                     "accuracy": 0.375,
+                    "left_out": 0,
                     "average": 0.5,
                     "worst": 0.25,
                     "best": 0.75,
@@ -221,6 +228,7 @@ def test_tests_that_were_not_measured_are_null() -> None:
         seconds=0.0,
         state_bytes=0,
         rates=None,
+        metric="accuracy",
     )
     untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
     assert made(untested, all_evaluated=True).test is None
@@ -252,3 +260,36 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
         RunRecords(tmp_path / "file" / "run", compose(), engine="in-process")
     with pytest.raises(RunError, match="output-dir must be writable, got"):
         new_run_directory(tmp_path / "file", "x")
+
+
+def test_the_spread_is_of_the_metric_that_is_configured() -> None:
+    """AUROC leaves out and counts the clients where it is not defined; of losses high is bad."""
+    evaluations = [
+        ClientEvaluation(k, 1.0, examples, 1.0, 0.5, 4, loss, 0.5, auroc)
+        for k, (examples, loss, auroc) in enumerate(
+            [(10, 1.0, 0.75), (30, 3.0, NAN), (30, 2.0, 0.25)]
+        )
+    ]
+
+    def summary(metric: str) -> dict[str, float]:
+        made = round_record(
+            report(1),
+            evaluations,
+            bytes_down=0,
+            bytes_up=0,
+            seconds=0.0,
+            state_bytes=0,
+            rates=None,
+            metric=metric,
+            all_evaluated=True,
+        )
+        assert made.test is not None
+        return dict(made.test["all"] or {})
+
+    by_auroc, by_loss = summary("auroc"), summary("loss")
+    assert by_auroc["auroc"] == pytest.approx((10 * 0.75 + 30 * 0.25) / 40)
+    assert (by_auroc["left_out"], by_auroc["average"]) == (1, 0.5)
+    assert (by_auroc["worst"], by_auroc["best"]) == (0.25, 0.75)
+    assert (by_loss["left_out"], by_loss["worst"], by_loss["best"]) == (0, 3.0, 1.0)
+    assert by_loss["loss"] == by_auroc["loss"] == pytest.approx(160 / 70)
+    assert "auroc" not in by_loss

@@ -109,10 +109,11 @@ def test_reads_what_run_records_writes(tmp_path: Path) -> None:
                 seconds=0.5,
                 state_bytes=24,
                 rates=None,
+                metric="accuracy",
                 all_evaluated=False,
             )
             records.append(record)
-            writer.add_round(record, decisions, measured)
+            writer.add_round(record, made, measured)
     run = load_run(tmp_path / "run")
     assert (run.status, run.experiment, run.strategy) == (
         "completed",

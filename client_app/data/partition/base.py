@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_app.data.base import Labels
+from client_app.data.split import Rows
 
-Rows = NDArray[np.int64]
+__all__ = ["Rows", "Shares", "rows_by_class"]
 
 
 @dataclass(frozen=True)

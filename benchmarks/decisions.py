@@ -1,0 +1,110 @@
+"""How long one decision takes: the rules that mix by losses, by the number of clients K.
+
+    OMP_NUM_THREADS=1 python benchmarks/decisions.py
+
+prints Markdown: milliseconds of one decision (median and longest of several rounds, after some
+rounds that make the problem typical) and the largest memory that it held beside its input. AAggFF-S
+hears all K clients, AAggFF-D 1 % of them or all; the other rules hear all. Losses are lognormal, a
+part of each that stays and one that changes from round to round.
+"""
+
+import argparse
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from strategies.types import Call, Population, Responses
+from strategies.weighting import (
+    AFL,
+    TERM,
+    AAggFFD,
+    AAggFFS,
+    DataFraction,
+    FedMGDAPlus,
+    PropFair,
+    QFedAvg,
+    Weighting,
+)
+
+Case = tuple[str, Callable[[], Weighting[Any]], int, float]
+
+CASES: tuple[Case, ...] = (
+    ("AAggFF-S", AAggFFS, 20, 1.0),
+    ("AAggFF-S", AAggFFS, 100, 1.0),
+    ("AAggFF-S", AAggFFS, 1_000, 1.0),
+    ("AAggFF-D", lambda: AAggFFD(fraction=0.01), 1_000, 0.01),
+    ("AAggFF-D", lambda: AAggFFD(fraction=0.01), 100_000, 0.01),
+    ("AAggFF-D", lambda: AAggFFD(fraction=0.01), 1_000_000, 0.01),
+    ("AAggFF-D", AAggFFD, 1_000_000, 1.0),
+    ("FedAvg", DataFraction, 100_000, 1.0),
+    ("q-FedAvg", QFedAvg, 100_000, 1.0),
+    ("TERM", TERM, 100_000, 1.0),
+    ("PropFair", PropFair, 100_000, 1.0),
+    ("AFL", AFL, 100_000, 1.0),
+    ("FedMGDA+", FedMGDAPlus, 100, 1.0),
+    ("FedMGDA+", FedMGDAPlus, 1_000, 1.0),
+)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds before those measured")
+    rounds = parser.parse_args().rounds
+    print("| rule | K | heard | median, ms | longest, ms | memory, MB |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, rule, size, fraction in CASES:
+        times, peak = measure(rule(), size, fraction, rounds)
+        median = statistics.median(times)
+        print(
+            f"| {name} | {size:,} | {round(fraction * size):,} | {median:.2f} | {max(times):.2f} "
+            f"| {peak / 1e6:.1f} |",
+            flush=True,
+        )
+
+
+def measure(
+    rule: Weighting[Any], size: int, fraction: float, warmup: int, measured: int = 7
+) -> tuple[list[float], int]:
+    """Return the milliseconds of ``measured`` decisions, and the bytes of one more at its peak."""
+    rng = np.random.default_rng(0)
+    level = rng.lognormal(0.0, 1.0, size)
+    data = rng.integers(10, 1000, size).astype(np.float64)
+    updates = rng.normal(size=(size, 50)) + 0.5 if isinstance(rule, FedMGDAPlus) else None
+    state = rule.init(Population(tuple(range(size)), frozenset(range(size))))
+    times = []
+    for t in range(warmup + measured + 1):
+        asked = np.sort(rng.choice(size, round(fraction * size), replace=False))
+        call = Call(tuple(asked.tolist()))
+        responses = Responses(
+            client=asked,
+            priority_weight=np.ones(len(asked)),
+            num_examples=data[asked],
+            loss=level[asked] * rng.lognormal(0.0, 0.3, len(asked)),
+            accuracy=np.full(len(asked), 0.5),
+            known=np.arange(size),
+            gram=None if updates is None else gram_of(updates[asked]),
+        )
+        share = np.ones(len(asked))
+        last = t == warmup + measured
+        if last:
+            tracemalloc.start()
+        begin = time.perf_counter()
+        state, _ = rule.weigh(state, call, responses, share)
+        times.append(1e3 * (time.perf_counter() - begin))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return times[warmup:-1], peak
+
+
+def gram_of(updates: np.ndarray[Any, np.dtype[np.float64]]) -> Callable[[], Any]:
+    """Return a function that computes the inner products of the updates, shape (n, d)."""
+    return lambda: updates @ updates.T
+
+
+if __name__ == "__main__":
+    main()

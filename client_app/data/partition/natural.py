@@ -1,0 +1,85 @@
+"""The clients that the data itself has."""
+
+import numpy as np
+
+from client_app.data.base import Labels
+from client_app.data.partition.base import Rows, Shares
+from client_app.data.split import own_split
+from conf.errors import DataError
+
+ClientOfRow = Labels
+
+
+def natural_shares(
+    client_train: ClientOfRow,
+    y_train: Labels,
+    client_test: ClientOfRow | None,
+    *,
+    test_fraction: float,
+    seed: int,
+) -> tuple[list[Shares], bool]:
+    """Give every client that the training set names its own rows.
+
+    The ids of ``client_train``, ascending, become clients 0, 1, .. If the test set has rows of
+    every one of them, as for spoken digits by speaker, a client's test part is these rows. If it
+    has rows of none of them, as for MNIST by writer, or names no clients, then the whole test set
+    is left out, and every client's own training rows are divided at random, ``test_fraction`` of
+    them for testing; see ``own_split``. Test rows of others are left out in either case.
+
+    Parameters
+    ----------
+    client_train : array of int
+        Whose every training row is, (n,).
+    y_train : array of int
+        The class of every training row, (n,).
+    client_test : array of int, optional
+        Whose every test row is.
+    test_fraction : float
+        In (0, 1).
+    seed : int
+        The run's seed.
+
+    Returns
+    -------
+    shares : list of Shares
+        By client id; no row is given twice.
+    own : bool
+        Whether the test parts are rows of the training set.
+
+    Raises
+    ------
+    DataError
+        If the test set has rows of some clients only, or there are none and a client has fewer
+        than two training rows.
+    """
+    ids = np.unique(client_train)
+    train = _rows_of(ids, client_train)
+    if client_test is not None and np.isin(ids, client_test).any():
+        test = _rows_of(ids, client_test)
+        for name, rows in zip(ids, test, strict=True):
+            if not len(rows):
+                raise DataError(
+                    "data.partition must be another than natural where client_test has some "
+                    f"clients of client_train only (it must have all or none), got no {name}"
+                )
+        return [Shares(*parts) for parts in zip(train, test, strict=True)], False
+    shares = []
+    for client, (name, rows) in enumerate(zip(ids, train, strict=True)):
+        if len(rows) == 1:
+            raise DataError(
+                "data.partition must be another than natural where a client has fewer than 2 rows "
+                f"to divide into a training and a test part, got 1 row of client {name}"
+            )
+        for_training, for_testing = own_split(
+            y_train[rows], test_fraction, client=client, seed=seed
+        )
+        shares.append(Shares(rows[for_training], rows[for_testing]))
+    return shares, True
+
+
+def _rows_of(ids: ClientOfRow, client_of_row: ClientOfRow) -> list[Rows]:
+    """Return the rows of each of ``ids``, ascending."""
+    order = np.argsort(client_of_row, kind="stable")
+    ordered = client_of_row[order]
+    starts, ends = (np.searchsorted(ordered, ids, side) for side in ("left", "right"))
+    return [order[start:end] for start, end in zip(starts, ends, strict=True)]

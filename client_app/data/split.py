@@ -1,0 +1,57 @@
+"""A training and a test part of one client's own rows."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.data.base import Labels
+from strategies.streams import stream
+
+Rows = NDArray[np.int64]
+
+
+def own_split(labels: Labels, fraction: float, *, client: int, seed: int) -> tuple[Rows, Rows]:
+    """Divide the rows of a client at random into a training and a test part.
+
+    Of n rows round(fraction * n) are for testing, but at least one and at most n - 1. They are
+    divided among the classes in proportion to their rows, by largest remainders, equal ones at
+    random; a class keeps at least one row for training as long as the others have enough for
+    testing.
+
+    Parameters
+    ----------
+    labels : array of int
+        The class of every row, n >= 2.
+    fraction : float
+        In (0, 1).
+    client : int
+        The client's id, for a stream of its own.
+    seed : int
+        The run's seed.
+
+    Returns
+    -------
+    train, test : array of int
+        Positions in ``labels``, ascending; every one is in either.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two rows.
+    """
+    n = len(labels)
+    if n < len(("train", "test")):
+        raise ValueError(f"two parts need at least 2 rows, got {n}")
+    rng = stream(seed, "own-split", client=client)
+    size = min(max(1, round(fraction * n)), n - 1)
+    classes, counts = np.unique(labels, return_counts=True)
+    order = rng.permutation(len(classes))
+    classes, counts = classes[order], counts[order]
+    limit = counts - 1 if n - len(classes) >= size else counts
+    exact = size * counts / n
+    taken = np.minimum(np.floor(exact).astype(np.int64), limit)
+    while taken.sum() < size:
+        taken[np.argmax(np.where(taken < limit, exact - taken, -np.inf))] += 1
+    chosen = np.zeros(n, dtype=np.bool_)
+    for label, count in zip(classes, taken, strict=True):
+        chosen[rng.permutation(np.flatnonzero(labels == label))[:count]] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)

@@ -1,0 +1,92 @@
+"""The clients of one table: each with rows, and a scale, of its own."""
+
+import warnings
+from functools import cached_property
+
+import numpy as np
+
+from client_app.data.base import ClientData, Labels
+from client_app.data.priority import priority_clients
+from client_app.data.sources.csv_table import Numbers, Table
+from client_app.data.split import Rows, own_split
+from conf.schema import CsvSettings, check_clients
+
+
+class TabularData:
+    """The clients of a table.
+
+    Of a client's rows ``data.test_fraction`` are for testing, see ``own_split``. Its numbers are
+    scaled by what it knows itself: a missing number is the median of its column in the client's
+    training part, and nothing tells that it was missing; then every column has the mean of the
+    training part subtracted and is divided by its standard deviation (over n, not n - 1), or by 1
+    where that is 0. A column without any number in the training part is 0 in both parts.
+    Categories are 0 and 1 and not scaled; their columns are the same for all clients.
+
+    Inputs are float32 (n, d): the numbers in the file's order, then the categories.
+
+    Parameters
+    ----------
+    table : Table
+        All rows.
+    settings : CsvSettings
+        How much is for testing, and who has priority.
+    seed : int
+        The run's seed.
+
+    Raises
+    ------
+    SettingsError
+        If settings of clients do not fit those in the table.
+    """
+
+    def __init__(self, table: Table, settings: CsvSettings, seed: int) -> None:
+        self._table = table
+        self._settings = settings
+        self._seed = seed
+        self.num_clients = len(table.client_names)
+        self.num_classes = len(table.classes)
+        self.input_shape = (len(table.columns),)
+        check_clients(settings, self.num_clients)
+        self._rows = [self._parts(client) for client in range(self.num_clients)]
+
+    @cached_property
+    def priority(self) -> tuple[int, ...]:
+        """The priority clients that the settings ask for, ascending."""
+        return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
+
+    def client(self, client: int) -> ClientData:
+        """Return the data of one client."""
+        train, test = self._rows[client]
+        numbers, categories = self._table.numbers, self._table.categories
+        x_train, x_test = (
+            np.concatenate([scaled.astype(np.float32), categories[rows]], axis=1)
+            for scaled, rows in zip(
+                _scaled(numbers[train], numbers[test]), (train, test), strict=True
+            )
+        )
+        return ClientData(x_train, self._table.labels[train], x_test, self._table.labels[test])
+
+    def labels(self, client: int) -> Labels:
+        """Return the training labels of one client."""
+        return self._table.labels[self._rows[client][0]]
+
+    def _parts(self, client: int) -> tuple[Rows, Rows]:
+        rows = np.flatnonzero(self._table.clients == client)
+        labels, fraction = self._table.labels[rows], self._settings.test_fraction
+        train, test = own_split(labels, fraction, client=client, seed=self._seed)
+        return rows[train], rows[test]
+
+
+def _scaled(train: Numbers, test: Numbers) -> tuple[Numbers, Numbers]:
+    """Return both parts of a client's numbers (n, p), by the statistics of the training part."""
+    known = ~np.isnan(train).all(axis=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
+        median = np.nanmedian(train, axis=0)
+    filled = [np.where(np.isnan(part), median, part) for part in (train, test)]
+    # By its ends: of equal numbers like 0.1 the mean is rounded, and the deviation not quite 0.
+    constant = filled[0].min(axis=0) == filled[0].max(axis=0)
+    mean = np.where(constant, filled[0][0], filled[0].mean(axis=0))
+    deviation = np.where(constant, 1.0, filled[0].std(axis=0))
+    train, test = (np.where(known, (part - mean) / deviation, 0.0) for part in filled)
+    return train, test

@@ -1,0 +1,302 @@
+"""A table in a CSV file: what is read, and every mistake in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.data.sources.csv_table import Table, csv_table
+from conf.compose import compose
+from conf.errors import DataError, SettingsError
+from conf.schema import CsvSettings
+
+HEADER = "where,age,job,paid,note"
+ROWS = [
+    "north,31,nurse,yes,a",
+    "south,,smith,no,b",
+    "north,28.5,,no,c",
+    "south,0,nurse,yes,d",
+    "Delta,44,baker,no,e",
+    "Delta,45,NA,yes,f",
+]
+
+
+def save(folder: Path, text: str | bytes = "\n".join([HEADER, *ROWS]) + "\n") -> Path:
+    path = folder / "table.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def load(path: Path | str, **settings: Any) -> Table:
+    own: dict[str, Any] = {"client_column": "where", "target": "paid", "drop": ["note"]}
+    return csv_table(CsvSettings(path=str(path), **own | settings))
+
+
+def assert_refused(path: Path | str, message: str, **settings: Any) -> None:
+    """Check for one line that is the message, with the path for ``PATH``."""
+    with pytest.raises(DataError) as caught:
+        load(path, **settings)
+    assert str(caught.value) == message.replace("PATH", str(path))
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    """Clients and classes ascending, numbers with NaN, a column of 0 and 1 for each category."""
+    table = load(save(tmp_path))
+    assert table.client_names == ("Delta", "north", "south")
+    np.testing.assert_array_equal(table.clients, np.array([1, 2, 1, 2, 0, 0]), strict=True)
+    assert table.classes == ("no", "yes")
+    np.testing.assert_array_equal(table.labels, np.array([1, 0, 0, 1, 0, 1]), strict=True)
+    assert table.columns == ("age", "job=baker", "job=nurse", "job=smith", "job=")
+    np.testing.assert_array_equal(table.numbers[:, 0], [31, np.nan, 28.5, 0, 44, 45])
+    expected = [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+    np.testing.assert_array_equal(table.categories, np.array(expected, dtype=np.float32))
+    assert table.categories.dtype == np.float32
+
+
+@pytest.mark.parametrize("word", ["", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", '""'])
+def test_words_for_missing(tmp_path: Path, word: str) -> None:
+    """Each is a missing number and a missing category."""
+    text = f"where,age,job,paid\na,{word},x,0\na,2,{word},1\nb,3,x,1\nb,4,x,1\n"
+    table = load(save(tmp_path, text), drop=[])
+    np.testing.assert_array_equal(table.numbers[:, 0], [np.nan, 2, 3, 4])
+    assert table.columns == ("age", "job=x", "job=")
+    np.testing.assert_array_equal(table.categories[1], [0, 1])
+
+
+def test_no_column_for_missing_where_none_is(tmp_path: Path) -> None:
+    """Categories without missing ones have a column each, and the rows sum to 1."""
+    table = load(save(tmp_path), drop=["age", "job"])
+    assert table.columns == tuple(f"note={letter}" for letter in "abcdef")
+    assert table.numbers.shape == (6, 0)
+    np.testing.assert_array_equal(table.categories, np.eye(6))
+
+
+def test_numbers_alone(tmp_path: Path) -> None:
+    """Without categories there are none."""
+    table = load(save(tmp_path), drop=["job", "note"])
+    assert table.columns == ("age",)
+    assert table.categories.shape == (6, 0)
+
+
+def test_kinds_of_columns(tmp_path: Path) -> None:
+    """Whole and other numbers, true and false, and nothing are numbers; dates are categories."""
+    text = "where,i,f,b,n,d,paid\na,1,1e3,true,,2020-01-02,0\na,2,-0.5,false,,2020-01-01,1\n"
+    table = load(save(tmp_path, text), drop=[])
+    assert table.columns == ("i", "f", "b", "n", "d=2020-01-01", "d=2020-01-02")
+    np.testing.assert_array_equal(table.numbers, [[1, 1000, 1, np.nan], [2, -0.5, 0, np.nan]])
+    np.testing.assert_array_equal(table.categories, [[0, 1], [1, 0]])
+
+
+def test_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
+    """Client 2 comes before client 10, and class 9 before class 10."""
+    text = "where,age,paid\n10,1,10\n10,2,9\n2,3,10\n2,4,9\n"
+    table = load(save(tmp_path, text), drop=[])
+    assert table.client_names == ("2", "10")
+    assert table.clients.tolist() == [1, 1, 0, 0]
+    assert table.classes == ("9", "10")
+    assert table.labels.tolist() == [1, 0, 1, 0]
+
+
+def test_more_than_two_classes(tmp_path: Path) -> None:
+    """Any labels are classes."""
+    table = load(save(tmp_path), target="note", drop=["job"])
+    assert table.classes == tuple("abcdef")
+    assert table.labels.tolist() == [0, 1, 2, 3, 4, 5]
+    assert table.columns == ("age", "paid=no", "paid=yes")
+
+
+def test_zeros_that_are_missing(tmp_path: Path) -> None:
+    """Only in the columns named; others keep their zeros."""
+    table = load(save(tmp_path), zero_is_missing=["age"])
+    np.testing.assert_array_equal(table.numbers[:, 0], [31, np.nan, 28.5, np.nan, 44, 45])
+
+
+def test_a_late_fraction_makes_a_column_of_numbers(tmp_path: Path) -> None:
+    """The kind of a column follows from all of its cells, not from the first megabyte."""
+    rows = "a,1,0\n" * 400_000 + "a,2.5,1\n"
+    table = load(save(tmp_path, f"where,age,paid\n{rows}"), drop=[])
+    assert table.numbers[-1, 0] == 2.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffwhere,age,paid\na,1,0\na,2,1\n",
+        "where,age,paid\r\na,1,0\r\n\r\na,2,1\r\n\r\n",
+        'where,"age","paid"\n"a","1",0\na,2,1',
+    ],
+)
+def test_files_of_other_programs(tmp_path: Path, text: str) -> None:
+    """A byte order mark, other line ends, empty lines, quotes and no last line end do no harm."""
+    table = load(save(tmp_path, text), drop=[])
+    assert table.columns == ("age",)
+    assert table.numbers[:, 0].tolist() == [1, 2]
+
+
+def test_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` in data.path is the user's home, as in a shell."""
+    save(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load("~/table.csv").classes == ("no", "yes")
+
+
+FILE = "data.path must be a .csv file with a header, got PATH: "
+FILES: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "Empty CSV file"),
+    "no rows": (HEADER + "\n", "it has no rows"),
+    "no text": (
+        b"PK\x03\x04\x00\x00",
+        ("CSV parse error: Empty CSV file or block: cannot infer number of columns"),
+    ),
+    "header twice": ("where,age,age,paid\na,1,1,0\n", "its header has age more than once"),
+    "two headers twice": ("age,age,a,b,b\n1,1,1,0,1\n", "its header has age, b more than once"),
+    "no name": (",where,age\n0,a,1\n", "column 1 of its header has no name"),
+    "short row": (
+        "where,age,paid\na,1,0\na,2\n",
+        ("CSV parse error: Row #3: Expected 3 columns, got 2: a,2"),
+    ),
+    "long row": (
+        "where,age,paid\na,1,0,5\n",
+        ("CSV parse error: Row #2: Expected 3 columns, got 4: a,1,0,5"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_no_tables(tmp_path: Path, name: str) -> None:
+    """What is wrong with the file is said in one line, with its path."""
+    text, reason = FILES[name]
+    assert_refused(save(tmp_path, text), FILE + reason)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A path that leads nowhere is told as that, a folder too."""
+    assert_refused(tmp_path / "none.csv", FILE + "there is no such file")
+    assert_refused(tmp_path, FILE + "there is no such file")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("client_column", "town"), ("target", "Paid"), ("drop", ["note", "x"])]
+)
+def test_missing_column(tmp_path: Path, key: str, value: str | list[str]) -> None:
+    """The setting, the columns that there are and the one asked for are named."""
+    wanted = value if isinstance(value, str) else "x"
+    message = (
+        f"data.{key} must be of the columns of PATH, which are where, age, job, paid, note, "
+        f"got '{wanted}'"
+    )
+    assert_refused(save(tmp_path), message, **{key: value})
+
+
+def test_zeros_of_categories(tmp_path: Path) -> None:
+    """Only columns of numbers have zeros."""
+    kind = "must be of the columns of numbers of PATH, which are age"
+    path = save(tmp_path)
+    assert_refused(path, f"data.zero_is_missing {kind}, got 'job'", zero_is_missing=["job"])
+    none = kind.replace("age", "none")
+    assert_refused(
+        path, f"data.zero_is_missing {none}, got 'age'", zero_is_missing=["age"], drop=["age"]
+    )
+
+
+@pytest.mark.parametrize("word", ["", "NA"])
+def test_a_row_without_client_or_target(tmp_path: Path, word: str) -> None:
+    """The column and the line are named; empty lines count."""
+    for key, row in (("client_column", f"{word},30,nurse,yes,x"), ("target", f"a,30,x,{word},x")):
+        name = {"client_column": "where", "target": "paid"}[key]
+        text = "\n".join([HEADER, *ROWS[:2], "", row, *ROWS[2:]])
+        assert_refused(
+            save(tmp_path, text),
+            f"data.{key} must be a column without missing values, got {name}, which is missing in "
+            "line 5 of PATH",
+        )
+
+
+def test_a_client_with_one_row(tmp_path: Path) -> None:
+    """It cannot be both trained and tested, and is named."""
+    assert_refused(
+        save(tmp_path, "\n".join([HEADER, *ROWS, "west,1,nurse,no,x"])),
+        "data.client_column must be a column whose every value is in at least 2 rows of PATH, for "
+        "training and for testing, got where, where west is in 1",
+    )
+
+
+def test_one_class(tmp_path: Path) -> None:
+    """There is nothing to learn where all targets are the same."""
+    assert_refused(
+        save(tmp_path, "where,age,paid\na,1,yes\na,2,yes\n"),
+        "data.target must be a column of different values in PATH, got paid, which is always yes",
+        drop=[],
+    )
+
+
+def test_no_inputs(tmp_path: Path) -> None:
+    """A model needs something to go by."""
+    assert_refused(
+        save(tmp_path),
+        "data.drop must leave columns of PATH as inputs, got none",
+        drop=["age", "job", "note"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [("inf", "inf"), ("-inf", "-inf"), ("1e999", "inf"), ("1e39", "1e+39")]
+)
+def test_numbers_that_are_not_finite(tmp_path: Path, number: str, shown: str) -> None:
+    """The column and the line are named."""
+    text = "\n".join([HEADER, *ROWS, "", f"Delta,{number},nurse,no,x"])
+    assert_refused(
+        save(tmp_path, text),
+        "data.path must be a .csv file of numbers that are finite in float32, got PATH: age is "
+        f"{shown} in line 9",
+    )
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    """The column is named, in one line."""
+    text = "\n".join([HEADER, *ROWS]).encode() + b"\nDelta,1,caf\xe9,no,x"
+    with pytest.raises(DataError, match=r"^data\.path must be a \.csv file in UTF-8, .*: job: "):
+        load(save(tmp_path, text))
+
+
+SETTINGS = {
+    "": "data.path must be the path of a .csv file, got ''",
+    "data.path=x": "data.client_column must be the name of a column, got ''",
+    "data.path=x data.client_column=a": "data.target must be the name of a column, got ''",
+    "data.path=x data.client_column=a data.target=a": (
+        "data.target must be another column than data.client_column, got 'a'"
+    ),
+    "data.path=x data.client_column=a data.target=b data.drop=[c,b]": (
+        "data.drop must be columns other than data.target (b), got ['c', 'b']"
+    ),
+    "data.path=x data.client_column=a data.target=b data.drop=[a]": (
+        "data.drop must be columns other than data.client_column (a), got ['a']"
+    ),
+    "data.path=x data.client_column=a data.target=b data.drop=[c,c]": (
+        "data.drop must be a list of names of columns, each once, got ['c', 'c']"
+    ),
+    "data.path=x data.client_column=a data.target=b data.zero_is_missing=['']": (
+        "data.zero_is_missing must be a list of names of columns, each once, got ['']"
+    ),
+    "data.path=x data.client_column=a data.target=b data.test_fraction=1": (
+        "data.test_fraction must be a number >= 0.01 and <= 0.9, got 1.0"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", SETTINGS)
+def test_settings_are_checked_before_any_work(words: str) -> None:
+    """What is wrong without looking at the file is one line when composing."""
+    quoted = " ".join(f'"{word}"' for word in words.split())
+    with pytest.raises(SettingsError) as caught:
+        compose("custom", f"data=csv {quoted}")
+    assert str(caught.value) == SETTINGS[words]
+
+
+def test_one_column_to_drop_is_a_list() -> None:
+    """A word in place of the list is refused in one line."""
+    words = "data=csv data.path=x data.client_column=a data.target=b data.drop=c"
+    with pytest.raises(SettingsError, match=r"data\.drop") as caught:
+        compose("custom", words)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,96 @@
+"""A client's own rows, divided into a training and a test part."""
+
+import numpy as np
+import pytest
+
+from client_app.data.base import Labels
+from client_app.data.split import Rows, own_split
+
+
+def split(
+    labels: Labels | list[int], fraction: float = 0.2, *, client: int = 0, seed: int = 1
+) -> tuple[Rows, Rows]:
+    return own_split(np.asarray(labels), fraction, client=client, seed=seed)
+
+
+def random_labels(seed: int) -> Labels:
+    """Return labels whose counts are no multiples of anything in particular."""
+    rng = np.random.default_rng(seed)
+    return rng.choice(6, rng.integers(2, 90), p=[0.4, 0.3, 0.15, 0.1, 0.04, 0.01])
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5, 0.9])
+def test_every_row_is_in_one_part(seed: int, fraction: float) -> None:
+    """No row is in both or in none, both have rows, and the test part is of the asked size."""
+    labels = random_labels(seed)
+    train, test = split(labels, fraction, seed=seed)
+    assert sorted([*train, *test]) == list(range(len(labels)))
+    assert list(train) == sorted(train)
+    assert list(test) == sorted(test)
+    assert len(test) == min(max(round(fraction * len(labels)), 1), len(labels) - 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_classes_are_in_proportion(seed: int) -> None:
+    """A class has its share of the test rows, rounded up or down, where it can spare them."""
+    labels = random_labels(seed)
+    _, test = split(labels, 0.2, seed=seed)
+    for label in np.unique(labels):
+        count = np.count_nonzero(labels == label)
+        exact = len(test) * count / len(labels)
+        given = np.count_nonzero(labels[test] == label)
+        assert given <= np.ceil(exact)
+        if len(test) <= len(labels) - 6:  # then no other class has a single row to keep
+            assert given >= min(np.floor(exact), count - 1)
+
+
+def test_shares_by_hand() -> None:
+    """Of 5 for 12, 9 and 4 rows: 2.4, 1.8 and 0.8, so 2, 2 and 1."""
+    labels = np.repeat([3, 7, 8], [12, 9, 4])
+    for seed in range(10):
+        _, test = split(labels, seed=seed)
+        assert np.bincount(labels[test])[[3, 7, 8]].tolist() == [2, 2, 1]
+
+
+def test_a_single_row_of_a_class_is_for_training() -> None:
+    """A class that is only tested on could not be learned."""
+    for seed in range(20):
+        labels = np.array([0, 1, 2, 3, 3, 3])
+        train, _ = split(labels, 0.3, seed=seed)
+        assert set(labels[train]) == {0, 1, 2, 3}
+
+
+def test_a_single_row_of_a_class_is_tested_where_there_are_no_others() -> None:
+    """Both parts have a row all the same; over 40 seeds each of them is chosen."""
+    parts = [split([0, 1, 2], seed=seed) for seed in range(40)]
+    assert {len(test) for _, test in parts} == {1}
+    assert {int(test[0]) for _, test in parts} == {0, 1, 2}
+    assert [len(part) for part in split([4, 5])] == [1, 1]
+
+
+def test_equal_remainders_are_decided_at_random() -> None:
+    """Of 10 classes with 2 rows each 4 have a test row, and not always the first ones."""
+    labels = np.repeat(np.arange(10), 2)
+    seen = np.zeros(10, dtype=int)
+    for seed in range(60):
+        _, test = split(labels, seed=seed)
+        assert len(set(labels[test])) == 4
+        seen += np.bincount(labels[test], minlength=10)
+    assert seen.min() > 5
+
+
+def test_depends_on_client_and_seed_alone() -> None:
+    """The same client and seed have the same parts, others have others."""
+    labels = random_labels(3)
+    _, test = split(labels, client=2, seed=5)
+    np.testing.assert_array_equal(test, split(labels, client=2, seed=5)[1])
+    assert not np.array_equal(test, split(labels, client=3, seed=5)[1])
+    assert not np.array_equal(test, split(labels, client=2, seed=6)[1])
+
+
+@pytest.mark.parametrize("labels", [[], [0]])
+def test_fewer_than_two_rows(labels: list[int]) -> None:
+    """There is nothing to divide."""
+    with pytest.raises(ValueError, match=f"at least 2 rows, got {len(labels)}$"):
+        split(labels)

@@ -1,0 +1,286 @@
+"""The clients of a table: parts, scales and categories."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.data import load_data
+from client_app.data.tabular import TabularData
+from conf.compose import compose
+from conf.errors import SettingsError
+from conf.schema import CsvSettings
+
+SIZES = {"a": 40, "b": 25, "c": 2}
+
+
+def save(folder: Path, seed: int = 0) -> Path:
+    """Write a table whose column ``row`` is the number of the row, from 0."""
+    rng = np.random.default_rng(seed)
+    lines = ["client,row,size,sparse,kind,label"]
+    for client, count in SIZES.items():
+        for i in range(count):
+            size = f"{rng.normal(100, 30):.3f}" if rng.random() < 0.8 or i == 0 else ""
+            sparse = "7.5" if client == "a" and i % 10 == 0 else ""
+            kind = rng.choice(["x", "y", "z"] if client == "a" else ["x", ""])
+            row, label = len(lines) - 1, rng.integers(3)
+            lines.append(f"{client},{row},{size},{sparse},{kind},{label}")
+    path = folder / "table.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def load(path: Path, seed: int = 1, **settings: Any) -> TabularData:
+    own = CsvSettings(path=str(path), client_column="client", target="label", **settings)
+    data = load_data(own, seed)
+    assert isinstance(data, TabularData)
+    return data
+
+
+def raw(path: Path) -> dict[str, list[str]]:
+    """Return the cells of each column, read by other means than the project's."""
+    header, *rows = (line.split(",") for line in path.read_text().split("\n"))
+    return {name: [row[i] for row in rows] for i, name in enumerate(header)}
+
+
+def test_shapes_and_types(tmp_path: Path) -> None:
+    """Float32 inputs of equal width for all clients, int64 labels, everybody with priority."""
+    data = load(save(tmp_path))
+    assert (data.num_clients, data.input_shape, data.num_classes) == (3, (7,), 3)
+    assert data._table.columns == ("row", "size", "sparse", "kind=x", "kind=y", "kind=z", "kind=")
+    assert data.priority == (0, 1, 2)
+    for client, n in enumerate(SIZES.values()):
+        own = data.client(client)
+        assert own.x_train.dtype == np.float32
+        assert own.y_train.dtype == np.int64
+        assert len(own.y_test) == max(round(0.2 * n), 1)
+        for x, y in ((own.x_train, own.y_train), (own.x_test, own.y_test)):
+            assert x.shape == (len(y), 7)
+            assert x.flags.c_contiguous
+            assert np.isfinite(x).all()
+        np.testing.assert_array_equal(data.labels(client), own.y_train)
+
+
+def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
+    """Every row of the file is in the training or in the test part of its client, once."""
+    path = save(tmp_path)
+    data, cells = load(path), raw(path)
+    seen = []
+    for client, (train, test) in enumerate(data._rows):
+        assert not set(train) & set(test)
+        assert {cells["client"][row] for row in [*train, *test]} == {"abc"[client]}
+        own = data.client(client)
+        assert own.y_train.tolist() == [int(cells["label"][row]) for row in train]
+        assert own.y_test.tolist() == [int(cells["label"][row]) for row in test]
+        seen += [*train, *test]
+    assert sorted(seen) == list(range(sum(SIZES.values())))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int) -> None:
+    """(x - mean) / sd, and the median for what is missing, all of the own training rows."""
+    path = save(tmp_path)
+    data, cells = load(path, seed), raw(path)
+    for client, (train, test) in enumerate(data._rows):
+        own = data.client(client)
+        for column, name in enumerate(("row", "size")):
+            known = [float(cells[name][row]) for row in train if cells[name][row]]
+            median = (
+                sorted(known)[len(known) // 2]
+                if len(known) % 2
+                else (sum(sorted(known)[len(known) // 2 - 1 : len(known) // 2 + 1]) / 2)
+            )
+            filled = [float(cells[name][row] or median) for row in train]
+            mean = sum(filled) / len(filled)
+            sd = (sum((v - mean) ** 2 for v in filled) / len(filled)) ** 0.5 or 1.0
+            for x, rows in ((own.x_train, train), (own.x_test, test)):
+                expected = [(float(cells[name][row] or median) - mean) / sd for row in rows]
+                np.testing.assert_allclose(x[:, column], expected, rtol=1e-5, atol=1e-5)
+        if len(train) > 1:
+            np.testing.assert_allclose(own.x_train[:, :2].mean(axis=0), 0, atol=1e-6)
+            np.testing.assert_allclose(own.x_train[:, :2].std(axis=0), 1, atol=1e-6)
+
+
+def test_test_rows_do_not_matter_for_the_scale(tmp_path: Path) -> None:
+    """A test row that becomes an outlier changes nothing but itself."""
+    path = save(tmp_path)
+    data = load(path)
+    before = data.client(0)
+    row = int(data._rows[0][1][0])
+    lines = path.read_text().split("\n")
+    cells = lines[1 + row].split(",")
+    lines[1 + row] = ",".join([*cells[:2], "1e6", *cells[3:]])
+    path.write_text("\n".join(lines))
+    after = load(path, num_clients=3).client(0)  # other settings, so that it is read anew
+    np.testing.assert_array_equal(after.x_train, before.x_train)
+    np.testing.assert_array_equal(after.x_test[1:], before.x_test[1:])
+    assert after.x_test[0, 1] > 1000
+
+
+def test_a_constant_column_is_0(tmp_path: Path) -> None:
+    """Its deviation counts as 1, also where the mean of equal numbers is rounded."""
+    path = save(tmp_path)
+    lines = path.read_text().split("\n")
+    constant = [lines[0] + ",same", *(line + ",0.1" for line in lines[1:])]
+    path.write_text("\n".join(constant))
+    data = load(path)
+    column = data._table.columns.index("same")
+    for client in range(3):
+        own = data.client(client)
+        assert not own.x_train[:, column].any()
+        assert not own.x_test[:, column].any()
+
+
+def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -> None:
+    """There the difference itself is the input."""
+    path = save(tmp_path)
+    row = int(load(path)._rows[0][1][0])
+    lines = path.read_text().split("\n")
+    values = [0.1] * (len(lines) - 1)
+    values[row] = 2.6
+    path.write_text(
+        "\n".join(
+            [lines[0] + ",same", *(f"{a},{b}" for a, b in zip(lines[1:], values, strict=True))]
+        )
+    )
+    data = load(path, num_clients=3)
+    own = data.client(0)
+    column = data._table.columns.index("same")
+    np.testing.assert_allclose(own.x_test[:, column], [2.5, *[0] * (len(own.x_test) - 1)])
+
+
+def test_a_column_without_numbers_is_0(tmp_path: Path) -> None:
+    """Clients b and c have none at all; one that only the test part has says nothing either."""
+    path = save(tmp_path)
+    data = load(path)
+    column = data._table.columns.index("sparse")
+    for client in (1, 2):
+        assert not data.client(client).x_train[:, column].any()
+    row = int(data._rows[1][1][0])
+    lines = path.read_text().split("\n")
+    cells = lines[1 + row].split(",")
+    lines[1 + row] = ",".join([*cells[:3], "9", *cells[4:]])
+    path.write_text("\n".join(lines))
+    assert not load(path, num_clients=3).client(1).x_test[:, column].any()
+
+
+def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
+    """A client has columns of categories that it never sees, and of missing ones."""
+    path = save(tmp_path)
+    data, cells = load(path), raw(path)
+    for client, (train, test) in enumerate(data._rows):
+        own = data.client(client)
+        for x, rows in ((own.x_train, train), (own.x_test, test)):
+            expected = [
+                [cells["kind"][row] == kind for kind in ("x", "y", "z", "")] for row in rows
+            ]
+            np.testing.assert_array_equal(x[:, 3:], expected)
+
+
+def test_a_client_may_change_its_data(tmp_path: Path) -> None:
+    """What a client does to its arrays stays there: the next time they are as before."""
+    data = load(save(tmp_path))
+    own = data.client(0)
+    before = own.x_train.copy()
+    own.x_train[:] = 0
+    own.y_train[:] = -1
+    np.testing.assert_array_equal(data.client(0).x_train, before)
+    assert data.labels(0).min() >= 0
+
+
+def test_data_depends_on_the_seed(tmp_path: Path) -> None:
+    """Another seed draws other test rows of the same clients."""
+    path = save(tmp_path)
+    first, again, other = (load(path, seed).client(0).x_test for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_test_fraction(tmp_path: Path) -> None:
+    """As much as the setting says is for testing."""
+    data = load(save(tmp_path), test_fraction=0.5)
+    assert [len(data.client(k).y_test) for k in range(3)] == [20, 12, 1]
+
+
+def test_priority(tmp_path: Path) -> None:
+    """All by default, and as of any data set otherwise."""
+    path = save(tmp_path)
+    assert load(path, priority=[2, 0]).priority == (0, 2)
+    assert len(load(path, priority="random", num_priority=2).priority) == 2
+    assert len(load(path, priority="heterogeneous", num_priority=1).priority) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_clients": 4}, "data.num_clients must be null or 3, the .* the data, got 4$"),
+        ({"priority": [3]}, r"data.priority must be .* from 0 to 2, got \[3\]$"),
+        ({"priority": "random", "num_priority": 4}, "data.num_priority must be at most .* got 4$"),
+        ({"priority_weights": {5: 0.5}}, r"data.priority_weights .* from 0 to 2, got \[5\]$"),
+    ],
+)
+def test_other_clients_than_there_are(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    """Settings of clients are compared with the data, in one line."""
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        load(save(tmp_path), **settings)
+
+
+def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
+    """A table needs neither torchvision nor flwr-datasets, which take seconds to import."""
+    slow = ("torchvision", "flwr_datasets", "datasets")
+    code = (
+        "import sys; from client_app.data import load_data; from conf.schema import CsvSettings; "
+        f"load_data(CsvSettings(path={str(save(tmp_path))!r}, client_column='client', "
+        f"target='label'), 1).client(0); print([m for m in {slow} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# --- real files ------------------------------------------------------------------------------
+
+
+def real(experiment: str, folder: Path, file: str) -> TabularData:
+    words = f"strategy=fedavg data.path={folder / file}"
+    data = load_data(compose(experiment, words).settings.data, 1)
+    assert isinstance(data, TabularData)
+    return data
+
+
+def test_real_berka(real_data: Path) -> None:
+    """621 loans of 7 regions, 75 of them in default; each test part has both."""
+    data = real("aaggff/berka", real_data, "berka_loans.csv")
+    assert (data.num_clients, data.num_classes, data.input_shape) == (7, 2, (16,))
+    assert data._table.client_names[0] == "Prague"
+    assert data._table.classes == ("0", "1")
+    assert [c for c in data._table.columns if "=" in c] == [
+        f"frequency=POPLATEK {word}" for word in ("MESICNE", "PO OBRATU", "TYDNE")
+    ]
+    clients = [data.client(k) for k in range(7)]
+    assert sum(len(own.y_train) + len(own.y_test) for own in clients) == 621
+    assert sum(int(own.y_train.sum() + own.y_test.sum()) for own in clients) == 75
+    assert [len(own.y_train) + len(own.y_test) for own in clients] == [84, 90, 84, 117, 60, 129, 57]
+    for own in clients:
+        assert 1 <= own.y_test.sum() <= 4
+        np.testing.assert_allclose(own.x_train[:, :13].mean(axis=0), 0, atol=1e-5)
+
+
+def test_real_heart(real_data: Path) -> None:
+    """920 patients of 4 hospitals; num is no input, and Switzerland has no cholesterol."""
+    data = real("aaggff/heart", real_data, "heart_uci.csv")
+    assert (data.num_clients, data.num_classes, data.input_shape) == (4, 2, (13,))
+    assert data._table.client_names == ("cleveland", "hungarian", "switzerland", "va")
+    assert "num" not in data._table.columns
+    clients = [data.client(k) for k in range(4)]
+    assert [len(own.y_train) + len(own.y_test) for own in clients] == [303, 294, 123, 200]
+    assert [int(own.y_train.sum() + own.y_test.sum()) for own in clients] == [139, 106, 115, 149]
+    chol = data._table.columns.index("chol")
+    assert not clients[2].x_train[:, chol].any()
+    assert np.isnan(data._table.numbers[:, chol]).sum() == 30 + 172
+    for own in clients:
+        assert 0 < own.y_test.sum() < len(own.y_test)

@@ -1,0 +1,169 @@
+"""AAggFF's decisions a second time, in high precision; shares no code with ``strategies``.
+
+Transforms, estimates and gradients are computed by mpmath with 40 digits, from the formulas of
+Hahn, Kim and Lee 2024 (Algorithms 2 and 3). The quadratic programs of AAggFF-S are solved exactly,
+up to the arithmetic, by an active-set method: in 40 digits, or for many clients in NumPy's long
+double (19 digits on x86-64).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+
+mpmath.mp.dps = 40
+
+Real = Any  # an mpmath number
+Vector = NDArray[Any]
+
+CDFS: dict[str, Callable[[Real], Real]] = {
+    "weibull": lambda x: 1 - mpmath.exp(-(x**2)),
+    "exponential": lambda x: 1 - mpmath.exp(-x),
+    "frechet": lambda x: mpmath.exp(-1 / x) if x > 0 else mpmath.mpf(0),
+    "normal": lambda x: (1 + mpmath.erf((x - 1) / mpmath.sqrt(2))) / 2,
+    "gumbel": lambda x: mpmath.exp(-mpmath.exp(-(x - 1))),
+    "logistic": lambda x: 1 / (1 + mpmath.exp(-(x - 1))),
+}
+
+
+def responses(losses: Sequence[float], cdf: str, c1: Real, c2: Real) -> list[Real]:
+    """Return C1 + (C2 - C1) CDF(F_i / mean F)."""
+    exact = [mpmath.mpf(float(loss)) for loss in losses]
+    mean = sum(exact) / len(exact)
+    return [
+        c1 + (c2 - c1) * CDFS[cdf](loss / mean if mean > 0 else mpmath.mpf(1)) for loss in exact
+    ]
+
+
+def newton_trajectory(
+    rounds: Sequence[dict[int, float]],
+    num_clients: int,
+    cdf: str,
+    *,
+    c1: float = 0.0,
+    c2: float | None = None,
+    extended: bool = False,
+) -> NDArray[np.float64]:
+    """Return AAggFF-S's p after every round, shape (T, K).
+
+    ``rounds`` holds the losses heard by client. ``extended`` solves in long double.
+    """
+    low = mpmath.mpf(c1)
+    high = 1 / mpmath.mpf(num_clients) if c2 is None else mpmath.mpf(c2)
+    lipschitz = high / (1 + low)
+    number = _long if extended else _same
+    alpha, beta = number(4 * num_clients * lipschitz), number(1 / (4 * lipschitz))
+    hessian = np.array([[number(mpmath.mpf(0))] * num_clients] * num_clients)
+    for i in range(num_clients):
+        hessian[i, i] = alpha
+    linear = np.array([number(mpmath.mpf(0))] * num_clients)
+    mixing = np.array([number(mpmath.mpf(1) / num_clients)] * num_clients)
+    support = np.ones(num_clients, dtype=np.bool_)
+    trajectory = []
+    for losses in rounds:
+        heard = dict(zip(losses, responses(list(losses.values()), cdf, low, high), strict=True))
+        mean = sum(heard.values()) / len(heard)
+        response = np.array([number(heard.get(k, mean)) for k in range(num_clients)])
+        gradient = -response / (1 + mixing @ response)
+        hessian = hessian + beta * np.outer(gradient, gradient)
+        linear = linear + gradient - beta * gradient * (gradient @ mixing)
+        mixing, support = _quadratic_program(hessian, linear, support)
+        trajectory.append([float(p) for p in mixing])
+    return np.array(trajectory)
+
+
+def _same(x: Real) -> Real:
+    return x
+
+
+def _long(x: Real) -> Real:
+    return np.longdouble(mpmath.nstr(x, 30))
+
+
+def _quadratic_program(
+    hessian: Vector, linear: Vector, support: NDArray[np.bool_]
+) -> tuple[Vector, NDArray[np.bool_]]:
+    """Return argmin <b, p> + p^T H p / 2 on the simplex and its support, starting from a guess.
+
+    On the support p solves the equality-constrained problem; who would be negative leaves, who
+    has a negative multiplier enters, until nobody does: then the conditions hold exactly.
+    """
+    size = len(linear)
+    for _ in range(10 * size + 50):
+        both = np.stack([-linear[support], np.ones_like(linear[support])], axis=1)
+        solved = _solve(hessian[np.ix_(support, support)], both)
+        level = (1 - solved[:, 0].sum()) / solved[:, 1].sum()
+        mixing = np.zeros_like(linear)
+        mixing[support] = solved[:, 0] + level * solved[:, 1]
+        multiplier = linear + hessian @ mixing - level
+        following = np.where(support, mixing > 0, multiplier < 0)
+        if np.array_equal(following, support):
+            return mixing, support
+        support = following
+    raise AssertionError("the active sets do not settle")
+
+
+def _solve(matrix: Vector, right: Vector) -> Vector:
+    """Return the solution of a positive definite system by elimination, in its own arithmetic."""
+    matrix, right = matrix.copy(), right.copy()
+    size = len(matrix)
+    for k in range(size - 1):
+        factor = matrix[k + 1 :, k] / matrix[k, k]
+        matrix[k + 1 :, k + 1 :] -= np.outer(factor, matrix[k, k + 1 :])
+        right[k + 1 :] -= np.outer(factor, right[k])
+    for k in range(size - 1, -1, -1):
+        right[k] = (right[k] - matrix[k, k + 1 :] @ right[k + 1 :]) / matrix[k, k]
+    return right
+
+
+def follow_the_leader_trajectory(
+    rounds: Sequence[dict[int, float]],
+    num_clients: int,
+    asked: int,
+    cdf: str,
+    *,
+    c1: float = 0.0,
+    c2: float | None = None,
+    running: bool = False,
+) -> tuple[NDArray[np.float64], list[float]]:
+    """Return AAggFF-D's p after every round, shape (T, K), and l_t of the p before it.
+
+    ``rounds`` holds the losses heard by client, ``asked`` is how many each round asks.
+    """
+    fraction = mpmath.mpf(asked) / num_clients
+    low = mpmath.mpf(c1)
+    high = fraction if c2 is None else mpmath.mpf(c2)
+    lipschitz = high / (1 + low) + 2 * (high - low) / (fraction * (1 + low))
+    mixing = [mpmath.mpf(1) / num_clients] * num_clients
+    total = [mpmath.mpf(0)] * num_clients
+    means: list[Real] = []
+    trajectory, losses_held = [], []
+    for losses in rounds:
+        heard = dict(zip(losses, responses(list(losses.values()), cdf, low, high), strict=True))
+        mean = sum(heard.values()) / len(heard)
+        rbar = mean
+        if running:
+            first = low + (high - low) * CDFS[cdf](mpmath.mpf(1))
+            rbar = sum(means) / len(means) if means else first
+        means.append(mean)
+        estimate = [
+            (1 - 1 / fraction) * rbar + heard[k] / fraction if k in heard else rbar
+            for k in range(num_clients)
+        ]
+        mass = sum(mixing)
+        away = sum(p * (r - rbar) for p, r in zip(mixing, estimate, strict=True))
+        losses_held.append(
+            float(-mpmath.log(1 + sum(p * r for p, r in zip(mixing, estimate, strict=True))))
+        )
+        growth = 1 + rbar * mass
+        total = [
+            g - r / growth + rbar * away / growth**2 for g, r in zip(total, estimate, strict=True)
+        ]
+        step = mpmath.sqrt(mpmath.log(num_clients)) / (lipschitz * mpmath.sqrt(len(means) + 1))
+        powers = [mpmath.exp(-step * g) for g in total]
+        whole = sum(powers)
+        mixing = [power / whole for power in powers]
+        trajectory.append([float(p) for p in mixing])
+    return np.array(trajectory), losses_held
