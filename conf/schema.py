@@ -98,14 +98,14 @@ class LocalOnlySettings(StrategySettings):
 
 
 @dataclass
-class ParticipationSettings(StrategySettings):
-    """What FedAU and its baselines have; see ``strategies.fedau``."""
+class SampledSettings(StrategySettings):
+    """What the strategies have that sample clients; see ``strategies.sampled``."""
 
     server_lr: float = setting(1.0, POSITIVE)
 
 
 @dataclass
-class FedAuSettings(ParticipationSettings):
+class FedAuSettings(SampledSettings):
     """See ``strategies.FedAU``."""
 
     name: str = "fedau"
@@ -113,7 +113,7 @@ class FedAuSettings(ParticipationSettings):
 
 
 @dataclass
-class KnownStatisticsSettings(ParticipationSettings):
+class KnownStatisticsSettings(SampledSettings):
     """See ``strategies.KnownStatistics``; null takes the simulated availability's own."""
 
     name: str = "known_statistics"
@@ -121,21 +121,14 @@ class KnownStatisticsSettings(ParticipationSettings):
 
 
 @dataclass
-class MemorySettings(ParticipationSettings):
+class MemorySettings(SampledSettings):
     """See ``strategies.FedVarp`` and ``strategies.MIFA``; null keeps the memory in memory."""
 
     memory_dir: str | None = None
 
 
 @dataclass
-class FairSettings(StrategySettings):
-    """What AAggFF and its baselines have; see ``strategies.aaggff``."""
-
-    server_lr: float = setting(1.0, POSITIVE)
-
-
-@dataclass
-class AaggffSSettings(FairSettings):
+class AaggffSSettings(SampledSettings):
     """See ``strategies.AAggFFS``; the range of responses null takes the paper's."""
 
     name: str = "aaggff_s"
@@ -145,7 +138,7 @@ class AaggffSSettings(FairSettings):
 
 
 @dataclass
-class AaggffDSettings(FairSettings):
+class AaggffDSettings(SampledSettings):
     """See ``strategies.AAggFFD``; the range of responses null takes the paper's."""
 
     name: str = "aaggff_d"
@@ -156,7 +149,7 @@ class AaggffDSettings(FairSettings):
 
 
 @dataclass
-class QFedAvgSettings(FairSettings):
+class QFedAvgSettings(SampledSettings):
     """See ``strategies.QFedAvg``."""
 
     name: str = "qfedavg"
@@ -165,7 +158,7 @@ class QFedAvgSettings(FairSettings):
 
 
 @dataclass
-class TermSettings(FairSettings):
+class TermSettings(SampledSettings):
     """See ``strategies.TERM``."""
 
     name: str = "term"
@@ -173,7 +166,7 @@ class TermSettings(FairSettings):
 
 
 @dataclass
-class PropFairSettings(FairSettings):
+class PropFairSettings(SampledSettings):
     """See ``strategies.PropFair``."""
 
     name: str = "propfair"
@@ -182,7 +175,7 @@ class PropFairSettings(FairSettings):
 
 
 @dataclass
-class AflSettings(FairSettings):
+class AflSettings(SampledSettings):
     """See ``strategies.AFL``."""
 
     name: str = "afl"
@@ -190,7 +183,7 @@ class AflSettings(FairSettings):
 
 
 @dataclass
-class FedMgdaSettings(FairSettings):
+class FedMgdaSettings(SampledSettings):
     """See ``strategies.FedMGDAPlus``."""
 
     name: str = "fedmgda"
@@ -697,7 +690,7 @@ def register() -> None:
         ("strategy", "schema_fedavg", FedAvgSettings),
         ("strategy", "schema_local_only", LocalOnlySettings),
         ("strategy", "schema_fedau", FedAuSettings),
-        ("strategy", "schema_participation", ParticipationSettings),
+        ("strategy", "schema_participation", SampledSettings),
         ("strategy", "schema_known_statistics", KnownStatisticsSettings),
         ("strategy", "schema_memory", MemorySettings),
         ("strategy", "schema_aaggff_s", AaggffSSettings),

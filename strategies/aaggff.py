@@ -5,54 +5,17 @@ F_i of the model they RECEIVED: x_{t+1} = x_t + eta sum_{i in S} p_i Delta_i, p 
 clients heard. Losses come first, then the weights: the decision of a round weighs its updates.
 """
 
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import strategies.weighting as rules
-from strategies.adapter import Communication, ComposedStrategy
-from strategies.selection import Everyone, Sampling
-from strategies.server_optimizer import SGD
-from strategies.types import IntArray, Population, StateT
+from strategies.sampled import Options, SampledStrategy
+from strategies.types import IntArray, Population
 from strategies.weighting.aaggff_d import AAggFFDState
 from strategies.weighting.aaggff_s import AAggFFSState
 from strategies.weighting.afl import AFLState
 
 
-class FairOptions(TypedDict, total=False):
-    """What all strategies of this module take.
-
-    Parameters
-    ----------
-    fraction : float (default: 1.0)
-        C, the share of the clients that is asked in a round, in (0, 1]; see ``Sampling``.
-    seed : int (default: 0)
-        Of the sampling.
-    server_lr : float (default: 1.0)
-        eta > 0, the factor on the combined update.
-    communication : Communication, optional
-        Timeouts and what is evaluated.
-    """
-
-    fraction: float
-    seed: int
-    server_lr: float
-    communication: Communication | None
-
-
-class _Fair(ComposedStrategy[StateT]):
-    def __init__(
-        self, population: Population, weighting: rules.Weighting[StateT], options: FairOptions
-    ) -> None:
-        sampling = Sampling(options.get("fraction", 1.0), seed=options.get("seed", 0))
-        super().__init__(
-            population,
-            selection=Everyone(sampling, measures=False),
-            weighting=weighting,
-            server_optimizer=SGD(options.get("server_lr", 1.0)),
-            communication=options.get("communication"),
-        )
-
-
-class AAggFFS(_Fair[AAggFFSState]):
+class AAggFFS(SampledStrategy[AAggFFSState]):
     """Fair mixing for few clients that all answer in every round: an online Newton step.
 
     See ``strategies.weighting.AAggFFS`` for the formula.
@@ -65,7 +28,7 @@ class AAggFFS(_Fair[AAggFFSState]):
         The response's transform: weibull, exponential, frechet, normal, gumbel or logistic.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
-    **options : FairOptions
+    **options : Options
         See there; ``fraction`` must be 1.
 
     Raises
@@ -86,13 +49,13 @@ class AAggFFS(_Fair[AAggFFSState]):
         cdf: str = "normal",
         c1: float | None = None,
         c2: float | None = None,
-        **options: Unpack[FairOptions],
+        **options: Unpack[Options],
     ) -> None:
         rule = rules.AAggFFS(cdf, c1, c2, options.get("fraction", 1.0))
         super().__init__(population, rule, options)
 
 
-class AAggFFD(_Fair[AAggFFDState]):
+class AAggFFD(SampledStrategy[AAggFFDState]):
     """Fair mixing for many clients of which each round samples some: a closed form.
 
     See ``strategies.weighting.AAggFFD`` for the formula.
@@ -108,7 +71,7 @@ class AAggFFD(_Fair[AAggFFDState]):
     rbar : {"sample", "running"} (default: "sample")
         What stands in for the responses not heard: the sample's mean (the paper's) or that of
         the rounds before, which is unbiased.
-    **options : FairOptions
+    **options : Options
         See there.
 
     Raises
@@ -129,13 +92,13 @@ class AAggFFD(_Fair[AAggFFDState]):
         c1: float | None = None,
         c2: float | None = None,
         rbar: str = "sample",
-        **options: Unpack[FairOptions],
+        **options: Unpack[Options],
     ) -> None:
         rule = rules.AAggFFD(cdf, c1, c2, rbar, options.get("fraction", 1.0))
         super().__init__(population, rule, options)
 
 
-class QFedAvg(_Fair[IntArray]):
+class QFedAvg(SampledStrategy[IntArray]):
     """q-FedAvg: p_i proportional to w_i F_i^q, or its own update with a Lipschitz constant.
 
     See ``strategies.weighting.QFedAvg`` for both forms.
@@ -148,7 +111,7 @@ class QFedAvg(_Fair[IntArray]):
         Weight of large losses, >= 0; 0 is FedAvg.
     lipschitz : float, optional
         L > 0 of the original update; by default the mixing form.
-    **options : FairOptions
+    **options : Options
         See there.
 
     References
@@ -162,12 +125,12 @@ class QFedAvg(_Fair[IntArray]):
         *,
         q: float = 1.0,
         lipschitz: float | None = None,
-        **options: Unpack[FairOptions],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(population, rules.QFedAvg(q, lipschitz), options)
 
 
-class TERM(_Fair[IntArray]):
+class TERM(SampledStrategy[IntArray]):
     """Tilted losses: p_i proportional to w_i exp(lambda F_i).
 
     Parameters
@@ -176,7 +139,7 @@ class TERM(_Fair[IntArray]):
         All clients.
     tilt : float (default: 1.0)
         lambda; see ``strategies.weighting.TERM``.
-    **options : FairOptions
+    **options : Options
         See there.
 
     References
@@ -185,12 +148,12 @@ class TERM(_Fair[IntArray]):
     """
 
     def __init__(
-        self, population: Population, *, tilt: float = 1.0, **options: Unpack[FairOptions]
+        self, population: Population, *, tilt: float = 1.0, **options: Unpack[Options]
     ) -> None:
         super().__init__(population, rules.TERM(tilt), options)
 
 
-class PropFair(_Fair[IntArray]):
+class PropFair(SampledStrategy[IntArray]):
     """Proportional fairness: p_i proportional to w_i / (M - F_i), guarded near M.
 
     Parameters
@@ -201,7 +164,7 @@ class PropFair(_Fair[IntArray]):
         M; see ``strategies.weighting.PropFair``.
     guard : float (default: 0.2)
         How near to M the losses are taken as they are; see there.
-    **options : FairOptions
+    **options : Options
         See there.
 
     References
@@ -215,12 +178,12 @@ class PropFair(_Fair[IntArray]):
         *,
         bound: float = 3.0,
         guard: float = 0.2,
-        **options: Unpack[FairOptions],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(population, rules.PropFair(bound, guard), options)
 
 
-class AFL(_Fair[AFLState]):
+class AFL(SampledStrategy[AFLState]):
     """Agnostic federated learning: p moves along the losses and is projected onto the simplex.
 
     Parameters
@@ -229,7 +192,7 @@ class AFL(_Fair[AFLState]):
         All clients.
     step_size : float (default: 0.1)
         gamma; see ``strategies.weighting.AFL``.
-    **options : FairOptions
+    **options : Options
         See there.
 
     References
@@ -238,12 +201,12 @@ class AFL(_Fair[AFLState]):
     """
 
     def __init__(
-        self, population: Population, *, step_size: float = 0.1, **options: Unpack[FairOptions]
+        self, population: Population, *, step_size: float = 0.1, **options: Unpack[Options]
     ) -> None:
         super().__init__(population, rules.AFL(step_size), options)
 
 
-class FedMGDAPlus(_Fair[IntArray]):
+class FedMGDAPlus(SampledStrategy[IntArray]):
     """FedMGDA+: the shortest combination of updates of length 1, with p near w.
 
     Parameters
@@ -252,7 +215,7 @@ class FedMGDAPlus(_Fair[IntArray]):
         All clients.
     deviation : float (default: 1.0)
         epsilon in [0, 1], how far p_i may be from w_i; see ``strategies.weighting.FedMGDAPlus``.
-    **options : FairOptions
+    **options : Options
         See there.
 
     References
@@ -261,6 +224,6 @@ class FedMGDAPlus(_Fair[IntArray]):
     """
 
     def __init__(
-        self, population: Population, *, deviation: float = 1.0, **options: Unpack[FairOptions]
+        self, population: Population, *, deviation: float = 1.0, **options: Unpack[Options]
     ) -> None:
         super().__init__(population, rules.FedMGDAPlus(deviation), options)

@@ -8,59 +8,18 @@ known clients, S_t who took part in round t.
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
-from strategies.adapter import Communication, ComposedStrategy, Memory
+from strategies.adapter import Memory
 from strategies.parameters import PROBABILITY
-from strategies.selection import Everyone, Sampling
-from strategies.server_optimizer import SGD
-from strategies.types import Population, StateT
-from strategies.weighting import AverageAll, AverageParticipating, Weighting
+from strategies.sampled import Options, SampledStrategy
+from strategies.types import Population
+from strategies.weighting import AverageAll, AverageParticipating
 from strategies.weighting import FedAU as FedAUWeighting
 from strategies.weighting.fedau import FedAUState
 
 
-class ParticipationOptions(TypedDict, total=False):
-    """What all strategies of this module take.
-
-    Parameters
-    ----------
-    fraction : float (default: 1.0)
-        Share of the clients that is asked in a round, in [0, 1]; see ``Sampling``.
-    seed : int (default: 0)
-        Of the sampling.
-    server_lr : float (default: 1.0)
-        eta > 0, the factor on the combined update.
-    communication : Communication, optional
-        Timeouts and what is evaluated.
-    """
-
-    fraction: float
-    seed: int
-    server_lr: float
-    communication: Communication | None
-
-
-class _Participation(ComposedStrategy[StateT]):
-    def __init__(
-        self,
-        population: Population,
-        weighting: Weighting[StateT],
-        options: ParticipationOptions,
-        memory: Memory | None = None,
-    ) -> None:
-        sampling = Sampling(options.get("fraction", 1.0), seed=options.get("seed", 0))
-        super().__init__(
-            population,
-            selection=Everyone(sampling, measures=False, asks_losses=False),
-            weighting=weighting,
-            server_optimizer=SGD(options.get("server_lr", 1.0)),
-            memory=memory,
-            communication=options.get("communication"),
-        )
-
-
-class FedAU(_Participation[FedAUState]):
+class FedAU(SampledStrategy[FedAUState]):
     """Federated averaging under unknown participation: c_n = omega_n / N.
 
     omega_n estimates 1 / (participation rate) from the intervals between the rounds in which
@@ -73,7 +32,7 @@ class FedAU(_Participation[FedAUState]):
         All clients; priority only says whose data the reported objective is of.
     cutoff : float (default: inf)
         K, a whole number >= 1 or inf: the longest interval, in rounds.
-    **options : ParticipationOptions
+    **options : Options
         See there.
 
     Raises
@@ -92,42 +51,42 @@ class FedAU(_Participation[FedAUState]):
         population: Population,
         *,
         cutoff: float = math.inf,
-        **options: Unpack[ParticipationOptions],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(population, FedAUWeighting(cutoff), options)
+        super().__init__(population, FedAUWeighting(cutoff), options, asks_losses=False)
 
 
-class FedAvgParticipating(_Participation[None]):
+class FedAvgParticipating(SampledStrategy[None]):
     """The average over those who took part: c_n = 1 / |S_t|. Biased to who is often there.
 
     Parameters
     ----------
     population : Population
         All clients.
-    **options : ParticipationOptions
+    **options : Options
         See there.
     """
 
-    def __init__(self, population: Population, **options: Unpack[ParticipationOptions]) -> None:
-        super().__init__(population, AverageParticipating(), options)
+    def __init__(self, population: Population, **options: Unpack[Options]) -> None:
+        super().__init__(population, AverageParticipating(), options, asks_losses=False)
 
 
-class FedAvgAll(_Participation[None]):
+class FedAvgAll(SampledStrategy[None]):
     """The average over all, zero for who is away: c_n = 1 / N. Slower, and biased likewise.
 
     Parameters
     ----------
     population : Population
         All clients.
-    **options : ParticipationOptions
+    **options : Options
         See there.
     """
 
-    def __init__(self, population: Population, **options: Unpack[ParticipationOptions]) -> None:
-        super().__init__(population, AverageAll(), options)
+    def __init__(self, population: Population, **options: Unpack[Options]) -> None:
+        super().__init__(population, AverageAll(), options, asks_losses=False)
 
 
-class KnownStatistics(_Participation[None]):
+class KnownStatistics(SampledStrategy[None]):
     """What FedAU estimates, given: c_n = 1 / (p_n N). Unbiased.
 
     Parameters
@@ -136,7 +95,7 @@ class KnownStatistics(_Participation[None]):
         All clients.
     probabilities : mapping of int to float
         p_n in (0, 1] of every client, by client id.
-    **options : ParticipationOptions
+    **options : Options
         See there.
 
     Raises
@@ -150,15 +109,15 @@ class KnownStatistics(_Participation[None]):
         population: Population,
         *,
         probabilities: Mapping[int, float],
-        **options: Unpack[ParticipationOptions],
+        **options: Unpack[Options],
     ) -> None:
         for client in population.clients:
             PROBABILITY.check(f"probabilities[{client}]", probabilities.get(client))
         omega = {client: 1.0 / probabilities[client] for client in population.clients}
-        super().__init__(population, AverageAll(omega), options)
+        super().__init__(population, AverageAll(omega), options, asks_losses=False)
 
 
-class FedVarp(_Participation[None]):
+class FedVarp(SampledStrategy[None]):
     """c_n = 1 / |S_t| on Delta_n - y_n, plus the mean of all y_n, the last updates.
 
     A round without participants leaves the model as it is. The server keeps a model for every
@@ -170,7 +129,7 @@ class FedVarp(_Participation[None]):
         All clients.
     memory_dir : Path, optional
         Keep that memory in files there; by default in memory.
-    **options : ParticipationOptions
+    **options : Options
         See there.
 
     References
@@ -183,12 +142,15 @@ class FedVarp(_Participation[None]):
         population: Population,
         *,
         memory_dir: Path | None = None,
-        **options: Unpack[ParticipationOptions],
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(population, AverageParticipating(), options, Memory(memory_dir))
+        memory = Memory(memory_dir)
+        super().__init__(
+            population, AverageParticipating(), options, asks_losses=False, memory=memory
+        )
 
 
-class MIFA(_Participation[None]):
+class MIFA(SampledStrategy[None]):
     """The mean of every client's last update, whether or not it is there.
 
     It moves in a round without participants too. The server keeps a model for every client; see
@@ -200,7 +162,7 @@ class MIFA(_Participation[None]):
         All clients.
     memory_dir : Path, optional
         Keep that memory in files there; by default in memory.
-    **options : ParticipationOptions
+    **options : Options
         See there.
 
     References
@@ -214,7 +176,7 @@ class MIFA(_Participation[None]):
         population: Population,
         *,
         memory_dir: Path | None = None,
-        **options: Unpack[ParticipationOptions],
+        **options: Unpack[Options],
     ) -> None:
         memory = Memory(memory_dir, moves_alone=True)
-        super().__init__(population, AverageAll(), options, memory)
+        super().__init__(population, AverageAll(), options, asks_losses=False, memory=memory)

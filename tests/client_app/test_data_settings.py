@@ -10,8 +10,8 @@ from conf.schema import (
     Cinic10Settings,
     CsvSettings,
     NpzSettings,
-    ParticipationSettings,
     PartitionedSettings,
+    SampledSettings,
     TorchvisionSettings,
 )
 
@@ -172,7 +172,7 @@ def test_fedau_presets(name: str) -> None:
 def test_rates_of_the_strategies_on_cifar10(strategy: str, lr: float, server_lr: float) -> None:
     """Each strategy has the learning rates that the authors found for it."""
     settings = compose("fedau/cifar10", f"strategy={strategy}").settings
-    assert isinstance(settings.strategy, ParticipationSettings)
+    assert isinstance(settings.strategy, SampledSettings)
     assert (settings.client.lr, settings.strategy.server_lr) == (lr, server_lr)
 
 

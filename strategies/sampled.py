@@ -1,0 +1,67 @@
+"""What the strategies share that sample clients and know no priority."""
+
+from typing import TypedDict
+
+from strategies.adapter import Communication, ComposedStrategy, Memory
+from strategies.selection import Everyone, Sampling
+from strategies.server_optimizer import SGD
+from strategies.types import Population, StateT
+from strategies.weighting import Weighting
+
+
+class Options(TypedDict, total=False):
+    """What all these strategies take.
+
+    Parameters
+    ----------
+    fraction : float (default: 1.0)
+        C, the share of the clients that is asked in a round; see ``Sampling``.
+    seed : int (default: 0)
+        Of the sampling.
+    server_lr : float (default: 1.0)
+        eta > 0, the factor on the combined update.
+    communication : Communication, optional
+        Timeouts and what is evaluated.
+    """
+
+    fraction: float
+    seed: int
+    server_lr: float
+    communication: Communication | None
+
+
+class SampledStrategy(ComposedStrategy[StateT]):
+    """All clients or a sample of them, and x_{t+1} = x_t + eta sum_n c_n Delta_n.
+
+    Parameters
+    ----------
+    population : Population
+        All clients; priority only says whose data the reported objective is of.
+    weighting : Weighting
+        The rule for c_n.
+    options : Options
+        See there.
+    asks_losses : bool
+        Whether the rule needs the clients' losses of the model they receive.
+    memory : Memory, optional
+        Whether a memory of all updates corrects the step.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        weighting: Weighting[StateT],
+        options: Options,
+        *,
+        asks_losses: bool = True,
+        memory: Memory | None = None,
+    ) -> None:
+        sampling = Sampling(options.get("fraction", 1.0), seed=options.get("seed", 0))
+        super().__init__(
+            population,
+            selection=Everyone(sampling, measures=False, asks_losses=asks_losses),
+            weighting=weighting,
+            server_optimizer=SGD(options.get("server_lr", 1.0)),
+            memory=memory,
+            communication=options.get("communication"),
+        )
