@@ -38,6 +38,7 @@ def main() -> None:
         print_differences(own)
         if any(group.strategy == "local_only" for group in own):
             print_non_priority(own)
+            print_admitted_clients(own)
         if own[0].runs[0].settings.get("data.shard_size"):
             print_admissions(own)
 
@@ -74,6 +75,31 @@ def print_non_priority(groups: Sequence[Group]) -> None:
                 text += f" ({sum(ahead)}/{len(ahead)} ahead of local)"
             cells.append(text)
         print(f"| {name(group)} | " + " | ".join(cells) + " |")
+
+
+def print_admitted_clients(groups: Sequence[Group]) -> None:
+    """Print the same at the end for the clients that the gate ever admitted: global and local."""
+    alone = {r.seed: r for g in groups if g.strategy == "local_only" for r in g.counted}
+    print("\n| clients ever admitted, end | how many | global model | their own models |")
+    print("| --- | --- | --- | --- |")
+    for group in (g for g in groups if g.strategy == "fedalign"):
+        counts: list[float] = []
+        ours: list[float] = []
+        theirs: list[float] = []
+        for run in group.counted:
+            rows = pq.read_table(run.directory / "clients").to_pylist()
+            admitted = {r["client"] for r in rows if r["weight"] > 0 and not r["priority"]}
+            counts.append(float(len(admitted)))
+            for values, source in ((ours, run), (theirs, alone[run.seed])):
+                tested = pq.read_table(
+                    source.directory / "evaluations", filters=[("round", "=", len(source.rounds))]
+                ).to_pylist()
+                own = [100 * r["test_accuracy"] for r in tested if r["client"] in admitted]
+                values.append(statistics.mean(own))
+        print(
+            f"| {name(group)} | {mean_sd(counts)} | {mean_sd(ours)} | {mean_sd(theirs)} "
+            f"({sum(a > b for a, b in zip(ours, theirs, strict=True))}/{len(ours)} global ahead) |"
+        )
 
 
 def print_admissions(groups: Sequence[Group]) -> None:

@@ -59,7 +59,7 @@ def method(group: Group) -> str:
 
 def after_last(run: Run, metric: str) -> float:
     """Return a test metric of all clients after the last round, in percent."""
-    return 100 * metric_after_round(run.rounds[-1], "all", metric)
+    return 100.0 * float(metric_after_round(run.rounds[-1], "all", metric))
 
 
 def training_accuracy(run: Run) -> float:
@@ -70,7 +70,7 @@ def training_accuracy(run: Run) -> float:
         filters=[("round", "=", len(run.rounds))],
     ).to_pylist()
     total = sum(row["num_examples"] for row in table)
-    return 100 * sum(row["num_examples"] / total * row["accuracy"] for row in table)
+    return 100.0 * sum(float(row["num_examples"] / total * row["accuracy"]) for row in table)
 
 
 def unsteadiness(run: Run) -> float:

@@ -1,6 +1,7 @@
 """Whole runs in this process: the same code as ``fedquorum``, without its start-up."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
     assert [r["epsilon"] for r in rounds] == [0, 0] + [0.2] * 4 + [0.0] * 6
 
 
-FEDALIGN = [name for name in options("experiment") if not name.startswith("fedau/")]
+FEDALIGN = [n for n in options("experiment") if not n.startswith(("fedau/", "aaggff/"))]
 
 
 @pytest.mark.parametrize("experiment", FEDALIGN)
@@ -306,6 +307,30 @@ def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert all(r["kl"] >= 0 for r in read_rounds(one)[1:])
     else:
         assert manifest["summary"]["mixing"] is None
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words", "clients"),
+    [
+        ("berka", (), 7),
+        ("heart", (), 4),
+        ("spoken_digits", (), 6),
+        ("mnist_writers", ("model=logistic_regression",), 5),
+    ],
+)
+def test_every_aaggff_preset_runs_two_rounds(
+    tmp_path: Path, experiment: str, words: tuple[str, ...], clients: int, real_data: Path
+) -> None:
+    """Real data with its own clients: all train, and the mixing coefficients leave uniform."""
+    assert os.environ["FEDQUORUM_DATA"] == str(real_data)
+    directory = run(tmp_path / "run", f"experiment=aaggff/{experiment}", "rounds=2", *words)
+    table = pq.read_table(directory / "clients").to_pylist()
+    assert len(table) == 2 * clients
+    assert {row["status"] for row in table} == {"trained"}
+    assert len({row["mixing"] for row in table}) > 2
+    test = read_rounds(directory)[-1]["test"]["all"]
+    assert 0 <= test["worst"] <= test["average"] <= test["best"] <= 1
+    assert ("auroc" in test) == (experiment in ("berka", "heart"))
 
 
 def test_the_newton_step_refuses_samples(tmp_path: Path) -> None:
