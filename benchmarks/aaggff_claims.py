@@ -50,7 +50,7 @@ def largest_loss(run: Run) -> float:
     """Return the largest training loss of a client of the model that it last received."""
     table = pq.read_table(run.directory / "clients", columns=["round", "client", "loss"])
     last = {row["client"]: row["loss"] for row in table.to_pylist() if row["loss"] is not None}
-    return max(last.values())
+    return max(float(loss) for loss in last.values())
 
 
 def regret(run: Run, name: str) -> float:
