@@ -170,6 +170,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.weighting = weighting
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
+        self._ascending = np.sort(np.array(population.clients, dtype=np.int64))
         self._directory = ClientDirectory(population.clients)
         self._started = False
         self._memory_settings = memory
@@ -292,9 +293,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             if client in decisions:
                 decisions[client] = replace(decisions[client], omega=omega)
         if weights.mixing is not None:
-            for client, p in zip(sorted(self.population.clients), weights.mixing, strict=True):
-                if client in decisions:
-                    decisions[client] = replace(decisions[client], mixing=float(p))
+            positions = np.searchsorted(self._ascending, list(decisions))
+            for client, p in zip(decisions, weights.mixing[positions].tolist(), strict=True):
+                decisions[client] = replace(decisions[client], mixing=p)
         report = TrainReport(
             server_round=server_round,
             call=current.call,

@@ -1,10 +1,11 @@
 """The weighted sum of updates."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.aggregation import as_float64, combined_update, like
+from strategies.aggregation import as_float64, combined_update, inner_products, like
 from strategies.codec import NamedArrays
 
 finite = st.floats(-1e3, 1e3, width=32)
@@ -39,3 +40,31 @@ def test_counters_are_rounded_not_cut() -> None:
     moved = like({"n": np.array(12.7)}, model)
     assert moved["n"] == 13
     assert moved["n"].dtype == np.int64
+
+
+def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """<Delta_i, Delta_j> over all floating arrays, however they are cut into blocks."""
+    rng = np.random.default_rng(0)
+    model: NamedArrays = {
+        "a": rng.normal(size=(3, 5)),
+        "b": rng.normal(size=7).astype(np.float32),
+        "counter": np.array(4),
+    }
+    clients: list[NamedArrays] = [
+        {
+            "a": rng.normal(size=(3, 5)),
+            "b": rng.normal(size=7).astype(np.float32),
+            "counter": np.array(100),
+        }
+        for _ in range(4)
+    ]
+    updates = np.array(
+        [
+            np.concatenate([(own[n].astype(np.float64) - model[n]).reshape(-1) for n in ("a", "b")])
+            for own in clients
+        ]
+    )
+    whole = inner_products(model, clients)
+    np.testing.assert_allclose(whole, updates @ updates.T, rtol=1e-12)
+    monkeypatch.setattr("strategies.aggregation.BLOCK", 4)
+    np.testing.assert_allclose(inner_products(model, clients), whole, rtol=1e-12)
