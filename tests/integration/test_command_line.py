@@ -153,5 +153,5 @@ def test_help_shows_settings(shell: Shell) -> None:
     """--help names the groups and the settings."""
     done = shell("fedquorum", "--help")
     assert done.status == 0
-    assert "strategy: fedalign, fedavg, fedavg_priority" in done.stdout
+    assert "strategy: aaggff_d, aaggff_s, afl, " in done.stdout
     assert "epsilon: 0.2" in done.stdout
