@@ -123,6 +123,9 @@ def test_a_sweep_over_the_cutoff(shell: Shell) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) -> None:
     """Ctrl-C and kill: exit status 130, one line, complete rounds and the model on disk."""
+    # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
+    # reset to the default in them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [str(BIN / "fedquorum"), "rounds=100000", "hydra.run.dir=here"],
         cwd=shell.cwd,
@@ -132,12 +135,15 @@ def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) 
     )
     rounds = shell.cwd / "here" / "rounds.jsonl"
     deadline = time.monotonic() + 120
-    while not (rounds.exists() and rounds.read_text().count("\n") >= 3):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(how)
-    _, stderr = process.communicate(timeout=60)
+    try:
+        while not (rounds.exists() and rounds.read_text().count("\n") >= 3):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(how)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert stderr == "fedquorum: interrupted; the records hold all complete rounds\n"
     manifest = json.loads((shell.cwd / "here" / "manifest.json").read_text())

@@ -60,6 +60,7 @@ def test_flwr_run_gives_the_same_numbers(
 def test_what_clients_keep_survives_between_rounds(flower: Shell) -> None:
     """Own models and Markov availability live in Flower's context: on Ray as in process."""
     words = ["strategy=local_only", "availability=markov", "availability.p=0.5", "rounds=6"]
+    words += ["data.sizes=equal", "data.samples_per_client=100", "client.local_epochs=1"]
     runs = []
     for engine in ("in-process", "flower"):
         done = flower("fedquorum", f"engine={engine}", *words, f"hydra.run.dir=kept-{engine}")
