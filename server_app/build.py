@@ -1,13 +1,12 @@
 """From settings to the parts of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord
 
-from client_app.availability import participation_probabilities
 from client_app.data import FederatedData
 from client_app.models import build_model
 from conf.errors import SettingsError
@@ -72,9 +71,9 @@ def build_population(settings: DataSettings, data: FederatedData) -> Population:
 
 
 def build_strategy(
-    settings: Settings, population: Population, data: FederatedData
+    settings: Settings, population: Population, rates: Sequence[float] | None
 ) -> ComposedStrategy[Any]:
-    """Return the strategy of the settings.
+    """Return the strategy of the settings; ``rates`` is p_n where a simulation knows it.
 
     Raises
     ------
@@ -94,7 +93,7 @@ def build_strategy(
     if isinstance(own, FedAlignSettings):
         options["num_rounds"] = settings.rounds
     if isinstance(own, KnownStatisticsSettings):
-        options["probabilities"] = _probabilities(own, settings, data)
+        options["probabilities"] = _probabilities(own, settings, rates)
     if isinstance(own, MemorySettings) and own.memory_dir is not None:
         options["memory_dir"] = Path(own.memory_dir).expanduser().absolute()
     try:
@@ -106,10 +105,15 @@ def build_strategy(
 
 
 def _probabilities(
-    own: KnownStatisticsSettings, settings: Settings, data: FederatedData
+    own: KnownStatisticsSettings, settings: Settings, rates: Sequence[float] | None
 ) -> dict[int, float]:
     given = own.probabilities
-    rates = participation_probabilities(settings, data) if given is None else given
+    if given is not None:
+        if not isinstance(given, list):
+            raise SettingsError(
+                f"strategy.probabilities must be null or a list of p_n for each client, got {given}"
+            )
+        return dict(enumerate(given))
     if rates is None:
         raise SettingsError(
             "strategy.probabilities must be a list of p_n for each client where "

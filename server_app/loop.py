@@ -49,8 +49,9 @@ def run(
     """
     settings = composed.settings
     data = load_data(settings.data, settings.seed)
-    strategy = build_strategy(settings, build_population(settings.data, data), data)
-    parts = _Parts(grid, strategy, settings, participation_probabilities(settings, data))
+    rates = participation_probabilities(settings, data)
+    strategy = build_strategy(settings, build_population(settings.data, data), rates)
+    parts = _Parts(grid, strategy, settings, rates)
     arrays = initial_arrays(settings, data)
     directory = (
         Path(output_dir) if output_dir else new_run_directory(Path("outputs"), composed.experiment)

@@ -170,7 +170,6 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.weighting = weighting
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
-        self._ascending = np.sort(np.array(population.clients, dtype=np.int64))
         self._directory = ClientDirectory(population.clients)
         self._started = False
         self._memory_settings = memory
@@ -293,7 +292,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             if client in decisions:
                 decisions[client] = replace(decisions[client], omega=omega)
         if weights.mixing is not None:
-            positions = np.searchsorted(self._ascending, list(decisions))
+            positions = np.searchsorted(self.population.ascending, list(decisions))
             for client, p in zip(decisions, weights.mixing[positions].tolist(), strict=True):
                 decisions[client] = replace(decisions[client], mixing=p)
         report = TrainReport(
@@ -335,7 +334,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     def _divergence(self, mixing: FloatArray | None) -> float | None:
         if mixing is None or not set(self.population.clients) <= self._examples.keys():
             return None
-        data = np.array([self._examples[k] for k in sorted(self.population.clients)])
+        data = np.array([self._examples[k] for k in self.population.ascending.tolist()])
         return kl_divergence(mixing, data / data.sum())
 
     def _combined_update(

@@ -5,6 +5,7 @@ Shapes: n is the number of clients whose usable updates arrived in this round.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -48,6 +49,11 @@ class Population:
                     f"priority weights must be in (0, 1] and of priority clients, got {weight} "
                     f"for client {client}"
                 )
+
+    @cached_property
+    def ascending(self) -> IntArray:
+        """All client ids, ascending, shape (N,): the order of the rules' arrays."""
+        return np.sort(np.array(self.clients, dtype=np.int64))
 
     @property
     def priority_clients(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from strategies.types import (
     Responses,
     Weights,
 )
-from strategies.weighting.exponentiated_gradient import ascending, exponentiated_gradient
+from strategies.weighting.exponentiated_gradient import exponentiated_gradient
 from strategies.weighting.simplex import restricted
 
 
@@ -104,7 +104,7 @@ class AAggFFD:
         """Return the state before round 0: uniform p, nothing seen."""
         size = len(population.clients)
         return AAggFFDState(
-            client=ascending(population.clients),
+            client=population.ascending,
             gradient=np.zeros(size),
             mixing=np.full(size, 1.0 / size),
             rounds=0,

@@ -22,7 +22,6 @@ from strategies.types import (
     Responses,
     Weights,
 )
-from strategies.weighting.exponentiated_gradient import ascending
 from strategies.weighting.simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
@@ -105,7 +104,7 @@ class AAggFFS:
         """Return the state before round 0: uniform p, nothing seen."""
         size = len(population.clients)
         return AAggFFSState(
-            client=ascending(population.clients),
+            client=population.ascending,
             linear=np.zeros(size),
             quadratic=4.0 * size * self._lipschitz(size) * np.eye(size),
             mixing=np.full(size, 1.0 / size),

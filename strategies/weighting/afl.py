@@ -7,7 +7,6 @@ import numpy as np
 from strategies.parameters import POSITIVE
 from strategies.responses import heard, positions, told
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
-from strategies.weighting.exponentiated_gradient import ascending
 from strategies.weighting.simplex import project, restricted
 
 
@@ -52,7 +51,7 @@ class AFL:
 
     def init(self, population: Population) -> AFLState:
         """Return the uniform p."""
-        client = ascending(population.clients)
+        client = population.ascending
         return AFLState(client, np.full(len(client), 1.0 / len(client)))
 
     def weigh(

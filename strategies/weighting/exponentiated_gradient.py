@@ -79,8 +79,3 @@ def base_weights(call: Call, responses: Responses, share: FloatArray) -> FloatAr
     """
     _, weights = DataFraction().weigh(None, call, responses, share)
     return weights.weight
-
-
-def ascending(clients: tuple[int, ...]) -> IntArray:
-    """Return client ids ascending, shape (K,)."""
-    return np.sort(np.array(clients, dtype=np.int64))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategies.parameters import CUTOFF
+from strategies.responses import positions
 from strategies.types import (
     BoolArray,
     Call,
@@ -72,7 +73,7 @@ class FedAU:
         """Return the state before round 0: nothing seen, all weights 1."""
         n = len(population.clients)
         return FedAUState(
-            client=np.array(population.clients, dtype=np.int64),
+            client=population.ascending,
             intervals=np.zeros(n, dtype=np.int64),
             rounds=np.zeros(n, dtype=np.int64),
             omega=np.ones(n),
@@ -83,7 +84,7 @@ class FedAU:
     ) -> tuple[FedAUState, Weights]:
         """Return omega_t / N by the rounds before this one, and the state that counts this one."""
         known = np.isin(state.client, responses.known)
-        position = np.searchsorted(state.client, responses.client)
+        position = positions(state.client, responses)
         weight = share * state.omega[position] / max(len(responses.known), 1)
         took_part = np.zeros(len(state.client), dtype=np.bool_)
         took_part[position[share > 0]] = True

@@ -7,7 +7,7 @@ import numpy as np
 from strategies.parameters import FRACTION
 from strategies.responses import positions
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
-from strategies.weighting.exponentiated_gradient import ascending, base_weights
+from strategies.weighting.exponentiated_gradient import base_weights
 from strategies.weighting.simplex import minimise_quadratic
 
 
@@ -48,7 +48,7 @@ class FedMGDAPlus:
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""
-        return ascending(population.clients)
+        return population.ascending
 
     def weigh(
         self, state: IntArray, call: Call, responses: Responses, share: FloatArray

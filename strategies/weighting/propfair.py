@@ -6,7 +6,7 @@ import numpy as np
 
 from strategies.parameters import POSITIVE
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
-from strategies.weighting.exponentiated_gradient import ascending, mix
+from strategies.weighting.exponentiated_gradient import mix
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PropFair:
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""
-        return ascending(population.clients)
+        return population.ascending
 
     def weigh(
         self, state: IntArray, call: Call, responses: Responses, share: FloatArray

@@ -6,7 +6,7 @@ import numpy as np
 
 from strategies.parameters import NON_NEGATIVE, POSITIVE
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
-from strategies.weighting.exponentiated_gradient import ascending, base_weights, mix
+from strategies.weighting.exponentiated_gradient import base_weights, mix
 
 _SMALLEST_LOSS = 1e-10
 
@@ -57,7 +57,7 @@ class QFedAvg:
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""
-        return ascending(population.clients)
+        return population.ascending
 
     def weigh(
         self, state: IntArray, call: Call, responses: Responses, share: FloatArray

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strategies.parameters import REAL
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
-from strategies.weighting.exponentiated_gradient import ascending, mix
+from strategies.weighting.exponentiated_gradient import mix
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TERM:
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""
-        return ascending(population.clients)
+        return population.ascending
 
     def weigh(
         self, state: IntArray, call: Call, responses: Responses, share: FloatArray

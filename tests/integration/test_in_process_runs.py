@@ -333,6 +333,12 @@ def test_every_aaggff_preset_runs_two_rounds(
     assert ("auroc" in test) == (experiment in ("berka", "heart"))
 
 
+def test_one_number_is_no_list_of_probabilities(tmp_path: Path) -> None:
+    """The known statistics are one for each client; a typo is one line."""
+    with pytest.raises(SettingsError, match=r"strategy\.probabilities must be .*, got 0\.5$"):
+        run(tmp_path / "run", "strategy=known_statistics", "strategy.probabilities=0.5", "rounds=1")
+
+
 def test_the_newton_step_refuses_samples(tmp_path: Path) -> None:
     """AAggFF-S needs every client's response: a fraction is one line with the reason."""
     with pytest.raises(SettingsError, match=r"strategy\.fraction must be 1 for AAggFF-S") as caught:

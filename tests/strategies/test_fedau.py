@@ -140,6 +140,18 @@ def test_a_late_client_starts_when_it_is_first_known() -> None:
     assert state.omega.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_the_order_in_which_clients_are_listed_changes_nothing() -> None:
+    """A population given in any order weighs each client by its own history."""
+    rule = FedAU()
+    state = rule.init(Population((2, 0, 1), frozenset({0, 1, 2})))
+    call = Call((0, 1, 2))
+    for present in ([0], [0], [0, 2]):
+        state, _ = rule.weigh(state, call, took_part(present, 3), np.ones(len(present)))
+    _, weights = rule.weigh(state, call, took_part([0, 2], 3), np.ones(2))
+    assert weights.omega == {0: 1.0, 1: 1.0, 2: 3.0}
+    assert weights.weight.tolist() == [1 / 3, 1.0]
+
+
 def test_what_was_not_admitted_did_not_take_part() -> None:
     """A share of 0 has no weight and the client's interval goes on."""
     rule = FedAU()
