@@ -1,0 +1,182 @@
+"""What a model is asked for: its loss and what counts as correct, sample by sample.
+
+Pure functions of tensors, which work under ``torch.func.grad`` and ``torch.func.vmap``: batched
+training and evaluation compute the terms of many clients at once, and leave out padded samples
+by multiplying the terms by 0.
+
+Shapes: n samples; c classes; sequences of length l.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+NO_TARGET = -100
+"""The label of a position of a sequence at which nothing is to be predicted."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What each sample adds to the sums that a mean loss and an accuracy are of.
+
+    The mean loss is sum(loss) / sum(weight), the accuracy sum(correct) / sum(count).
+
+    Attributes
+    ----------
+    loss : tensor (n,)
+        The sample's loss, summed over its predictions, times its weight.
+    weight : tensor (n,)
+        What the mean divides by, of the type of ``loss``: 1, the weight of the class, or the
+        number of targets of a sequence.
+    correct, count : tensor of int64 (n,)
+        Number of correct predictions, and of predictions; none where no prediction can be
+        correct or wrong.
+    """
+
+    loss: torch.Tensor
+    weight: torch.Tensor
+    correct: torch.Tensor
+    count: torch.Tensor
+
+
+class Task(ABC):
+    """The loss of a model's outputs."""
+
+    @abstractmethod
+    def terms(self, outputs: torch.Tensor, y: torch.Tensor) -> Terms:
+        """Return the terms of each sample."""
+
+    def mean_loss(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss (), which training descends.
+
+        A batch whose weights are all 0, such as one of sequences without a target, has loss 0
+        and no gradient.
+        """
+        terms = self.terms(outputs, y)
+        weight = terms.weight.sum()
+        return terms.loss.sum() / torch.where(weight == 0, torch.ones_like(weight), weight)
+
+    @abstractmethod
+    def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits (m, c) of all m predictions and their labels (m,), for metrics."""
+
+
+@dataclass(frozen=True, eq=False)
+class CrossEntropy(Task):
+    """One of c classes: outputs are logits (n, c), labels int64 (n,).
+
+    -w_y log softmax(outputs)_y, weighted with w_y.
+
+    Parameters
+    ----------
+    class_weights : tensor (c,), optional
+        w, none negative; 1 for every class where it is not given.
+    """
+
+    class_weights: torch.Tensor | None = None
+
+    def terms(self, outputs: torch.Tensor, y: torch.Tensor) -> Terms:
+        """Return the terms of each sample."""
+        weight = _weights(self.class_weights, outputs, y)
+        loss = functional.cross_entropy(outputs, y, reduction="none")
+        correct = (outputs.argmax(dim=1) == y).long()
+        return Terms(loss * weight, weight, correct, torch.ones_like(correct))
+
+    def mean_loss(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss (); without class weights in one operation of torch."""
+        if self.class_weights is None:
+            return functional.cross_entropy(outputs, y)
+        return super().mean_loss(outputs, y)
+
+    def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and labels as they are."""
+        return outputs, y
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryCrossEntropy(Task):
+    """Yes or no: outputs are one logit (n, 1) of class 1, labels int64 (n,) in {0, 1}.
+
+    -w_y log sigmoid(z) for y = 1 and -w_y log(1 - sigmoid(z)) for y = 0. Class 1 is predicted
+    where z > 0.
+
+    Parameters
+    ----------
+    class_weights : tensor (2,), optional
+        w, none negative.
+    """
+
+    class_weights: torch.Tensor | None = None
+
+    def terms(self, outputs: torch.Tensor, y: torch.Tensor) -> Terms:
+        """Return the terms of each sample."""
+        logits = outputs.squeeze(1)
+        weight = _weights(self.class_weights, outputs, y)
+        loss = functional.binary_cross_entropy_with_logits(
+            logits, y.to(logits.dtype), reduction="none"
+        )
+        correct = ((logits > 0) == (y == 1)).long()
+        return Terms(loss * weight, weight, correct, torch.ones_like(correct))
+
+    def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits 0 and z of the two classes: softmax of these is sigmoid of z."""
+        return torch.cat([torch.zeros_like(outputs), outputs], dim=1), y
+
+
+@dataclass(frozen=True)
+class SequenceCrossEntropy(Task):
+    """A class at each position: outputs are logits (n, l, c), labels int64 (n, l).
+
+    The next token is one. Positions whose label is ``NO_TARGET`` do not count. All others weigh
+    the same, whichever sequence they are in.
+    """
+
+    def terms(self, outputs: torch.Tensor, y: torch.Tensor) -> Terms:
+        """Return the terms of each sequence, sums over its targets."""
+        loss = functional.cross_entropy(
+            outputs.flatten(0, 1), y.flatten(), reduction="none", ignore_index=NO_TARGET
+        ).reshape(y.shape)
+        count = (y != NO_TARGET).sum(dim=1)
+        correct = (outputs.argmax(dim=2) == y).sum(dim=1)
+        return Terms(loss.sum(dim=1), count.to(loss.dtype), correct, count)
+
+    def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits and labels of all targets."""
+        return outputs[y != NO_TARGET], y[y != NO_TARGET]
+
+
+@dataclass(frozen=True)
+class SquaredError(Task):
+    """A number: outputs (n, 1), labels of floating type (n,); no prediction is correct or wrong."""
+
+    def terms(self, outputs: torch.Tensor, y: torch.Tensor) -> Terms:
+        """Return the terms of each sample."""
+        loss = (outputs.squeeze(1) - y) ** 2
+        none = torch.zeros_like(loss, dtype=torch.int64)
+        return Terms(loss, torch.ones_like(loss), none, none)
+
+    def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return nothing: there are no classes."""
+        return outputs[:0], y[:0].long()
+
+
+def balanced_weights(counts: torch.Tensor) -> torch.Tensor:
+    """Return class weights N / (c N_j), inversely proportional to the classes' frequencies.
+
+    Parameters
+    ----------
+    counts : tensor (c,)
+        N_j, samples of each class, N of all. A class without a sample has weight 0.
+    """
+    weights = counts.sum() / (len(counts) * counts.clamp(min=1))
+    return torch.where(counts > 0, weights, torch.zeros_like(weights))
+
+
+def _weights(
+    class_weights: torch.Tensor | None, outputs: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    if class_weights is None:
+        return torch.ones_like(outputs[:, 0])
+    return class_weights.to(device=outputs.device, dtype=outputs.dtype)[y]

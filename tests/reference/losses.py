@@ -1,0 +1,62 @@
+"""Losses and numbers of correct predictions from the formulas alone, one at a time in Python.
+
+Shares no code with ``client_app``. Shapes: n samples, c classes, sequences of length l.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+@dataclass
+class Sums:
+    """Sums over predictions."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    correct: int = 0
+    count: int = 0
+
+
+def cross_entropy(
+    outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | None = None
+) -> Sums:
+    """Return the sums of w_y (log sum_j exp z_j - z_y) over logits (n, c)."""
+    sums = Sums()
+    for logits, label in zip(outputs.tolist(), y.tolist(), strict=True):
+        top = max(logits)
+        total = top + math.log(sum(math.exp(z - top) for z in logits))
+        weight = 1.0 if weights is None else weights[label]
+        sums.loss += weight * (total - logits[label])
+        sums.weight += weight
+        sums.correct += logits.index(top) == label
+        sums.count += 1
+    return sums
+
+
+def binary(outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | None = None) -> Sums:
+    """Return the sums of -w_y log of the probability of y, of logits (n, 1)."""
+    sums = Sums()
+    for (logit,), label in zip(outputs.tolist(), y.tolist(), strict=True):
+        probability = 1 / (1 + math.exp(-logit))
+        weight = 1.0 if weights is None else weights[label]
+        sums.loss -= weight * math.log(probability if label else 1 - probability)
+        sums.weight += weight
+        sums.correct += (probability > 1 / 2) == bool(label)
+        sums.count += 1
+    return sums
+
+
+def sequence(outputs: NDArray[Any], y: NDArray[Any], no_target: int) -> Sums:
+    """Return the sums over the targets of sequences, logits (n, l, c)."""
+    wanted = y != no_target
+    return cross_entropy(outputs[wanted], y[wanted])
+
+
+def squared_error(outputs: NDArray[Any], y: NDArray[Any]) -> Sums:
+    """Return the sums of (output - y)^2 of outputs (n, 1)."""
+    pairs = zip(outputs[:, 0].tolist(), y.tolist(), strict=True)
+    return Sums(loss=sum((a - b) ** 2 for a, b in pairs), weight=len(y))
