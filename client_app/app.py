@@ -67,7 +67,7 @@ class Node:
                 LocalTraining(**how),
                 seed=self._settings.seed,
                 device=self._device,
-                measures_auroc=self._settings.evaluation.metric == "auroc",
+                metric=self._settings.evaluation.metric,
             )
         return self._clients[client_id]
 

@@ -1,5 +1,6 @@
 """One client, as a Flower NumPyClient."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,16 @@ from torch import nn
 from client_app.augmentation import check_augmentation
 from client_app.data import ClientData
 from client_app.decisions import joins
-from client_app.training import LocalTraining, Measure, auroc, evaluate, train
+from client_app.metrics import metric
+from client_app.tasks import Task
+from client_app.training import (
+    CROSS_ENTROPY,
+    LocalTraining,
+    Measure,
+    evaluate,
+    predictions,
+    train,
+)
 from strategies.codec import Status
 from strategies.streams import stream
 
@@ -36,8 +46,10 @@ class FederatedClient(NumPyClient):
         The run's seed; what training draws follows from (seed, purpose, round, client id).
     device : torch.device
         Where to compute; the data stays there between rounds.
-    measures_auroc : bool
-        Whether the test part's AUROC is measured too.
+    task : Task
+        The loss.
+    metric : str
+        What is measured of the test part, beside loss and accuracy if it is another.
 
     Raises
     ------
@@ -54,7 +66,8 @@ class FederatedClient(NumPyClient):
         *,
         seed: int,
         device: torch.device,
-        measures_auroc: bool = False,
+        task: Task = CROSS_ENTROPY,
+        metric: str = "accuracy",
     ) -> None:
         check_augmentation(how.augmentation, data.x_train)
         self.client_id = client_id
@@ -65,7 +78,8 @@ class FederatedClient(NumPyClient):
         self._model = model
         self._how = how
         self._seed = seed
-        self._measures_auroc = measures_auroc
+        self._task = task
+        self._metric = metric
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the client's id, and nothing else about it."""
@@ -82,13 +96,13 @@ class FederatedClient(NumPyClient):
         self._load(parameters)
         metrics: dict[str, Any] = {}
         if "epsilon" in config or config.get("measure", True):
-            received = evaluate(self._model, self._x_train, self._y_train)
+            received = evaluate(self._model, self._x_train, self._y_train, self._task)
             if not _joins(config, received):
                 return [], 0, {"status": int(Status.SILENT)}
-            metrics = {"loss": received.loss, "accuracy": received.accuracy}
+            metrics = _metrics(received)
         t = int(config["server-round"]) - 1
         draws = partial(stream, self._seed, round_number=t + 1, client=self.client_id)
-        train(self._model, self._x_train, self._y_train, self._how, draws, t=t)
+        train(self._model, self._x_train, self._y_train, self._how, draws, t=t, task=self._task)
         return (
             [tensor.detach().cpu().numpy().copy() for tensor in self._model.state_dict().values()],
             len(self._y_train),
@@ -107,18 +121,17 @@ class FederatedClient(NumPyClient):
         metrics: dict[str, Any] = {"num-examples": len(self._y_train)}
         loss, count = 0.0, 0
         if config.get("measure-train", True):
-            measure = evaluate(self._model, self._x_train, self._y_train)
-            metrics |= {"loss": measure.loss, "accuracy": measure.accuracy}
+            measure = evaluate(self._model, self._x_train, self._y_train, self._task)
+            metrics |= _metrics(measure)
             loss, count = measure.loss, measure.num_examples
         if config.get("measure-test", True):
-            measure = evaluate(self._model, self._x_test, self._y_test)
-            metrics |= {
-                "test-num-examples": measure.num_examples,
-                "test-loss": measure.loss,
-                "test-accuracy": measure.accuracy,
-            }
-            if self._measures_auroc:
-                metrics["test-auroc"] = auroc(self._model, self._x_test, self._y_test)
+            measure = evaluate(self._model, self._x_test, self._y_test, self._task)
+            metrics |= {"test-num-examples": measure.num_examples, **_metrics(measure, "test-")}
+            if self._metric not in {"accuracy", "loss"}:
+                metrics["test-metric"] = metric(
+                    self._metric,
+                    *predictions(self._model, self._x_test, self._y_test, self._task),
+                )
             loss, count = measure.loss, measure.num_examples
         return loss, count, metrics
 
@@ -127,6 +140,14 @@ class FederatedClient(NumPyClient):
         self._model.load_state_dict(
             {name: torch.from_numpy(a) for name, a in zip(names, parameters, strict=True)}
         )
+
+
+def _metrics(measure: Measure, prefix: str = "") -> dict[str, float]:
+    """Return loss and accuracy by their wire names, without an accuracy that is not defined."""
+    loss = {f"{prefix}loss": measure.loss}
+    if math.isnan(measure.accuracy):
+        return loss
+    return loss | {f"{prefix}accuracy": measure.accuracy}
 
 
 def _joins(config: dict[str, Any], received: Measure) -> bool:

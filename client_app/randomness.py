@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import nn
 
 Draws = Callable[[str], np.random.Generator]
 """The generator of a purpose, fresh at every call: ``strategies.streams`` for one round and client.
@@ -29,3 +30,19 @@ def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
             with torch.cuda.device(gpu):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def draws_numbers(model: nn.Module) -> bool:
+    """Say whether a model draws random numbers while it trains, or may.
+
+    Layers of torch without dropout do not, nor do the models here beside their layers; of
+    others nobody knows.
+    """
+    return any(_draws(layer) for layer in model.modules())
+
+
+def _draws(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.modules.dropout._DropoutNd):  # noqa: SLF001
+        return layer.p > 0
+    known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app.models."))
+    return not known or isinstance(layer, nn.RReLU) or getattr(layer, "dropout", 0) != 0

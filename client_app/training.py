@@ -1,6 +1,6 @@
 """Local training and evaluation of one client, one batch after the other.
 
-Shapes: n samples, inputs (n, *input_shape), labels (n,).
+Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
 
 import math
@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from client_app.augmentation import augmentation
-from client_app.randomness import Draws, torch_seeded
+from client_app.randomness import Draws, draws_numbers, torch_seeded
+from client_app.tasks import CrossEntropy, Task
+from conf.errors import DataError
 
-EVALUATION_BATCH = 4096
-BINARY = 2
+EVALUATION_BATCH = 4096  # predictions at once
+EVALUATION_NUMBERS = 2**24  # numbers of the inputs at once
+CROSS_ENTROPY = CrossEntropy()
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class LocalTraining:
     With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
     through one epoch after the other, the last one left unfinished. ``augmentation`` changes
     the inputs of a batch, see ``client_app.augmentation``.
+
+    The last batch of an epoch may be smaller. Where the model has batch normalisation, which
+    needs more than one sample, a last batch of one is left out, as by ``drop_last`` of PyTorch's
+    ``DataLoader``; the order is another one in each epoch, and so is the sample. See
+    ``batch_sizes``.
 
     ``mu`` is the weight of FedProx's proximal term. The learning rate in round t (from 0) and
     local step i (from 0, of s steps a round) is, by ``lr_schedule``:
@@ -52,11 +60,12 @@ class LocalTraining:
     local_steps: int | None = None
     augmentation: str = "none"
 
-    def steps(self, num_examples: int) -> int:
-        """Return the number of steps of a round on that many samples."""
+    def steps(self, num_examples: int, *, normalises: bool = False) -> int:
+        """Return the number of steps of a round on that many samples; see ``batch_sizes``."""
         if self.local_steps is not None:
             return self.local_steps
-        return self.local_epochs * math.ceil(num_examples / self.batch_size)
+        sizes = batch_sizes(num_examples, self.batch_size, normalises=normalises)
+        return self.local_epochs * len(sizes)
 
     def learning_rate(self, t: int, step: int, steps: int) -> float:
         """Return the learning rate of local step ``step`` of ``steps`` in round ``t``."""
@@ -72,11 +81,43 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class Measure:
-    """Mean cross entropy and share of correct predictions over ``num_examples`` samples."""
+    """Mean loss and share of correct predictions over ``num_examples`` samples.
+
+    The accuracy is NaN where no prediction is correct or wrong.
+    """
 
     num_examples: int
     loss: float
     accuracy: float
+
+
+def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False) -> list[int]:
+    """Return the sizes of the batches of one epoch.
+
+    Full batches and one of what is left. With ``normalises`` there are none of one sample: the
+    last one is left out if it is.
+
+    Raises
+    ------
+    DataError
+        If that leaves no batch.
+    """
+    full, left = divmod(num_examples, batch_size)
+    sizes = [batch_size] * full + [left] * (left > 0)
+    if not normalises:
+        return sizes
+    kept = [size for size in sizes if size > 1]
+    if not kept:
+        raise DataError(
+            "batch normalisation needs batches of at least 2 training samples, got client."
+            f"batch_size={batch_size} and {num_examples} of the client"
+        )
+    return kept
+
+
+def normalises_batches(model: nn.Module) -> bool:
+    """Say whether a model has batch normalisation."""
+    return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
 
 def train(
@@ -87,12 +128,12 @@ def train(
     draws: Draws,
     *,
     t: int = 0,
+    task: Task = CROSS_ENTROPY,
 ) -> None:
     """Train ``model`` in place in round ``t``: epochs over freshly shuffled batches.
 
     w <- w - lr * v, v <- momentum * v + grad + weight_decay * w + mu (w - w_t), with grad that
-    of the batch's mean cross entropy and w_t the model as it comes. The last batch of an epoch
-    may be smaller. Momentum starts at 0 in every round.
+    of the batch's mean loss and w_t the model as it comes. Momentum starts at 0 in every round.
 
     The order of the samples is drawn from ``draws("batches")``, their augmentation from
     ``draws("augmentation")``, dropout from ``draws("dropout")``; torch's own generators decide
@@ -102,6 +143,11 @@ def train(
     ----------
     FedALIGN's ClientUpdate (Algorithm 1); for mu > 0 FedProx (Li et al. 2020), whose local
     objective is F_k(w) + (mu / 2) ||w - w_t||^2.
+
+    Raises
+    ------
+    DataError
+        If the model has batch normalisation and there is no batch of two samples.
     """
     model.train()
     parameters = list(model.parameters())
@@ -110,61 +156,77 @@ def train(
         parameters, lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay
     )
     augment = augmentation(how.augmentation, draws)
-    batches = _batches(y, how.batch_size, draws)
-    steps = how.steps(len(y))
-    with _dropout(model, y.device, draws):
+    normalises = normalises_batches(model)
+    sizes = batch_sizes(len(y), how.batch_size, normalises=normalises)
+    batches = _batches(y, sizes, draws)
+    steps = how.steps(len(y), normalises=normalises)
+    with _seeded_layers(model, y.device, draws):
         for step, rows in zip(range(steps), batches, strict=False):
             optimizer.param_groups[0]["lr"] = how.learning_rate(t, step, steps)
             optimizer.zero_grad()
-            functional.cross_entropy(model(augment(x[rows])), y[rows]).backward()
+            task.mean_loss(model(augment(x[rows])), y[rows]).backward()
             for parameter, start in zip(parameters, received, strict=False):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - start, alpha=how.mu)
             optimizer.step()
 
 
-def _batches(y: torch.Tensor, batch_size: int, draws: Draws) -> Iterator[torch.Tensor]:
+def _batches(y: torch.Tensor, sizes: list[int], draws: Draws) -> Iterator[torch.Tensor]:
     """Yield the rows of one batch after the other, without end."""
     rng = draws("batches")
+    used = sum(sizes)
     while True:
-        yield from torch.from_numpy(rng.permutation(len(y))).to(y.device).split(batch_size)
+        order = torch.from_numpy(rng.permutation(len(y)))[:used]
+        yield from order.to(y.device).split(sizes)
 
 
-def _dropout(model: nn.Module, device: torch.device, draws: Draws) -> AbstractContextManager[None]:
-    """Let dropout draw from ``draws``; free of charge for a model without."""
-    if any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules()):
+def _seeded_layers(
+    model: nn.Module, device: torch.device, draws: Draws
+) -> AbstractContextManager[None]:
+    """Let dropout and the like draw from ``draws``; free of charge for a model without."""
+    if draws_numbers(model):
         return torch_seeded(int(draws("dropout").integers(2**63)), device)
     return nullcontext()
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Measure:
-    """Return the mean loss and the accuracy of ``model``, summed in float64."""
+def evaluate(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task = CROSS_ENTROPY
+) -> Measure:
+    """Return the mean loss and the accuracy of ``model``, summed in float64; NaN of no sample.
+
+    As in training the loss is 0 where all weights are.
+    """
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=y.device)
-    correct = torch.zeros((), dtype=torch.int64, device=y.device)
-    for inputs, labels in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True):
-        logits = model(inputs).double()
-        loss += functional.cross_entropy(logits, labels, reduction="sum")
-        correct += (logits.argmax(dim=1) == labels).sum()
-    return Measure(len(y), float(loss) / len(y), int(correct) / len(y))
+    loss, weight = torch.zeros((2,), dtype=torch.float64, device=y.device)
+    correct, count = torch.zeros((2,), dtype=torch.int64, device=y.device)
+    for inputs, labels in _chunks(x, y):
+        terms = task.terms(model(inputs).double(), labels)
+        loss += terms.loss.sum()
+        weight += terms.weight.sum()
+        correct += terms.correct.sum()
+        count += terms.count.sum()
+    if len(y) == 0:
+        return Measure(0, math.nan, math.nan)
+    mean = float(loss) / float(weight) if weight else 0.0
+    return Measure(len(y), mean, int(correct) / int(count) if count else math.nan)
 
 
 @torch.no_grad()
-def auroc(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the area under the ROC curve of the softmax outputs, by torchmetrics, in [0, 1].
-
-    With two classes that of class 1, with more the mean over the classes that ``y`` has of each
-    one against the rest. NaN where ``y`` has only one class: then it is not defined.
-    """
-    # Takes seconds to import: not for those who do not ask for it.
-    from torchmetrics.functional.classification import binary_auroc
-
-    present = y.unique()
-    if len(present) < BINARY:
-        return math.nan
+def predictions(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task = CROSS_ENTROPY
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits (m, c) of all m predictions of ``model``, and their labels (m,)."""
     model.eval()
-    scores = torch.cat([model(inputs) for inputs in x.split(EVALUATION_BATCH)]).softmax(dim=1)
-    classes = present if scores.shape[1] > BINARY else present[-1:]
-    areas = [binary_auroc(scores[:, c], (y == c).long()) for c in classes.tolist()]
-    return float(torch.stack(areas).double().mean())
+    parts = [task.scored(model(inputs), labels) for inputs, labels in _chunks(x, y)]
+    logits, labels = zip(*parts, strict=True)
+    return torch.cat(logits), torch.cat(labels)
+
+
+def _chunks(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield inputs and labels, few enough at once for the memory."""
+    rows = min(
+        EVALUATION_BATCH // math.prod(y.shape[1:]), EVALUATION_NUMBERS // math.prod(x.shape[1:])
+    )
+    rows = max(rows, 1)
+    yield from zip(x.split(rows), y.split(rows), strict=True)

@@ -71,7 +71,7 @@ EVALUATIONS_SCHEMA = pa.schema(
         pa.field("test_num_examples", pa.int64()),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
-        pa.field("test_auroc", pa.float64()),
+        pa.field("test_metric", pa.float64()),
     ]
 )
 PACKAGES = (
@@ -141,8 +141,8 @@ def round_record(
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: p_n by client id where a simulation knows it. ``metric``: accuracy, auroc or loss,
-    what the spread over clients is of. ``all_evaluated``: not only priority
+    ``rates``: p_n by client id where a simulation knows it. ``metric``: the setting
+    ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only priority
     clients were.
     """
     return RoundRecord(
@@ -180,7 +180,7 @@ def _weight_error(report: TrainReport, rates: Sequence[float] | None) -> float |
 def _test_summary(
     evaluations: Sequence[ClientEvaluation], metric: str, all_evaluated: bool
 ) -> dict[str, Mapping[str, float] | None] | None:
-    tested = [e for e in evaluations if not math.isnan(e.test_accuracy)]
+    tested = [e for e in evaluations if e.test_num_examples > 0]
     if not tested:
         return None
     priority = [e for e in tested if e.priority]
@@ -215,8 +215,9 @@ def _group_summary(
 
 
 def _value(evaluation: ClientEvaluation, metric: str) -> float:
-    value: float = getattr(evaluation, f"test_{metric}")
-    return value
+    if metric == "loss":
+        return evaluation.test_loss
+    return evaluation.test_accuracy if metric == "accuracy" else evaluation.test_metric
 
 
 class RunRecords:
@@ -473,7 +474,7 @@ def _evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str
         "accuracy": _finite(evaluation.accuracy),
         "test_loss": _finite(evaluation.test_loss),
         "test_accuracy": _finite(evaluation.test_accuracy),
-        "test_auroc": _finite(evaluation.test_auroc),
+        "test_metric": _finite(evaluation.test_metric),
     }
 
 
@@ -484,7 +485,8 @@ def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
             yield f"round/{name}", value
     for group, values in (record.test or {}).items():
         for name, value in (values or {}).items():
-            yield f"test_{group}/{name}", value
+            if not math.isnan(value):
+                yield f"test_{group}/{name}", value
 
 
 def _finite(value: float) -> float | None:

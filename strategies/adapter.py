@@ -558,7 +558,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             test_num_examples=value("test-num-examples"),
             test_loss=value("test-loss"),
             test_accuracy=value("test-accuracy"),
-            test_auroc=value("test-auroc"),
+            test_metric=value("test-metric"),
         )
 
 

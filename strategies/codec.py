@@ -19,8 +19,8 @@ Train
 Evaluate
     request: ``arrays`` + ``config`` {server-round, client-id: list, measure-train: list,
     measure-test: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
-    part), test-num-examples, test-loss, test-accuracy and, where configured, test-auroc (test
-    part), NaN where not measured or not defined.
+    part), test-num-examples, test-loss, test-accuracy and, where another metric is
+    configured, test-metric (test part), NaN where not measured or not defined.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}.
 """
 

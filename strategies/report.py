@@ -81,7 +81,7 @@ class ClientEvaluation:
 
     ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
-    client's own test part.
+    client's own test part; ``test_metric`` is what ``evaluation.metric`` names, if neither.
     """
 
     client: int
@@ -92,7 +92,7 @@ class ClientEvaluation:
     test_num_examples: float
     test_loss: float
     test_accuracy: float
-    test_auroc: float = math.nan
+    test_metric: float = math.nan
 
     @property
     def priority(self) -> bool:

@@ -33,7 +33,7 @@ def evaluation_problem(reply: ClientReply) -> str | None:
     """Return why a client's evaluation cannot be used, or None if it can.
 
     num-examples must be as for an update; losses may be infinite or NaN, which a diverged model
-    is, but not negative, and accuracies and AUROCs must be in [0, 1] or NaN.
+    is, but not negative, and accuracies and metrics must be in [0, 1] or NaN.
     """
     if reply.status is not Status.DONE:
         return reply.reason or reply.status.name.lower()
@@ -45,9 +45,9 @@ def evaluation_problem(reply: ClientReply) -> str | None:
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
-    auroc = reply.metrics.get("test-auroc", math.nan)
-    if auroc < 0 or auroc > 1:
-        problem = problem or f"test-auroc is {auroc}, not in [0, 1]"
+    metric = reply.metrics.get("test-metric", math.nan)
+    if metric < 0 or metric > 1:
+        problem = problem or f"test-metric is {metric}, not in [0, 1]"
     return problem
 
 

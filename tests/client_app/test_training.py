@@ -17,11 +17,20 @@ from client_app import training
 from client_app.augmentation import augmentation
 from client_app.models import LogisticRegression, SmallCNN
 from client_app.randomness import Draws, torch_seeded
-from client_app.training import LocalTraining, auroc, evaluate, train
+from client_app.tasks import (
+    NO_TARGET,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    SequenceCrossEntropy,
+    SquaredError,
+    Task,
+)
+from client_app.training import LocalTraining, batch_sizes, evaluate, predictions, train
 from conf import SettingsError, compose
+from conf.errors import DataError
 from strategies.parameters import AUGMENTATION
 from strategies.streams import stream
-from tests.reference import sgd
+from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 4
 DRAWS = partial(stream, 8)
@@ -387,39 +396,193 @@ def test_evaluate_changes_nothing() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-class Scores(nn.Module):
-    """Returns its input as logits."""
+def test_predictions_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits and labels of all samples, however many are computed at once."""
+    x, y = (torch.from_numpy(a) for a in problem(23))
+    model = model_of(torch.float64)
+    monkeypatch.setattr(training, "EVALUATION_BATCH", 5)
+    logits, labels = predictions(model, x, y)
+    torch.testing.assert_close(logits, model(x).detach())
+    assert torch.equal(labels, y)
+    assert not logits.requires_grad
+
+
+class EachToken(nn.Module):
+    """Logits of every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES, dtype=torch.float64)
+        self.rows: list[int] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x."""
-        return x
+        """Return logits (n, l, c) of inputs (n, l, d)."""
+        self.rows.append(len(x))
+        logits: torch.Tensor = self.linear(x)
+        return logits
 
 
-def pair_counting(scores: NDArray[Any], positive: NDArray[Any]) -> float:
-    """Return P(score of a positive > score of a negative), ties counting one half."""
-    pairs = [
-        float(a > b) + 0.5 * float(a == b)
-        for a in scores[positive].tolist()
-        for b in scores[~positive].tolist()
-    ]
-    return sum(pairs) / len(pairs)
+WEIGHTS = [0.5, 2.0, 0.1, 3.0]
+# task -> it, number of outputs, and the slope of the mean loss by the outputs
+TASKS: dict[str, tuple[Task, int, Callable[[Any, Any], NDArray[np.float64]]]] = {
+    "cross entropy": (CrossEntropy(), CLASSES, losses.cross_entropy_slope),
+    "class weights": (
+        CrossEntropy(torch.tensor(WEIGHTS)),
+        CLASSES,
+        partial(losses.cross_entropy_slope, weights=torch.tensor(WEIGHTS).tolist()),
+    ),
+    "binary": (BinaryCrossEntropy(), 1, losses.binary_slope),
+    "binary, class weights": (
+        BinaryCrossEntropy(torch.tensor([0.25, 4.0])),
+        1,
+        partial(losses.binary_slope, weights=[0.25, 4.0]),
+    ),
+    "sequence": (
+        SequenceCrossEntropy(),
+        CLASSES,
+        partial(losses.sequence_slope, no_target=NO_TARGET),
+    ),
+    "number": (SquaredError(), 1, losses.squared_error_slope),
+}
 
 
-def test_auroc_of_two_classes_counts_pairs() -> None:
-    """It is the probability that a positive scores above a negative."""
-    rng = np.random.default_rng(0)
-    x = torch.tensor(rng.normal(size=(60, 2)))
-    y = torch.tensor(rng.integers(2, size=60))
-    scores = x.softmax(dim=1)[:, 1].numpy()
-    assert auroc(Scores(), x, y) == pytest.approx(pair_counting(scores, y.numpy() == 1), abs=1e-6)
+def task_problem(name: str, n: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    rng = np.random.default_rng(n)
+    shape = (n, 5) if name == "sequence" else (n,)
+    x = rng.standard_normal((*shape, FEATURES))
+    if name == "number":
+        return x, rng.standard_normal(n)
+    y = rng.integers(2 if name.startswith("binary") else CLASSES, size=shape)
+    if name == "sequence":
+        y[rng.random(shape) < 0.3] = NO_TARGET
+        y[0] = NO_TARGET
+    return x, y
 
 
-def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
-    """A class that the labels lack has no curve; one class alone has none at all."""
-    rng = np.random.default_rng(1)
-    x = torch.tensor(rng.normal(size=(50, 4)))
-    y = torch.tensor(rng.choice([0, 3, 2], size=50))
-    scores = x.softmax(dim=1).numpy()
-    expected = np.mean([pair_counting(scores[:, c], y.numpy() == c) for c in (0, 2, 3)])
-    assert auroc(Scores(), x, y) == pytest.approx(expected, abs=1e-6)
-    assert math.isnan(auroc(Scores(), x, torch.zeros(50, dtype=torch.int64)))
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_trains_by_its_formula(name: str) -> None:
+    """Each step goes down the slope of the batch's mean loss, as written without autograd."""
+    task, outputs, slope = TASKS[name]
+    x, y = task_problem(name, 23)
+    model = EachToken()
+    model.linear = nn.Linear(FEATURES, outputs, dtype=torch.float64)
+    weight, bias = (p.detach().numpy().copy() for p in model.parameters())
+    rng = stream(8, "batches")
+    for _ in range(3):
+        order = rng.permutation(23)
+        for start in range(0, 23, 5):
+            rows = order[start : start + 5]
+            error = slope(x[rows] @ weight.T + bias, y[rows]).reshape(-1, outputs)
+            weight -= 0.1 * error.T @ x[rows].reshape(-1, FEATURES)
+            bias -= 0.1 * error.sum(axis=0)
+    how = LocalTraining(0.1, 5, 3)
+    train(model, torch.from_numpy(x), torch.from_numpy(y), how, DRAWS, task=task)
+    trained = [p.detach().numpy() for p in model.parameters()]
+    np.testing.assert_allclose(trained[0], weight, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(trained[1], bias, rtol=0, atol=1e-12)
+
+
+def test_evaluating_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and accuracy are means over all targets; few sequences at once where they are long."""
+    x, y = task_problem("sequence", 23)
+    model = EachToken()
+    monkeypatch.setattr(training, "EVALUATION_BATCH", 20)
+    measure = evaluate(model, torch.from_numpy(x), torch.from_numpy(y), SequenceCrossEntropy())
+    assert model.rows == [4] * 5 + [3]
+    outputs = model(torch.from_numpy(x)).detach().numpy()
+    sums = losses.sequence(outputs, y, NO_TARGET)
+    assert measure.num_examples == 23
+    assert measure.loss == pytest.approx(sums.loss / sums.weight, abs=1e-12)
+    assert measure.accuracy == sums.correct / sums.count
+    assert sums.count < 23 * 5
+
+
+def test_large_inputs_are_evaluated_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large one input is, it is evaluated."""
+    x, y = (torch.from_numpy(a) for a in problem(7))
+    model = model_of(torch.float64)
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    for numbers, expected in {3 * FEATURES: [3, 3, 1], 1: [1] * 7}.items():
+        sizes.clear()
+        monkeypatch.setattr(training, "EVALUATION_NUMBERS", numbers)
+        evaluate(model, x, y)
+        assert sizes == expected
+
+
+def test_evaluating_where_there_is_nothing() -> None:
+    """No sample: nothing is defined. No target or weight: loss 0. Numbers have no accuracy."""
+    x, y = (torch.from_numpy(a) for a in problem(4))
+    none = evaluate(model_of(torch.float64), x[:0], y[:0])
+    assert none.num_examples == 0
+    assert math.isnan(none.loss)
+    assert math.isnan(none.accuracy)
+    x, y = (torch.from_numpy(a) for a in task_problem("sequence", 3))
+    measure = evaluate(EachToken(), x, torch.full_like(y, NO_TARGET), SequenceCrossEntropy())
+    assert measure.loss == 0
+    assert math.isnan(measure.accuracy)
+    model = nn.Linear(FEATURES, 1, dtype=torch.float64)
+    x, y = (torch.from_numpy(a) for a in task_problem("number", 9))
+    measure = evaluate(model, x, y, SquaredError())
+    assert measure.loss == pytest.approx(float(((model(x)[:, 0] - y) ** 2).mean().detach()))
+    assert math.isnan(measure.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("n", "batch_size", "plain", "normalised"),
+    [
+        (23, 5, [5, 5, 5, 5, 3], [5, 5, 5, 5, 3]),
+        (21, 5, [5, 5, 5, 5, 1], [5, 5, 5, 5]),
+        (20, 5, [5, 5, 5, 5], [5, 5, 5, 5]),
+        (6, 5, [5, 1], [5]),
+        (3, 5, [3], [3]),
+        (1, 5, [1], None),
+        (3, 1, [1, 1, 1], None),
+    ],
+)
+def test_batch_sizes(n: int, batch_size: int, plain: list[int], normalised: list[int]) -> None:
+    """Full batches and the rest; of a model that normalises batches none is of one sample."""
+    how = LocalTraining(0.1, batch_size, 3)
+    assert batch_sizes(n, batch_size) == plain
+    assert how.steps(n) == 3 * len(plain)
+    if normalised:
+        assert batch_sizes(n, batch_size, normalises=True) == normalised
+        assert how.steps(n, normalises=True) == 3 * len(normalised)
+        return
+    message = f"at least 2 training samples, got client.batch_size={batch_size} and {n} of the"
+    with pytest.raises(DataError, match=message):
+        batch_sizes(n, batch_size, normalises=True)
+
+
+class Normalised(Spy):
+    """A linear model after batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.normalise = nn.BatchNorm1d(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = super().forward(x) + 0 * self.normalise(x)
+        return logits
+
+
+def test_batch_normalisation_leaves_out_a_last_batch_of_one() -> None:
+    """Of 21 samples in batches of 5 one is left out of each epoch, another each time."""
+    spy = Normalised()
+    x, y = torch.arange(21.0)[:, None], torch.zeros(21, dtype=torch.int64)
+    train(spy, x, y, LocalTraining(0.1, 5, 3), DRAWS)
+    batches = [batch.flatten().int().tolist() for batch in spy.batches]
+    assert [len(rows) for rows in batches] == [5] * 12
+    left_out = []
+    for epoch in (batches[:4], batches[4:8], batches[8:]):
+        rows = [row for batch in epoch for row in batch]
+        assert len(set(rows)) == 20
+        left_out.append((set(range(21)) - set(rows)).pop())
+    assert len(set(left_out)) > 1
+    with pytest.raises(DataError, match="batch normalisation"):
+        train(spy, x[:1], y[:1], LocalTraining(0.1, 5, 3), DRAWS)
+
+
+def test_without_normalisation_a_batch_of_one_is_trained_on() -> None:
+    """Every sample is in every epoch."""
+    assert [len(rows) for rows in rows_of(21, LocalTraining(0.1, 5, 1))] == [5, 5, 5, 5, 1]

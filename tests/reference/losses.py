@@ -1,4 +1,4 @@
-"""Losses and numbers of correct predictions from the formulas alone, one at a time in Python.
+"""Losses, numbers of correct predictions and gradients from the formulas alone, no autograd.
 
 Shares no code with ``client_app``. Shapes: n samples, c classes, sequences of length l.
 """
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 
@@ -60,3 +61,38 @@ def squared_error(outputs: NDArray[Any], y: NDArray[Any]) -> Sums:
     """Return the sums of (output - y)^2 of outputs (n, 1)."""
     pairs = zip(outputs[:, 0].tolist(), y.tolist(), strict=True)
     return Sums(loss=sum((a - b) ** 2 for a, b in pairs), weight=len(y))
+
+
+def cross_entropy_slope(
+    outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | None = None
+) -> NDArray[np.float64]:
+    """Return d mean / d outputs (n, c): w_y (softmax - onehot) / sum of w_y."""
+    power = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    error = power / power.sum(axis=1, keepdims=True) - np.eye(outputs.shape[1])[y]
+    own = np.ones(len(y)) if weights is None else np.asarray(weights)[y]
+    result: NDArray[np.float64] = error * own[:, None] / own.sum()
+    return result
+
+
+def binary_slope(
+    outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | None = None
+) -> NDArray[np.float64]:
+    """Return d mean / d outputs (n, 1): w_y (sigmoid - y) / sum of w_y."""
+    own = np.ones(len(y)) if weights is None else np.asarray(weights)[y]
+    error = 1 / (1 + np.exp(-outputs[:, 0])) - y
+    result: NDArray[np.float64] = (error * own / own.sum())[:, None]
+    return result
+
+
+def sequence_slope(outputs: NDArray[Any], y: NDArray[Any], no_target: int) -> NDArray[np.float64]:
+    """Return d mean / d outputs (n, l, c), 0 where there is no target."""
+    slope = np.zeros(outputs.shape)
+    wanted = y != no_target
+    slope[wanted] = cross_entropy_slope(outputs[wanted], y[wanted])
+    return slope
+
+
+def squared_error_slope(outputs: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+    """Return d mean / d outputs (n, 1): 2 (output - y) / n."""
+    result: NDArray[np.float64] = 2 * (outputs - y[:, None]) / len(y)
+    return result

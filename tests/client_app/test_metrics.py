@@ -1,0 +1,105 @@
+"""Metrics of a test part, by hand."""
+
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from client_app.metrics import auroc, check_metric, metric
+from conf import SettingsError
+from strategies.parameters import FAIRNESS_METRIC
+
+
+def pair_counting(scores: NDArray[Any], positive: NDArray[Any]) -> float:
+    """Return P(score of a positive > score of a negative), ties counting one half."""
+    pairs = [
+        float(a > b) + 0.5 * float(a == b)
+        for a in scores[positive].tolist()
+        for b in scores[~positive].tolist()
+    ]
+    return sum(pairs) / len(pairs)
+
+
+def test_auroc_of_two_classes_counts_pairs() -> None:
+    """It is the probability that a positive scores above a negative."""
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(60, 2)))
+    y = torch.tensor(rng.integers(2, size=60))
+    scores = x.softmax(dim=1)[:, 1].numpy()
+    expected = pair_counting(scores, y.numpy() == 1)
+    assert metric("auroc", x, y) == auroc(x, y) == pytest.approx(expected, abs=1e-6)
+
+
+def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
+    """A class that the labels lack has no curve; one class alone has none at all."""
+    rng = np.random.default_rng(1)
+    x = torch.tensor(rng.normal(size=(50, 4)))
+    y = torch.tensor(rng.choice([0, 3, 2], size=50))
+    scores = x.softmax(dim=1).numpy()
+    expected = np.mean([pair_counting(scores[:, c], y.numpy() == c) for c in (0, 2, 3)])
+    assert auroc(x, y) == pytest.approx(expected, abs=1e-6)
+    assert math.isnan(auroc(x, torch.zeros(50, dtype=torch.int64)))
+
+
+def test_top5_counts_labels_among_the_five_highest() -> None:
+    """Row by row, over all rows alike."""
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(80, 9)), rng.integers(9, size=80)
+    hits = [label in np.argsort(row)[-5:] for row, label in zip(x, y, strict=True)]
+    value = metric("top5", torch.tensor(x), torch.tensor(y))
+    assert value == pytest.approx(np.mean(hits), abs=1e-6)
+    assert 0.4 < value < 0.7
+
+
+def test_f1_is_the_mean_over_classes() -> None:
+    """2 TP / (2 TP + FP + FN) of each class that is predicted or there; another has none."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(60, 5)), rng.choice([0, 1, 2], size=60)
+    x[:, 4] = -9
+    predicted = x.argmax(axis=1)
+    scores = []
+    for c in range(4):
+        both = np.sum((predicted == c) & (y == c))
+        scores.append(2 * both / (np.sum(predicted == c) + np.sum(y == c)))
+    assert scores[3] == 0
+    value = metric("f1", torch.tensor(x), torch.tensor(y))
+    assert value == pytest.approx(np.mean(scores), abs=1e-6)
+
+
+MEASURED = [name for name in FAIRNESS_METRIC.choices if name not in {"accuracy", "loss"}]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_metrics_that_are_not_defined(name: str) -> None:
+    """NaN for no prediction, and for a model that diverged; 1 where everything is right."""
+    y = torch.arange(6)
+    x = torch.eye(6)
+    assert metric(name, x, y) == pytest.approx(1.0)
+    assert math.isnan(metric(name, x[:0], y[:0]))
+    for bad in (math.nan, math.inf):
+        x[2, 3] = bad
+        assert math.isnan(metric(name, x, y))
+
+
+def test_no_two_metrics_are_the_same() -> None:
+    """On the same predictions the names give different numbers."""
+    rng = np.random.default_rng(4)
+    x, y = torch.tensor(rng.normal(size=(40, 7))), torch.tensor(rng.integers(7, size=40))
+    values = [metric(name, x, y) for name in MEASURED]
+    assert all(abs(a - b) > 0.01 for a, b in combinations(values, 2))
+
+
+def test_a_metric_must_fit_what_is_predicted() -> None:
+    """Top-5 of five classes is always 1, and numbers have a loss only."""
+    check_metric("top5", 6, numbers=False)
+    check_metric("loss", 1, numbers=True)
+    with pytest.raises(SettingsError, match="another than top5 where there are 5 classes, got top"):
+        check_metric("top5", 5, numbers=False)
+    for name in ("accuracy", *MEASURED):
+        message = f"evaluation.metric must be loss where targets are numbers, got {name}"
+        with pytest.raises(SettingsError, match=message):
+            check_metric(name, 1, numbers=True)
