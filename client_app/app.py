@@ -1,26 +1,25 @@
-"""The Flower ClientApp: one message in, the node's clients one after the other, one reply out.
+"""The Flower ClientApp: one message in, what the node's clients do, one reply out.
 
 With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-id`` and
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from logging import ERROR
+from logging import ERROR, WARNING
 from typing import Any
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from client_app.availability import AvailabilityMod, NodeAvailability, client_processes
-from client_app.client import FederatedClient
-from client_app.data import load_data
-from client_app.models import build_model
-from client_app.training import LocalTraining
-from conf import Settings, SettingsError, compose
+from client_app.availability import AvailabilityMod, NodeAvailability
+from client_app.client import FederatedClient, measures
+from client_app.data.base import Part
+from client_app.measurements import Arrays
+from client_app.node import PARTS, Node
+from conf import compose
 from strategies.codec import (
     ClientReply,
     NamedArrays,
@@ -31,7 +30,6 @@ from strategies.codec import (
     encode_hosted_clients,
     encode_replies,
 )
-from strategies.parameters import Number
 
 
 def _availability(context: Context) -> NodeAvailability | None:
@@ -40,71 +38,6 @@ def _availability(context: Context) -> NodeAvailability | None:
 
 
 app = ClientApp(mods=[AvailabilityMod(_availability)])
-
-
-class Node:
-    """The clients of one process, made when first needed and kept, with one model to work in."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._data = load_data(settings.data, settings.seed)
-        self._device = _device(settings.client.device)
-        self._model = build_model(
-            settings.model, self._data.input_shape, self._data.num_classes, settings.seed
-        ).to(self._device)
-        self._clients: dict[int, FederatedClient] = {}
-        self._process = client_processes(settings, self._data)
-
-    def client(self, client_id: int) -> FederatedClient:
-        """Return a client, with its data loaded."""
-        if client_id not in self._clients:
-            own = self._settings.client
-            how = {item.name: getattr(own, item.name) for item in fields(LocalTraining)}
-            self._clients[client_id] = FederatedClient(
-                client_id,
-                self._data.client(client_id),
-                self._model,
-                LocalTraining(**how),
-                seed=self._settings.seed,
-                device=self._device,
-                metric=self._settings.evaluation.metric,
-            )
-        return self._clients[client_id]
-
-    def availability(self, hosted: tuple[int, ...]) -> NodeAvailability | None:
-        """Return when these clients are available, None if always."""
-        if self._process is None:
-            return None
-        return NodeAvailability(self._settings.seed, hosted, self._process)
-
-    def hosted(self, node_config: dict[str, Any]) -> tuple[int, ...]:
-        """Return the ids of the clients that a node with this config hosts."""
-        return hosted_clients(node_config, self._data.num_clients)
-
-
-def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, ...]:
-    """Return the ids of the clients on a node: ``client-id``, or k with k mod M = j.
-
-    Raises
-    ------
-    SettingsError
-        If the node config names neither, or a client that does not exist.
-    """
-    if "client-id" in node_config:
-        client = node_config["client-id"]
-        if not Number(low=0, high=num_clients - 1, integer=True).contains(client):
-            raise SettingsError(
-                f"client-id must be a whole number from 0 to {num_clients - 1}, got {client!r}"
-            )
-        return (int(client),)
-    if "partition-id" not in node_config or "num-partitions" not in node_config:
-        raise SettingsError(
-            "the node config must hold client-id, or partition-id and num-partitions, got "
-            f"{dict(node_config)}"
-        )
-    return tuple(
-        range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))
-    )
 
 
 @dataclass(frozen=True)
@@ -133,15 +66,27 @@ class OwnModel:
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     node, hosted = _node(context)
+    node.host(hosted)
     ids = [node.client(k).get_properties({})["client-id"] for k in hosted]
     return Message(encode_hosted_clients(ids), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Let every client asked decide and train."""
+    """Let every client asked decide and train: together where that is faster."""
+    node, arrays, configs = _request(message, context)
+    received = list(arrays.values())
+    own_models = any(config.get("own-model", False) for config in configs.values())
+    if not own_models:
+        _prepare(node, received, "train", [k for k, own in configs.items() if measures(own)])
+        t = next(iter(configs.values()))["server-round"] - 1 if configs else 0
+        try:
+            if node.trainer.trains_together(received, list(configs), t):
+                return _train_together(message, node, arrays, configs)
+        except Exception as error:  # whose fault it is shows when each trains alone
+            log(WARNING, "Clients train one after the other after a failure", exc_info=error)
 
-    def fit(client: FederatedClient, arrays: NamedArrays, config: dict[str, Any]) -> ClientReply:
+    def fit(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
         own = OwnModel(context, client.client_id) if config.pop("own-model", False) else None
         start = own.load(arrays) if own else arrays
         new, num_examples, metrics = client.fit(list(start.values()), config)
@@ -155,43 +100,88 @@ def train(message: Message, context: Context) -> Message:
             return reply
         return replace(reply, arrays=trained)
 
-    return _for_each_client(message, context, fit)
+    return Message(encode_replies(_each(node, configs, fit)), reply_to=message)
+
+
+def _train_together(
+    message: Message, node: Node, arrays: NamedArrays, configs: dict[int, dict[str, Any]]
+) -> Message:
+    received = list(arrays.values())
+
+    def join(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
+        metrics = client.join(received, config)
+        status = Status(metrics.pop("status", Status.DONE))
+        return ClientReply(client.client_id, status, metrics)
+
+    replies = _each(node, configs, join)
+    joined = [k for k, reply in zip(configs, replies, strict=True) if reply.status is Status.DONE]
+    if not joined:
+        return Message(encode_replies(replies), reply_to=message)
+    t = configs[joined[0]]["server-round"] - 1
+    models = node.trainer.together(received, joined, t)
+    stacked = dict(zip(arrays, models, strict=True))
+    return Message(encode_replies(replies, stacked), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Let every client asked measure the model."""
+    node, arrays, configs = _request(message, context)
+    received = list(arrays.values())
+    for part in PARTS:
+        asked = [k for k, own in configs.items() if own.get(f"measure-{part}", True)]
+        if not any(configs[k].get("own-model", False) for k in asked):
+            _prepare(node, received, part, asked)
 
-    def measure(
-        client: FederatedClient, arrays: NamedArrays, config: dict[str, Any]
-    ) -> ClientReply:
+    def measure(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
+        model = received
         if config.pop("own-model", False):
-            arrays = OwnModel(context, client.client_id).load(arrays)
-        _, _, metrics = client.evaluate(list(arrays.values()), config)
+            model = list(OwnModel(context, client.client_id).load(arrays).values())
+        _, _, metrics = client.evaluate(model, config)
         return ClientReply(client.client_id, Status.DONE, metrics)
 
-    return _for_each_client(message, context, measure)
+    return Message(encode_replies(_each(node, configs, measure)), reply_to=message)
 
 
-def _for_each_client(
-    message: Message,
-    context: Context,
-    work: Callable[[FederatedClient, NamedArrays, dict[str, Any]], ClientReply],
-) -> Message:
+def _request(
+    message: Message, context: Context
+) -> tuple[Node, NamedArrays, dict[int, dict[str, Any]]]:
+    """Return the node, the model received, and what each client asked is told."""
     node, hosted = _node(context)
-    arrays, configs = decode_request(message.content, hosted)
+    try:
+        node.host(hosted)
+    except Exception as error:  # whose fault it is shows when each is loaded alone
+        log(WARNING, "Clients are loaded one after the other after a failure", exc_info=error)
+    return node, *decode_request(message.content, hosted)
+
+
+def _prepare(node: Node, received: Arrays, part: Part, clients: list[int]) -> None:
+    """Measure for all of these clients in one pass."""
+    try:
+        node.measurements.prepare(received, part, clients)
+    except Exception as error:  # whose fault it is shows when each measures alone
+        log(WARNING, "Clients measure one after the other after a failure", exc_info=error)
+
+
+def _each(
+    node: Node,
+    configs: dict[int, dict[str, Any]],
+    work: Callable[[FederatedClient, dict[str, Any]], ClientReply],
+) -> list[ClientReply]:
+    """Return each client's part of the reply; one that raises has failed."""
     replies = []
     for client_id, config in configs.items():
         try:
-            replies.append(work(node.client(client_id), arrays, config))
+            replies.append(work(node.client(client_id), config))
         except Exception as error:  # one client's failure must not take the others with it
             log(ERROR, "Client %d failed", client_id, exc_info=error)
             reason = f"{type(error).__name__}: {error}"
             replies.append(ClientReply(client_id, Status.FAILED, reason=reason))
-    return Message(encode_replies(replies), reply_to=message)
+    return replies
 
 
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
+    """Return the node of this process, and which of its clients this context is of."""
     run_config = context.run_config
     node = _cached_node(str(run_config["experiment"]), str(run_config["overrides"]))
     return node, node.hosted(dict(context.node_config))
@@ -200,11 +190,3 @@ def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
 @lru_cache(maxsize=1)
 def _cached_node(experiment: str, overrides: str) -> Node:
     return Node(compose(experiment, overrides).settings)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("client.device must be auto or cpu where there is no GPU, got cuda")
-    return torch.device(name)

@@ -3,7 +3,7 @@
 Shapes: n images with c channels, height h and width w: (n, c, h, w).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,16 +23,34 @@ POSTERIZED_BITS = 2
 COLOURS = 3
 
 Augment = Callable[[torch.Tensor], torch.Tensor]
+Drawn = NDArray[np.generic]
 
 
-def crop(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Return of each image a random h x w window after padding.
+@dataclass(frozen=True)
+class Step:
+    """One change: what is drawn for each image, and what it does to them.
 
-    The padding is 4 zeros on each side; all 81 windows are equally likely. FedAU's published
-    code normalises colours first, so its zeros are the mean colour; here they are black.
+    ``draw`` returns arrays whose last axis is that of the images: those of several clients are
+    joined along it and the images changed at once.
+    """
+
+    draw: Callable[[int, np.random.Generator], tuple[Drawn, ...]]
+    change: Callable[..., torch.Tensor]
+
+    def __call__(self, images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+        """Return the images, changed by numbers from ``rng``."""
+        return self.change(images, *self.draw(len(images), rng))
+
+
+def cropped(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
+    """Return the h x w window of each image after padding whose upper left is at ``corner``.
+
+    The padding is 4 zeros on each side; ``corner`` (2, n) has row and column, 0 to 8. FedAU's
+    published code normalises colours first, so its zeros are the mean colour; here they are
+    black.
     """
     n, c, h, w = images.shape
-    top, left = rng.integers(2 * PADDING + 1, size=(2, n, 1))
+    top, left = corner[:, :, None]
     rows, columns = top + np.arange(h), left + np.arange(w)  # (n, h), (n, w)
     pixels = rows[:, :, None] * (w + 2 * PADDING) + columns[:, None, :]  # (n, h, w)
     chosen = torch.from_numpy(pixels.reshape(n, 1, h * w)).to(images.device)
@@ -40,9 +58,9 @@ def crop(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     return padded.gather(2, chosen.expand(-1, c, -1)).reshape(n, c, h, w)
 
 
-def flip(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Return each image mirrored left to right half of the time."""
-    return _where(rng.random(len(images)) < 1 / 2, lambda some: some.flip(-1), images)
+def flipped(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor:
+    """Return the images with those ``chosen`` (n,) mirrored left to right."""
+    return _where(chosen, lambda some: some.flip(-1), images)
 
 
 @dataclass(frozen=True)
@@ -71,8 +89,18 @@ class Recolouring:
     @classmethod
     def drawn(cls, n: int, rng: np.random.Generator) -> "Recolouring":
         """Draw it: what is done or not happens half of the time, the rest is uniform."""
-        sharpened, hue_first, posterized, equalized = rng.random((4, n)) < 1 / 2
-        change, turn = rng.uniform(-1, 1, (2, n)).astype(np.float32)
+        return cls.of(*cls.numbers(n, rng))
+
+    @staticmethod
+    def numbers(n: int, rng: np.random.Generator) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Draw four coins (4, n), and change of brightness and turn of hue (2, n) in [-1, 1)."""
+        return rng.random((4, n)) < 1 / 2, rng.uniform(-1, 1, (2, n)).astype(np.float32)
+
+    @classmethod
+    def of(cls, coins: NDArray[np.bool_], amounts: NDArray[np.float32]) -> "Recolouring":
+        """Return what these numbers mean."""
+        sharpened, hue_first, posterized, equalized = coins
+        change, turn = amounts
         return cls(
             sharpened=sharpened,
             brightness=1 + MAX_BRIGHTNESS_CHANGE * change,
@@ -81,11 +109,6 @@ class Recolouring:
             posterized=posterized,
             equalized=equalized,
         )
-
-
-def recolour(images: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Return colour images (n, 3, h, w) in [0, 1] with other colours, see ``recoloured``."""
-    return recoloured(images, Recolouring.drawn(len(images), rng))
 
 
 def recoloured(images: torch.Tensor, what: Recolouring) -> torch.Tensor:
@@ -154,7 +177,19 @@ def _where(chosen: NDArray[np.bool_], change: Augment, images: torch.Tensor) -> 
     return images.index_copy(0, rows, change(images[rows]))
 
 
-_STEPS: dict[str, tuple[Callable[[torch.Tensor, np.random.Generator], torch.Tensor], ...]] = {
+crop = Step(lambda n, rng: (rng.integers(2 * PADDING + 1, size=(2, n)),), cropped)
+"""A random window of each image; all 81 are equally likely."""
+
+flip = Step(lambda n, rng: (rng.random(n) < 1 / 2,), flipped)
+"""Each image mirrored half of the time."""
+
+recolour = Step(
+    Recolouring.numbers,
+    lambda images, coins, amounts: recoloured(images, Recolouring.of(coins, amounts)),
+)
+"""Other colours, for images (n, 3, h, w) in [0, 1]."""
+
+_STEPS: dict[str, tuple[Step, ...]] = {
     "none": (),
     "crop": (crop,),
     "crop_flip": (crop, flip),
@@ -162,16 +197,16 @@ _STEPS: dict[str, tuple[Callable[[torch.Tensor, np.random.Generator], torch.Tens
 }
 
 
-def augmentation(name: str, draws: Draws) -> Augment:
-    """Return the function that changes one batch after the other.
+class Augmentation:
+    """Changes the batches of one or several clients, one after the other.
 
     Parameters
     ----------
     name : str
         What FedAU's published code does: ``crop`` on SVHN; ``crop_flip`` on CIFAR-10 and
         CINIC-10; ``cifar100`` on CIFAR-100, new colours before crop and flip; ``none``.
-    draws : callable
-        Its ``"augmentation"`` is where the random numbers come from.
+    draws : sequence of callable
+        For each client; its ``"augmentation"`` is where the random numbers come from.
 
     Notes
     -----
@@ -183,27 +218,39 @@ def augmentation(name: str, draws: Draws) -> Augment:
     Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated
     Averaging", ICLR 2024; https://github.com/IBM/fedau, config.py.
     """
-    steps = _STEPS[name]
-    if not steps:
-        return lambda images: images
-    rng = draws("augmentation")
 
-    def augment(images: torch.Tensor) -> torch.Tensor:
-        for step in steps:
-            images = step(images, rng)
+    def __init__(self, name: str, draws: Sequence[Draws]) -> None:
+        self._steps = _STEPS[name]
+        self._rngs = [own("augmentation") for own in draws] if self._steps else []
+
+    def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Return a batch changed, of whose images the first ``counts[0]`` are client 0's, ..."""
+        if not self._steps:
+            return images
+        drawn = [
+            [step.draw(n, rng) for step in self._steps]
+            for n, rng in zip(counts, self._rngs, strict=False)
+        ]
+        for step, *own in zip(self._steps, *drawn, strict=True):
+            joined = (np.concatenate(arrays, axis=-1) for arrays in zip(*own, strict=True))
+            images = step.change(images, *joined)
         return images
 
-    return augment
+
+def augmentation(name: str, draws: Draws) -> Augment:
+    """Return the function that changes one batch of one client after the other."""
+    joint = Augmentation(name, [draws])
+    return lambda images: joint(images, [len(images)])
 
 
-def check_augmentation(name: str, inputs: Inputs) -> None:
+def check_augmentation(name: str, inputs: Inputs | torch.Tensor) -> None:
     """Refuse to augment what the augmentation is not for.
 
     Parameters
     ----------
     name : str
         As in ``augmentation``.
-    inputs : array of float32
+    inputs : array or tensor of float32
         A client's (n, *input_shape).
 
     Raises
@@ -212,7 +259,7 @@ def check_augmentation(name: str, inputs: Inputs) -> None:
         If there is something to do, and inputs are not (channels, height, width); for
         ``cifar100``, if there are not 3 channels or pixels are not in [0, 1].
     """
-    input_shape = inputs.shape[1:]
+    input_shape = tuple(inputs.shape[1:])
     if _STEPS[name] and len(input_shape) != len(("channels", "height", "width")):
         raise SettingsError(
             "client.augmentation must be none where inputs are no images (channels, height, "
@@ -225,7 +272,9 @@ def check_augmentation(name: str, inputs: Inputs) -> None:
             "client.augmentation must be none, crop or crop_flip where images do not have 3 "
             f"colour channels, got {name} for inputs {input_shape}"
         )
-    low, high = float(inputs.min(initial=0)), float(inputs.max(initial=1))
+    if len(inputs) == 0:
+        return
+    low, high = float(inputs.min()), float(inputs.max())
     if low < 0 or high > 1:
         raise SettingsError(
             "client.augmentation must be none, crop or crop_flip where pixels are not in [0, 1], "

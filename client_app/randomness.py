@@ -44,5 +44,5 @@ def draws_numbers(model: nn.Module) -> bool:
 def _draws(layer: nn.Module) -> bool:
     if isinstance(layer, nn.modules.dropout._DropoutNd):  # noqa: SLF001
         return layer.p > 0
-    known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app.models."))
+    known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app."))
     return not known or isinstance(layer, nn.RReLU) or getattr(layer, "dropout", 0) != 0

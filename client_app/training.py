@@ -1,10 +1,9 @@
-"""Local training and evaluation of one client, one batch after the other.
+"""Local training of one client, one batch after the other.
 
 Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -13,12 +12,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from client_app.augmentation import augmentation
+from client_app.dropout import dropouts
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
 from conf.errors import DataError
 
-EVALUATION_BATCH = 4096  # predictions at once
-EVALUATION_NUMBERS = 2**24  # numbers of the inputs at once
 CROSS_ENTROPY = CrossEntropy()
 
 
@@ -60,6 +58,11 @@ class LocalTraining:
     local_steps: int | None = None
     augmentation: str = "none"
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step is w <- w - lr * grad, and nothing else."""
+        return not (self.momentum or self.weight_decay or self.mu)
+
     def steps(self, num_examples: int, *, normalises: bool = False) -> int:
         """Return the number of steps of a round on that many samples; see ``batch_sizes``."""
         if self.local_steps is not None:
@@ -77,18 +80,6 @@ class LocalTraining:
         if self.lr_schedule == "exponential":
             return float(self.lr * self.lr_decay ** (t / self.lr_decay_every))
         return self.lr
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Mean loss and share of correct predictions over ``num_examples`` samples.
-
-    The accuracy is NaN where no prediction is correct or wrong.
-    """
-
-    num_examples: int
-    loss: float
-    accuracy: float
 
 
 def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False) -> list[int]:
@@ -160,8 +151,10 @@ def train(
     sizes = batch_sizes(len(y), how.batch_size, normalises=normalises)
     batches = _batches(y, sizes, draws)
     steps = how.steps(len(y), normalises=normalises)
+    give_masks = _given_masks(model, x, draws)
     with _seeded_layers(model, y.device, draws):
         for step, rows in zip(range(steps), batches, strict=False):
+            give_masks(len(rows))
             optimizer.param_groups[0]["lr"] = how.learning_rate(t, step, steps)
             optimizer.zero_grad()
             task.mean_loss(model(augment(x[rows])), y[rows]).backward()
@@ -180,6 +173,20 @@ def _batches(y: torch.Tensor, sizes: list[int], draws: Draws) -> Iterator[torch.
         yield from order.to(y.device).split(sizes)
 
 
+def _given_masks(model: nn.Module, x: torch.Tensor, draws: Draws) -> Callable[[int], None]:
+    """Return what draws the masks of a batch of so many samples."""
+    layers = [layer for _, layer in dropouts(model)]
+    if not layers:
+        return lambda _: None
+    rng = draws("dropout")
+
+    def give(n: int) -> None:
+        for layer in layers:
+            layer.mask = layer.draw(n, rng).to(x)
+
+    return give
+
+
 def _seeded_layers(
     model: nn.Module, device: torch.device, draws: Draws
 ) -> AbstractContextManager[None]:
@@ -187,46 +194,3 @@ def _seeded_layers(
     if draws_numbers(model):
         return torch_seeded(int(draws("dropout").integers(2**63)), device)
     return nullcontext()
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task = CROSS_ENTROPY
-) -> Measure:
-    """Return the mean loss and the accuracy of ``model``, summed in float64; NaN of no sample.
-
-    As in training the loss is 0 where all weights are.
-    """
-    model.eval()
-    loss, weight = torch.zeros((2,), dtype=torch.float64, device=y.device)
-    correct, count = torch.zeros((2,), dtype=torch.int64, device=y.device)
-    for inputs, labels in _chunks(x, y):
-        terms = task.terms(model(inputs).double(), labels)
-        loss += terms.loss.sum()
-        weight += terms.weight.sum()
-        correct += terms.correct.sum()
-        count += terms.count.sum()
-    if len(y) == 0:
-        return Measure(0, math.nan, math.nan)
-    mean = float(loss) / float(weight) if weight else 0.0
-    return Measure(len(y), mean, int(correct) / int(count) if count else math.nan)
-
-
-@torch.no_grad()
-def predictions(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task = CROSS_ENTROPY
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits (m, c) of all m predictions of ``model``, and their labels (m,)."""
-    model.eval()
-    parts = [task.scored(model(inputs), labels) for inputs, labels in _chunks(x, y)]
-    logits, labels = zip(*parts, strict=True)
-    return torch.cat(logits), torch.cat(labels)
-
-
-def _chunks(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield inputs and labels, few enough at once for the memory."""
-    rows = min(
-        EVALUATION_BATCH // math.prod(y.shape[1:]), EVALUATION_NUMBERS // math.prod(x.shape[1:])
-    )
-    rows = max(rows, 1)
-    yield from zip(x.split(rows), y.split(rows), strict=True)

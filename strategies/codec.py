@@ -247,8 +247,13 @@ def decode_hosted_clients(content: RecordDict) -> tuple[int, ...]:
     return tuple(int(k) for k in clients)
 
 
-def encode_replies(replies: Sequence[ClientReply]) -> RecordDict:
-    """Return a node's reply: scalars for one client, lists and stacked arrays for several."""
+def encode_replies(
+    replies: Sequence[ClientReply], stacked: Mapping[str, NDArray[Any]] | None = None
+) -> RecordDict:
+    """Return a node's reply: scalars for one client, lists and stacked arrays for several.
+
+    The arrays are those of the replies, or ``stacked`` of those that are done, in their order.
+    """
     done = [reply for reply in replies if reply.status is Status.DONE]
     metrics: dict[str, Any] = {
         "client-id": [reply.client for reply in replies],
@@ -261,7 +266,10 @@ def encode_replies(replies: Sequence[ClientReply]) -> RecordDict:
     if single:
         metrics = {key: values[0] for key, values in metrics.items()}
     content = RecordDict({METRICS: MetricRecord(metrics)})
-    if trained:
+    if stacked is not None:
+        single_array = {name: array[0] for name, array in stacked.items()} if single else stacked
+        content[ARRAYS] = encode_arrays(single_array)
+    elif trained:
         content[ARRAYS] = encode_arrays(
             trained[0]
             if single

@@ -1,13 +1,15 @@
 """What a federated data set offers."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Part = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,25 @@ class ClientData:
     y_train: Labels
     x_test: Inputs
     y_test: Labels
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One part of several clients in arrays that they share.
+
+    Attributes
+    ----------
+    x : array
+        Samples as read, (N, ...): uint8 images, int16 sound or float32; see ``as_inputs``.
+    y : array of int64
+        Labels (N,).
+    rows : mapping
+        Which rows are a client's: int64 (n_k,) by client id.
+    """
+
+    x: NDArray[Any]
+    y: Labels
+    rows: Mapping[int, NDArray[np.int64]]
 
 
 class FederatedData(Protocol):
@@ -48,6 +69,38 @@ class FederatedData(Protocol):
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client, without making its inputs where possible."""
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+        """Return one part of these clients, without a copy of the arrays where possible."""
+
+
+def pooled(parts: Mapping[int, tuple[Inputs, Labels]]) -> Pool:
+    """Return the pool of clients that have arrays of their own: these, one after the other."""
+    counts = [len(y) for _, y in parts.values()]
+    ends = np.cumsum(counts)
+    return Pool(
+        np.concatenate([x for x, _ in parts.values()]),
+        np.concatenate([y for _, y in parts.values()]),
+        {k: np.arange(end - n, end) for k, n, end in zip(parts, counts, ends, strict=True)},
+    )
+
+
+def part_of(data: ClientData, part: Part) -> tuple[Inputs, Labels]:
+    """Return inputs and labels of a client's training or test part."""
+    return (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
+
+
+def as_inputs(samples: NDArray[Any]) -> Inputs:
+    """Return samples as read as a model's inputs, float32 (n, *input_shape).
+
+    uint8 images become (n, channels, height, width) in [0, 1], int16 sound (n, 1, length) in
+    [-1, 1); float32 stays as it is.
+    """
+    if samples.dtype == np.uint8:
+        return scaled_images(samples)
+    if samples.dtype == np.int16:
+        return scaled_sound(samples)
+    return samples.astype(np.float32, copy=False)
 
 
 def scaled_images(images: NDArray[Any]) -> Inputs:

@@ -1,11 +1,10 @@
 """One data set, divided among clients."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
-from client_app.data.base import ClientData, Inputs, Labels, scaled_images, scaled_sound
+from client_app.data.base import ClientData, Labels, Part, Pool, as_inputs
 from client_app.data.partition import (
     Shares,
     dirichlet_shares,
@@ -13,7 +12,7 @@ from client_app.data.partition import (
     single_class_shards,
 )
 from client_app.data.priority import priority_clients
-from client_app.data.sources.base import LabelledArrays, Samples
+from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError
 from conf.schema import NpzSettings, PartitionedSettings, check_clients, settled_clients
 
@@ -49,7 +48,7 @@ class PartitionedData:
         self._arrays, self._shares = _divided(arrays, settings, seed)
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
-        self.input_shape = _inputs(arrays.x_train[:1]).shape[1:]
+        self.input_shape = as_inputs(arrays.x_train[:1]).shape[1:]
         check_clients(settings, self.num_clients)
 
     @cached_property
@@ -61,15 +60,23 @@ class PartitionedData:
         """Return the data of one client."""
         arrays, share = self._arrays, self._shares[client]
         return ClientData(
-            _inputs(arrays.x_train[share.train]),
+            as_inputs(arrays.x_train[share.train]),
             arrays.y_train[share.train],
-            _inputs(arrays.x_test[share.test]),
+            as_inputs(arrays.x_test[share.test]),
             arrays.y_test[share.test],
         )
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
         return self._arrays.y_train[self._shares[client].train]
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+        """Return the arrays as read, whole, and the rows of these clients."""
+        arrays = self._arrays
+        x, y = (
+            (arrays.x_train, arrays.y_train) if part == "train" else (arrays.x_test, arrays.y_test)
+        )
+        return Pool(x, y, {k: getattr(self._shares[k], part) for k in clients})
 
 
 def _divided(
@@ -113,11 +120,3 @@ def _by_client(
     if own:  # the test set is of others
         arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)
     return arrays, shares
-
-
-def _inputs(samples: Samples) -> Inputs:
-    if samples.dtype == np.uint8:
-        return scaled_images(samples)
-    if samples.dtype == np.int16:
-        return scaled_sound(samples)
-    return samples.astype(np.float32, copy=False)

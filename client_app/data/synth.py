@@ -23,11 +23,12 @@ lognormal(4, 2) (``sizes: lognormal``: a few clients hold most of the data), or 
 (``sizes: equal``, ``samples_per_client``).
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from client_app.data.base import ClientData, Inputs, Labels
+from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, part_of, pooled
 from client_app.data.priority import listed_priority, random_priority
 from conf.schema import SynthSettings
 from strategies.streams import stream
@@ -68,6 +69,10 @@ class Synth:
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
         return self.client(client).y_train
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+        """Return one part of these clients."""
+        return pooled({k: part_of(self.client(k), part) for k in clients})
 
     def noise_level(self, client: int) -> float:
         """Return s_j of a non-priority client, in [0, 1]."""

@@ -1,11 +1,12 @@
 """The clients of one table: each with rows, and a scale, of its own."""
 
 import warnings
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from client_app.data.base import ClientData, Labels
+from client_app.data.base import ClientData, Labels, Part, Pool, part_of, pooled
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, own_split
@@ -69,6 +70,10 @@ class TabularData:
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
         return self._table.labels[self._rows[client][0]]
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+        """Return one part of these clients."""
+        return pooled({k: part_of(self.client(k), part) for k in clients})
 
     def _parts(self, client: int) -> tuple[Rows, Rows]:
         rows = np.flatnonzero(self._table.clients == client)

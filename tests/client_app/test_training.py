@@ -25,7 +25,8 @@ from client_app.tasks import (
     SquaredError,
     Task,
 )
-from client_app.training import LocalTraining, batch_sizes, evaluate, predictions, train
+from client_app.evaluation import evaluate
+from client_app.training import LocalTraining, batch_sizes, train
 from conf import SettingsError, compose
 from conf.errors import DataError
 from strategies.parameters import AUGMENTATION
@@ -218,7 +219,7 @@ def test_augmentation_is_for_training_only(name: str) -> None:
     x, y = torch.rand(7, 3, 6, 5), torch.arange(7) % CLASSES
     how = LocalTraining(0.1, 3, 2, augmentation=name)
     spy, plain = Spy(90), Spy(90)
-    evaluate(spy, x, y)
+    evaluate(spy, x, y, [len(y)])
     assert torch.equal(spy.batches.pop(), x)
     train(plain, x, y, replace(how, augmentation="none"), DRAWS)
     images, labels = x.clone(), y.clone()
@@ -340,71 +341,10 @@ def test_train_works_in_training_mode_and_evaluate_does_not() -> None:
     x, y = problem(4)
     model = Spy((FEATURES,), CLASSES).double()
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
-    evaluate(model, inputs, labels)
+    evaluate(model, inputs, labels, [len(labels)])
     train(model, inputs, labels, LocalTraining(0.1, 2, 1, 0.0, 0.0), partial(stream, 1))
-    evaluate(model, inputs, labels)
+    evaluate(model, inputs, labels, [len(labels)])
     assert modes == [False, True, True, False]
-
-
-@pytest.mark.parametrize("n", [1, 23, 300])
-def test_evaluate_is_the_formula(n: int) -> None:
-    """Mean cross entropy, accuracy and count are those of the formula, sample by sample."""
-    x, y = problem(n)
-    model = model_of(torch.float64)
-    loss, accuracy = sgd.measure(weights(model), x, y)
-    measure = evaluate(model, torch.from_numpy(x), torch.from_numpy(y))
-    assert measure.num_examples == n
-    assert measure.loss == pytest.approx(loss, abs=1e-12)
-    assert measure.accuracy == accuracy
-
-
-def test_evaluate_survives_huge_logits() -> None:
-    """A confident wrong model has a large finite loss, not inf or NaN."""
-    model = LogisticRegression((1,), 2)
-    model.load_state_dict(
-        {"linear.weight": torch.tensor([[1e6], [0.0]]), "linear.bias": torch.zeros(2)}
-    )
-    measure = evaluate(model, torch.ones(3, 1), torch.tensor([1, 1, 0]))
-    assert measure.loss == pytest.approx(2e6 / 3)
-    assert measure.accuracy == 1 / 3
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 23, 24])
-def test_evaluate_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of the chunks, also with a smaller last one, does not change the measure."""
-    x, y = problem(23)
-    model = model_of(torch.float64)
-    loss, accuracy = sgd.measure(weights(model), x, y)
-    sizes: list[int] = []
-    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    monkeypatch.setattr(training, "EVALUATION_BATCH", chunk)
-    measure = evaluate(model, torch.from_numpy(x), torch.from_numpy(y))
-    assert sum(sizes) == 23
-    assert max(sizes) == min(chunk, 23)
-    assert measure.num_examples == 23
-    assert measure.loss == pytest.approx(loss, abs=1e-12)
-    assert measure.accuracy == accuracy
-
-
-def test_evaluate_changes_nothing() -> None:
-    """Evaluation leaves parameters and gradients as they are."""
-    x, y = problem(9)
-    model = model_of(torch.float64)
-    before = weights(model)
-    evaluate(model, torch.from_numpy(x), torch.from_numpy(y))
-    np.testing.assert_array_equal(weights(model).weight, before.weight)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_predictions_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logits and labels of all samples, however many are computed at once."""
-    x, y = (torch.from_numpy(a) for a in problem(23))
-    model = model_of(torch.float64)
-    monkeypatch.setattr(training, "EVALUATION_BATCH", 5)
-    logits, labels = predictions(model, x, y)
-    torch.testing.assert_close(logits, model(x).detach())
-    assert torch.equal(labels, y)
-    assert not logits.requires_grad
 
 
 class EachToken(nn.Module):

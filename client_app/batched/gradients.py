@@ -1,0 +1,199 @@
+"""Gradients of the mean losses of many clients at once, each of its own model.
+
+Shapes: m clients; b samples in a batch. Stacked means with a leading axis over the clients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from client_app.models import MLP, LogisticRegression
+from client_app.tasks import CrossEntropy, Task
+
+Stacked = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """One batch of each of m clients.
+
+    Attributes
+    ----------
+    x, y : tensor
+        Inputs (m, b, *input_shape) and labels (m, b, ...), b the size of the largest batch.
+    sizes : array of int64
+        True sizes (m,); what follows in x and y repeats a sample and must not count.
+    counts : tensor of bool, optional
+        Whether a sample counts (m, b), None where all do.
+    masks : mapping
+        What dropout multiplies by (m, b, *shape), by the name of the layer's mask.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    sizes: NDArray[np.int64]
+    counts: torch.Tensor | None
+    masks: Mapping[str, torch.Tensor]
+
+
+class Gradients(Protocol):
+    """How gradients of one model are computed."""
+
+    def add(
+        self,
+        parameters: Stacked,
+        buffers: Stacked,
+        into: Stacked,
+        batches: Batches,
+        scale: torch.Tensor,
+    ) -> None:
+        """Add scale_k times the gradient of client k's mean loss to ``into``.
+
+        ``into`` may be ``parameters``: then this is a step of gradient descent. ``buffers``
+        change as the model changes them in training. ``scale`` (m,).
+        """
+
+
+@dataclass(frozen=True)
+class DenseGradients:
+    """Closed form for fully connected layers with ReLU between and cross entropy after them.
+
+    With z_l = W_l a_{l-1} + b_l, a_l = max(z_l, 0) and p the softmax of the last z, the
+    gradient of the mean loss, weight v_i of sample i and v their sum, is
+
+        d_L = v_i (p - onehot(y)) / v,   d_l = (W_{l+1}^T d_{l+1}) [z_l > 0],
+        dW_l = d_l a_{l-1}^T,            db_l = sum_i d_l,
+
+    two products of matrices for each layer and client, the first layer one.
+
+    Parameters
+    ----------
+    layers : sequence of (str, str)
+        Names of weight and bias of each layer.
+    class_weights : tensor, optional
+        Of the cross entropy.
+    """
+
+    layers: Sequence[tuple[str, str]]
+    class_weights: torch.Tensor | None = None
+
+    def add(
+        self,
+        parameters: Stacked,
+        buffers: Stacked,
+        into: Stacked,
+        batches: Batches,
+        scale: torch.Tensor,
+    ) -> None:
+        """Add scale_k times the gradient of client k's mean loss to ``into``."""
+        x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
+        activations = [x.transpose(1, 2)]  # (m, units, b): long rows for the products
+        for weight, bias in self.layers:
+            if len(activations) > 1:
+                activations[-1].clamp_(min=0)
+            activations.append(
+                torch.baddbmm(parameters[bias].unsqueeze(2), parameters[weight], activations[-1])
+            )
+        delta = functional.softmax(activations.pop(), dim=1)
+        delta.scatter_add_(1, y.unsqueeze(1), delta.new_full((), -1.0).expand(y.shape).unsqueeze(1))
+        delta *= self._coefficients(batches, scale).unsqueeze(1)
+        for weight, bias in reversed(self.layers):
+            before = activations.pop()
+            # Before the step is made: into may be the parameters.
+            back = parameters[weight].transpose(1, 2) @ delta if activations else delta
+            into[weight].baddbmm_(delta, before.transpose(1, 2))
+            into[bias].add_(delta.sum(dim=2))
+            delta = back * (before > 0) if activations else delta
+
+    def _coefficients(self, batches: Batches, scale: torch.Tensor) -> torch.Tensor:
+        """Return scale_k v_i / v (m, b), 0 for what does not count."""
+        m, b = batches.y.shape
+        if self.class_weights is None and batches.counts is None:
+            return (scale / b).unsqueeze(1).expand(m, b)
+        weights = torch.ones((m, b), dtype=scale.dtype, device=scale.device)
+        if self.class_weights is not None:
+            weights = self.class_weights.to(scale)[batches.y]
+        if batches.counts is not None:
+            weights = weights * batches.counts
+        total = weights.sum(dim=1)
+        return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(1)
+
+
+class FunctionalGradients:
+    """For any model that ``torch.func.vmap`` can run: automatic differentiation, batched.
+
+    Batches of different sizes are computed one size after the other, never padded, since
+    layers such as batch normalisation look at all samples of a batch.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In training mode when called.
+    task : Task
+        The loss.
+    """
+
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        def loss(
+            parameters: Stacked,
+            rest: Stacked,
+            x: torch.Tensor,
+            y: torch.Tensor,
+            scale: torch.Tensor,
+        ) -> tuple[torch.Tensor, Stacked]:
+            rest = {name: tensor.clone() for name, tensor in rest.items()}
+            outputs = functional_call(model, {**parameters, **rest}, (x,))
+            return scale * task.mean_loss(outputs, y), rest
+
+        self._gradients: Callable[..., tuple[Stacked, Stacked]] = vmap(
+            grad(loss, has_aux=True), randomness="error"
+        )
+
+    def add(
+        self,
+        parameters: Stacked,
+        buffers: Stacked,
+        into: Stacked,
+        batches: Batches,
+        scale: torch.Tensor,
+    ) -> None:
+        """Add scale_k times the gradient of client k's mean loss to ``into``."""
+        for size in np.unique(batches.sizes).tolist():
+            places = torch.from_numpy(np.flatnonzero(batches.sizes == size)).to(scale.device)
+            some = _all if len(places) == len(batches.sizes) else partial(_chosen, places)
+            masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
+            gradients, after = self._gradients(
+                some(parameters),
+                some({**buffers, **masks}),
+                *some({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),
+            )
+            for name, gradient in gradients.items():
+                into[name].index_add_(0, places, gradient)
+            for name, tensor in buffers.items():
+                tensor.index_copy_(0, places, after[name])
+
+
+def _all(stacked: Stacked) -> Stacked:
+    return stacked
+
+
+def _chosen(places: torch.Tensor, stacked: Stacked) -> Stacked:
+    return {name: tensor.index_select(0, places) for name, tensor in stacked.items()}
+
+
+def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
+    """Return the closed form for ``model``, None where there is none."""
+    if type(task) is not CrossEntropy or type(model) not in {LogisticRegression, MLP}:
+        return None
+    layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    return DenseGradients(
+        [(f"{name}.weight", f"{name}.bias") for name in layers], task.class_weights
+    )

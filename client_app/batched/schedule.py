@@ -1,0 +1,110 @@
+"""Which rows each client's local steps are on: the same as when it trains alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from client_app.examples import Examples
+from client_app.randomness import Draws
+from client_app.training import LocalTraining, batch_sizes
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The batches of K clients, those with the most local steps first.
+
+    Attributes
+    ----------
+    order : tuple of int
+        Which of the clients asked is in which place.
+    rows : tensor of int64
+        Rows of the examples (S, K, B), B the largest batch; a batch that is smaller, or of a
+        client without so many steps, repeats its first row.
+    sizes : array of int64
+        True sizes of the batches (S, K), 0 where a client has no such step.
+    counts : tensor of bool, optional
+        Whether a row counts (S, K, B), None where all do.
+    rates : tensor
+        Learning rates (S, K).
+    """
+
+    order: tuple[int, ...]
+    rows: torch.Tensor
+    sizes: IntArray
+    counts: torch.Tensor | None
+    rates: torch.Tensor
+
+    def active(self, step: int) -> int:
+        """Return how many clients have this step: the first ones."""
+        return int(np.count_nonzero(self.sizes[step]))
+
+
+def local_schedule(
+    clients: Sequence[int],
+    draws: Sequence[Draws],
+    examples: Examples,
+    how: LocalTraining,
+    *,
+    t: int,
+    normalises: bool,
+) -> Schedule:
+    """Return the batches of ``clients`` in round ``t`` (from 0).
+
+    Every client's order of samples is drawn from its own ``draws``, so that it does not depend
+    on the others.
+
+    Raises
+    ------
+    DataError
+        If the model normalises batches and a client has none of two samples.
+    """
+    own = [
+        _batches(examples, client, how, drawn, normalises=normalises)
+        for client, drawn in zip(clients, draws, strict=True)
+    ]
+    steps = np.array([len(sizes) for _, sizes in own])
+    order = np.argsort(-steps, kind="stable")
+    longest, widest = int(steps.max()), max(int(sizes.max()) for _, sizes in own)
+    rows = np.zeros((longest, len(own), widest), dtype=np.int64)
+    sizes = np.zeros((longest, len(own)), dtype=np.int64)
+    rates = np.zeros((longest, len(own)))
+    for place, position in enumerate(order):
+        flat, taken = own[position]
+        first = np.cumsum(taken) - taken
+        within = np.arange(widest)
+        columns = np.where(within < taken[:, None], within, 0)
+        rows[: len(taken), place] = flat[first[:, None] + columns]
+        sizes[: len(taken), place] = taken
+        rates[: len(taken), place] = _rates(how, t, len(taken))
+    counts = np.arange(widest) < sizes[:, :, None]
+    return Schedule(
+        tuple(order.tolist()),
+        torch.from_numpy(rows).to(examples.device),
+        sizes,
+        None if counts.all() else torch.from_numpy(counts).to(examples.device),
+        torch.from_numpy(rates).to(examples.device, examples.dtype),
+    )
+
+
+def _batches(
+    examples: Examples, client: int, how: LocalTraining, draws: Draws, *, normalises: bool
+) -> tuple[IntArray, IntArray]:
+    """Return a client's rows in the order of its steps, and how many each step takes."""
+    count = examples.count(client)
+    steps = how.steps(count, normalises=normalises)
+    epoch = batch_sizes(count, how.batch_size, normalises=normalises)
+    epochs = -(-steps // len(epoch))
+    rng = draws("batches")
+    flat = np.concatenate([rng.permutation(count)[: sum(epoch)] for _ in range(epochs)])
+    return flat + examples.start(client), np.tile(np.array(epoch), epochs)[:steps]
+
+
+def _rates(how: LocalTraining, t: int, steps: int) -> list[float]:
+    if how.lr_schedule != "theorem":
+        return [how.learning_rate(t, 0, steps)] * steps
+    return [how.learning_rate(t, step, steps) for step in range(steps)]

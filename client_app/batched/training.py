@@ -1,0 +1,252 @@
+"""Local training of many clients in one pass."""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.augmentation import Augmentation
+from client_app.batched.gradients import Batches, FunctionalGradients, Stacked, dense_gradients
+from client_app.batched.schedule import Schedule, local_schedule
+from client_app.dropout import GivenDropout, dropouts
+from client_app.examples import Examples
+from client_app.randomness import Draws
+from client_app.tasks import Task
+from client_app.training import LocalTraining, normalises_batches
+from strategies.streams import stream
+
+Arrays = list[NDArray[Any]]
+
+MODELS = 4  # a client's model, direction, gradient and the copy in the result
+ACTIVATIONS = 2  # and their gradients
+
+
+class BatchedTraining:
+    """Trains the clients of a process together; each ends as if it had trained alone.
+
+    w_k <- w_k - lr v_k,  v_k <- momentum v_k + grad F_k(w_k; batch) + weight_decay w_k
+    + mu (w_k - w_t), for all clients k at once, with the batches, augmentation and dropout that
+    ``client_app.training.train`` gives each of them; equal to rounding.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; only its structure is used.
+    examples : Examples
+        The clients' training rows.
+    how : LocalTraining
+        Hyperparameters of local training.
+    task : Task
+        The loss.
+    seed : int
+        The run's seed.
+    memory_bytes : int
+        About how much the models, gradients and activations of the clients that train at the
+        same time may take; at least one client does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        how: LocalTraining,
+        task: Task,
+        *,
+        seed: int,
+        memory_bytes: int,
+    ) -> None:
+        self._model = model
+        self._examples = examples
+        self._how = how
+        self._seed = seed
+        self._memory_bytes = memory_bytes
+        self._dense = dense_gradients(model, task)
+        self._gradients = self._dense or FunctionalGradients(model, task)
+        self._normalises = normalises_batches(model)
+        self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        self._names = list(model.state_dict())
+        self._masked = list(dropouts(model))
+        self._numbers: int | None = None
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the gradients need no automatic differentiation."""
+        return self._dense is not None
+
+    @torch.no_grad()
+    def train(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[torch.Tensor]:
+        """Return the clients' models after round ``t`` (from 0), stacked.
+
+        Parameters
+        ----------
+        arrays : list of array
+            The received model, in the order of the model's ``state_dict``.
+        clients : sequence of int
+            Who trains, at least one.
+        t : int
+            Round.
+
+        Returns
+        -------
+        list of tensor
+            For each of ``arrays`` (len(clients), *shape), on the device.
+        """
+        device = self._examples.device
+        received = {
+            name: torch.from_numpy(array).to(device)
+            for name, array in zip(self._names, arrays, strict=True)
+        }
+        stacked = {
+            name: torch.empty((len(clients), *tensor.shape), dtype=tensor.dtype, device=device)
+            for name, tensor in received.items()
+        }
+        self._model.train()
+        for low, chunk in self._chunks(clients):
+            models, order = self._train_chunk(received, chunk, t)
+            places = torch.tensor(order, device=device) + low
+            for name, whole in stacked.items():
+                whole.index_copy_(0, places, models[name])
+        return list(stacked.values())
+
+    def _chunks(self, clients: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+        """Divide the clients into as few groups as memory allows, in order."""
+        count = max(1, self._memory_bytes // self._bytes_of_client(clients[0]))
+        groups = math.ceil(len(clients) / count)
+        size = math.ceil(len(clients) / groups)
+        for low in range(0, len(clients), size):
+            yield low, clients[low : low + size]
+
+    def _train_chunk(
+        self, received: Stacked, clients: Sequence[int], t: int
+    ) -> tuple[Stacked, tuple[int, ...]]:
+        """Return the stacked models and which of ``clients`` is in which place."""
+        draws = [partial(stream, self._seed, round_number=t + 1, client=k) for k in clients]
+        schedule = local_schedule(
+            clients, draws, self._examples, self._how, t=t, normalises=self._normalises
+        )
+        source = _Batches(
+            self._examples, schedule, self._how, [draws[i] for i in schedule.order], self._masked
+        )
+        models = {
+            name: tensor.expand(len(clients), *tensor.shape).clone()
+            for name, tensor in received.items()
+        }
+        directions = {
+            name: torch.zeros_like(models[name]) for name in self._trained if not self._how.plain
+        }
+        for step in range(len(schedule.sizes)):
+            batches = source.batches(step)
+            m = len(batches.sizes)
+            now = {name: tensor[:m] for name, tensor in models.items()}
+            parameters = {name: now.pop(name) for name in self._trained}
+            rates = schedule.rates[step, :m]
+            if self._how.plain:
+                self._gradients.add(parameters, now, parameters, batches, -rates)
+                continue
+            v = {name: tensor[:m] for name, tensor in directions.items()}
+            for direction in v.values():
+                direction.mul_(self._how.momentum)
+            self._gradients.add(parameters, now, v, batches, torch.ones_like(rates))
+            for name, w in parameters.items():
+                v[name].add_(w, alpha=self._how.weight_decay + self._how.mu)
+                v[name].add_(received[name], alpha=-self._how.mu)
+                w.sub_(v[name] * rates.reshape(m, *[1] * (w.ndim - 1)))
+        return models, schedule.order
+
+    def _bytes_of_client(self, client: int) -> int:
+        """Estimate what one client needs: models, gradients, a batch and its activations."""
+        x, _ = self._examples.of([client])
+        rows = min(self._how.batch_size, len(x))
+        if self._numbers is None:
+            self._numbers = _numbers_of_sample(self._model, x[:1])
+        model: int = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
+        return MODELS * model + ACTIVATIONS * rows * self._numbers * x.element_size()
+
+
+class _Batches:
+    """The batches of one schedule, step by step."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        schedule: Schedule,
+        how: LocalTraining,
+        draws: Sequence[Draws],
+        masked: Sequence[tuple[str, GivenDropout]],
+    ) -> None:
+        self._examples = examples
+        self._schedule = schedule
+        self._augments = how.augmentation != "none"
+        self._augment = Augmentation(how.augmentation, draws)
+        self._masked = masked
+        self._drops = [own("dropout") for own in draws] if masked else []
+        self._inputs: torch.Tensor | None = None
+
+    def batches(self, step: int) -> Batches:
+        """Return the batches of a step, whose inputs stay valid until the next one is made."""
+        schedule = self._schedule
+        m = schedule.active(step)
+        sizes = schedule.sizes[step, :m]
+        b = int(sizes.max())
+        rows = schedule.rows[step, :m, :b].reshape(-1)
+        counts = None
+        if schedule.counts is not None and sizes.min() < b:
+            counts = schedule.counts[step, :m, :b]
+        x = self._gather(rows)
+        if self._augments:
+            x = self._augmented(x, sizes, counts)
+        return Batches(
+            x.unflatten(0, (m, b)),
+            self._examples.labels(rows).unflatten(0, (m, b)),
+            sizes,
+            counts,
+            {name: self._mask(layer, sizes, b) for name, layer in self._masked},
+        )
+
+    def _gather(self, rows: torch.Tensor) -> torch.Tensor:
+        # In place, since gathering into fresh memory costs several times as much as the copy.
+        if self._inputs is None or len(self._inputs) < len(rows):
+            self._inputs = self._examples.inputs(rows)
+            return self._inputs
+        return self._examples.inputs(rows, out=self._inputs[: len(rows)])
+
+    def _augmented(
+        self, x: torch.Tensor, sizes: NDArray[np.int64], counts: torch.Tensor | None
+    ) -> torch.Tensor:
+        if counts is None:
+            return self._augment(x, sizes.tolist())
+        places = counts.reshape(-1).nonzero().squeeze(1)
+        return x.index_copy(0, places, self._augment(x[places], sizes.tolist()))
+
+    def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64], b: int) -> torch.Tensor:
+        masks = torch.zeros((len(sizes), b, *layer.shape), dtype=self._examples.dtype)
+        for mask, size, rng in zip(masks, sizes.tolist(), self._drops, strict=False):
+            mask[:size] = layer.draw(size, rng)
+        return masks.to(self._examples.device)
+
+
+def _numbers_of_sample(model: nn.Module, x: torch.Tensor) -> int:
+    """Return how many numbers all layers together put out for one sample."""
+    total = 0
+
+    def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        nonlocal total
+        total += output.numel() if isinstance(output, torch.Tensor) else 0
+
+    handles = [
+        layer.register_forward_hook(count)
+        for layer in model.modules()
+        if not list(layer.children())
+    ]
+    training = model.training
+    model.eval()
+    model(x)
+    model.train(training)
+    for handle in handles:
+        handle.remove()
+    return total + x.numel()

@@ -1,0 +1,63 @@
+"""Dropout whose masks are given: what a client drops does not depend on who trains beside it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class GivenDropout(nn.Module):
+    """Multiplies by ``mask``, whose numbers are 0 with probability p and else 1 / (1 - p).
+
+    The mask is a buffer that is not part of the model: one batch's, shape (n, *shape).
+
+    Parameters
+    ----------
+    p : float
+        Share of numbers dropped, in (0, 1).
+    """
+
+    mask: torch.Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.shape: tuple[int, ...] = ()
+        self.register_buffer("mask", torch.ones(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` (n, *shape) times the mask in training, else as it is."""
+        if not self.training:
+            self.shape = tuple(x.shape[1:])
+            return x
+        return x * self.mask
+
+    def draw(self, n: int, rng: np.random.Generator) -> torch.Tensor:
+        """Return the mask of a batch of ``n``, on the CPU."""
+        kept = torch.from_numpy(rng.random((n, *self.shape), dtype=np.float32)) >= self.p
+        return kept.to(torch.float32) / (1 - self.p)
+
+
+def give_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
+    """Replace each ``nn.Dropout`` of ``model`` by one whose mask is given.
+
+    ``inputs`` (n, *input_shape) pass once, so that every mask's shape is known.
+    """
+    for name, module in list(model.named_modules()):
+        if type(module) is nn.Dropout:
+            parent = model.get_submodule(name.rpartition(".")[0])
+            new = GivenDropout(module.p) if module.p > 0 else nn.Identity()
+            setattr(parent, name.rpartition(".")[2], new)
+    if any(True for _ in dropouts(model)):
+        model.eval()
+        with torch.no_grad():
+            model(inputs)
+    return model
+
+
+def dropouts(model: nn.Module) -> Iterator[tuple[str, GivenDropout]]:
+    """Yield the name of the mask of each layer, and the layer, in the model's order."""
+    for name, module in model.named_modules():
+        if isinstance(module, GivenDropout):
+            yield f"{name}.mask", module

@@ -1,0 +1,100 @@
+"""A model measured on the rows of several clients in one pass.
+
+Shapes: n samples of all clients, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from client_app.metrics import metric
+from client_app.tasks import CrossEntropy, Task, Terms
+
+BATCH = 4096  # predictions at once
+NUMBERS = 2**24  # numbers of the inputs at once
+PLAIN = frozenset({"accuracy", "loss"})
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Mean loss and share of correct predictions over ``num_examples`` samples.
+
+    The accuracy is NaN where no prediction is correct or wrong; ``metric`` is the one asked for
+    beside, NaN where none was or it is not defined.
+    """
+
+    num_examples: int
+    loss: float
+    accuracy: float
+    metric: float = math.nan
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    counts: Sequence[int],
+    *,
+    task: Task | None = None,
+    metric_name: str = "accuracy",
+) -> list[Measure]:
+    """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ...
+
+    Sums are in float64. As in training the loss is 0 where all weights are; loss and accuracy of
+    no sample are NaN.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In evaluation mode afterwards.
+    x, y : tensor
+        Rows of all clients, one after the other.
+    counts : sequence of int
+        n_k of each client.
+    task : Task, optional
+        The loss, by default cross entropy.
+    metric_name : str
+        Accuracy and loss are measured in any case; see ``client_app.metrics`` for others.
+    """
+    task = task or CrossEntropy()
+    model.eval()
+    terms, scored = [], []
+    rows = batch_rows(x, y)
+    for inputs, labels in zip(x.split(rows), y.split(rows), strict=True):
+        outputs = model(inputs)
+        terms.append(_columns(task.terms(outputs.double(), labels)))
+        if metric_name not in PLAIN:
+            scored.append(outputs)
+    lengths = torch.tensor(counts, device=y.device)
+    sums = torch.segment_reduce(torch.cat(terms), "sum", lengths=lengths)
+    values = [math.nan] * len(counts)
+    if scored:
+        own = zip(torch.cat(scored).split(list(counts)), y.split(list(counts)), strict=True)
+        values = [metric(metric_name, *task.scored(outputs, labels)) for outputs, labels in own]
+    return [
+        _measure(n, own, value) for n, own, value in zip(counts, sums.tolist(), values, strict=True)
+    ]
+
+
+def batch_rows(x: torch.Tensor, y: torch.Tensor) -> int:
+    """Return how many rows like these pass through a model at once."""
+    by_labels = BATCH // math.prod(y.shape[1:])
+    return max(1, min(by_labels, NUMBERS // math.prod(x.shape[1:])))
+
+
+def _columns(terms: Terms) -> torch.Tensor:
+    """Return loss, weight, correct and count of each row, float64 (n, 4)."""
+    columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
+    return torch.stack(columns, dim=1)
+
+
+def _measure(n: int, sums: Sequence[float], value: float) -> Measure:
+    if n == 0:
+        return Measure(0, math.nan, math.nan)
+    loss, weight, correct, count = sums
+    mean = loss / weight if weight else 0.0
+    return Measure(n, mean, correct / count if count else math.nan, value)

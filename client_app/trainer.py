@@ -1,0 +1,167 @@
+"""Local training of the clients of a process: one after the other, or together."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from logging import INFO
+from typing import Any
+
+import torch
+from flwr.common.logger import log
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.batched import BatchedTraining
+from client_app.examples import Examples
+from client_app.measurements import Arrays, put
+from client_app.randomness import draws_numbers
+from client_app.tasks import Task
+from client_app.training import LocalTraining, train
+from strategies.streams import stream
+
+CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
+GPU_SHARE = 4  # one in so many bytes that are free
+TRIAL_CLIENTS, TRIAL_STEPS = 8, 2
+
+
+class Trainer:
+    """Trains clients on their rows of ``examples``, all with the same hyperparameters.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Where models are put to train them, on the examples' device.
+    examples : Examples
+        The clients' training rows.
+    how : LocalTraining
+        Hyperparameters of local training.
+    task : Task
+        The loss.
+    seed : int
+        The run's seed; what training draws follows from (seed, purpose, round, client id).
+    batching : {"auto", "batched", "sequential"}
+        Whether several clients train together, see ``trains_together``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        how: LocalTraining,
+        task: Task,
+        *,
+        seed: int,
+        batching: str = "auto",
+    ) -> None:
+        self._model = model
+        self._examples = examples
+        self._how = how
+        self._task = task
+        self._seed = seed
+        self._batching = batching
+        self._batched = self._batched_training(how)
+        self._faster_together: bool | None = None
+
+    def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
+        """Return one client's model after round ``t`` (from 0) of local training."""
+        self._train(self._how, arrays, client, t)
+        return [
+            tensor.detach().cpu().contiguous().numpy().copy()
+            for tensor in self._model.state_dict().values()
+        ]
+
+    def together(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[NDArray[Any]]:
+        """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
+        return [tensor.cpu().numpy() for tensor in self._batched.train(arrays, clients, t)]
+
+    def trains_together(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
+        """Say whether these clients are trained in one pass.
+
+        ``auto`` does what is faster: with gradients in closed form that is always together; else
+        it is measured once, on the first steps of a few clients, and kept. Models that draw
+        random numbers in ways of their own, or whose layers share weights, train alone.
+        """
+        if self._batching == "sequential" or not self._can_batch():
+            return False
+        if self._batching == "batched" or self._batched.closed_form:
+            return True
+        if len(clients) == 1:
+            return False
+        if self._faster_together is None:
+            self._faster_together = self._measured(arrays, clients[:TRIAL_CLIENTS], t)
+        return self._faster_together
+
+    def _can_batch(self) -> bool:
+        own = list(self._model.state_dict(keep_vars=True).values())
+        return not draws_numbers(self._model) and len({id(tensor) for tensor in own}) == len(own)
+
+    def _batched_training(self, how: LocalTraining) -> BatchedTraining:
+        return BatchedTraining(
+            self._model,
+            self._examples,
+            how,
+            self._task,
+            seed=self._seed,
+            memory_bytes=_memory_bytes(self._examples.device),
+        )
+
+    def _train(self, how: LocalTraining, arrays: Arrays, client: int, t: int) -> None:
+        put(arrays, self._model)
+        x, y = self._examples.of([client])
+        draws = partial(stream, self._seed, round_number=t + 1, client=client)
+        train(self._model, x, y, how, draws, t=t, task=self._task)
+
+    def _measured(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
+        """Return whether the first steps of these clients are faster together."""
+        few = replace(self._how, local_steps=TRIAL_STEPS)
+        batched = self._batched_training(few)
+
+        def one_by_one() -> None:
+            for client in clients:
+                self._train(few, arrays, client, t)
+
+        try:
+            together = _seconds(lambda: batched.train(arrays, clients, t), self._examples.device)
+        except Exception as error:  # whatever vmap cannot run trains alone
+            log(
+                INFO,
+                "Clients train one after the other: %s cannot be batched (%s)",
+                type(self._model).__name__,
+                error,
+            )
+            return False
+        alone = _seconds(one_by_one, self._examples.device)
+        way = "together" if together < alone else "one after the other"
+        log(
+            INFO,
+            "Clients train %s: %d took %.0f ms together, %.0f ms one after the other",
+            way,
+            len(clients),
+            1000 * together,
+            1000 * alone,
+        )
+        return together < alone
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Return how long ``work`` takes the second time."""
+    work()
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Return how much memory the clients that train together may take."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free // GPU_SHARE
+    return CPU_MEMORY
