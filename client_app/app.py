@@ -118,9 +118,23 @@ def _train_together(
     if not joined:
         return Message(encode_replies(replies), reply_to=message)
     t = configs[joined[0]]["server-round"] - 1
-    models = node.trainer.together(received, joined, t)
-    stacked = dict(zip(arrays, models, strict=True))
-    return Message(encode_replies(replies, stacked), reply_to=message)
+    if "proportion" not in configs[joined[0]]:
+        models = node.trainer.together(received, joined, t)
+        stacked = dict(zip(arrays, models, strict=True))
+        return Message(encode_replies(replies, stacked), reply_to=message)
+    examples = {r.client: r.metrics.get("num-examples") for r in replies}
+    factors = [
+        configs[k]["proportion"] * (examples[k] if configs[k]["by-data"] else 1.0) for k in joined
+    ]
+    total, left_out = node.trainer.summed(received, joined, t, factors)
+    replies = [
+        ClientReply(r.client, Status.REJECTED, reason=left_out[r.client])
+        if r.client in left_out
+        else r
+        for r in replies
+    ]
+    whole = dict(zip(arrays, total, strict=True))
+    return Message(encode_replies(replies, weighted_sum=whole), reply_to=message)
 
 
 @app.evaluate()

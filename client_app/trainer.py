@@ -75,6 +75,39 @@ class Trainer:
         """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
         return [tensor.cpu().numpy() for tensor in self._batched.train(arrays, clients, t)]
 
+    def summed(
+        self, arrays: Arrays, clients: Sequence[int], t: int, factors: Sequence[float]
+    ) -> tuple[list[NDArray[Any]], dict[int, str]]:
+        """Return sum_k a_k (x_k - x) over the clients' models after round ``t``, in float64.
+
+        Parameters
+        ----------
+        arrays, clients, t
+            As for ``together``.
+        factors : sequence of float
+            a_k of each client.
+
+        Returns
+        -------
+        total : list of array
+            For each of ``arrays``.
+        left_out : dict
+            Why a client's update is not in it: it holds NaN or Inf.
+        """
+        device = self._examples.device
+        start = [torch.from_numpy(array).to(device, torch.float64) for array in arrays]
+        total = [torch.zeros_like(array) for array in start]
+        of_all = torch.tensor(factors, dtype=torch.float64, device=device)
+        left_out: dict[int, str] = {}
+        for places, models in self._batched.models(arrays, clients, t):
+            finite = torch.stack([m.flatten(1).isfinite().all(dim=1) for m in models]).all(dim=0)
+            for place in places[~finite].tolist():
+                left_out[clients[place]] = "its update holds NaN or Inf"
+            own = of_all[places[finite]]
+            for own_sum, model, array in zip(total, models, start, strict=True):
+                own_sum.add_(torch.tensordot(own, model[finite].double() - array, dims=1))
+        return [tensor.cpu().numpy() for tensor in total], left_out
+
     def trains_together(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
         """Say whether these clients are trained in one pass.
 

@@ -505,6 +505,7 @@ class EngineSettings:
 
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
+    ``partial_aggregation``: see ``strategies.adapter.Communication``.
     """
 
     name: str = setting(MISSING, OneOf(("in-process", "flower")))
@@ -512,6 +513,7 @@ class EngineSettings:
     round_timeout: float = setting(3600.0, POSITIVE)
     startup_timeout: float = setting(300.0, POSITIVE)
     startup_clients: int | None = setting(None, COUNT)
+    partial_aggregation: bool = True
 
 
 # --- the whole -------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ def build_strategy(
         round_timeout=settings.engine.round_timeout,
         startup_timeout=settings.engine.startup_timeout,
         startup_clients=settings.engine.startup_clients,
+        partial_aggregation=settings.engine.partial_aggregation,
         evaluated_clients=settings.evaluation.clients,
     )
     own = settings.strategy

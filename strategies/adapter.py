@@ -14,7 +14,8 @@ sum over updates.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Generic
@@ -36,6 +37,7 @@ from strategies.codec import (
     count_bytes,
     decode_arrays,
     decode_replies,
+    decode_sum,
     encode_arrays,
     encode_evaluate_request,
     encode_train_request,
@@ -52,11 +54,12 @@ from strategies.types import (
     FloatArray,
     GlobalMeasure,
     Population,
+    Proportions,
     Responses,
     StateT,
 )
-from strategies.validation import evaluation_problem, update_problem
-from strategies.weighting import Weighting
+from strategies.validation import evaluation_problem, sum_problem, update_problem
+from strategies.weighting import KnownBeforehand, Weighting
 
 EVALUATED_CLIENTS = OneOf(("all", "priority"))
 
@@ -75,6 +78,9 @@ class Communication:
     startup_clients : int, optional
         How many of the clients must be there for round 1 to begin, by default all. Who comes
         later takes part from then on.
+    partial_aggregation : bool
+        Whether a node of several clients may return the weighted sum of their updates instead
+        of all models, in rounds whose weights are known before training.
     evaluated_clients : {"all", "priority"}
         Whose test part is measured. With ``priority`` a non-priority client reports nothing
         about itself except when it joins.
@@ -84,6 +90,7 @@ class Communication:
     startup_timeout: float = 300.0
     startup_clients: int | None = None
     evaluated_clients: str = "all"
+    partial_aggregation: bool = True
 
     def __post_init__(self) -> None:
         POSITIVE.check("round_timeout", self.round_timeout)
@@ -118,11 +125,28 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """The replies of one exchange by client: what each said, or why it cannot be read."""
+class _Sum:
+    """sum_k a_k Delta_k over the clients of one node that trained."""
 
-    parts: dict[int, ClientReply]
-    malformed: dict[int, str]
+    arrays: NamedArrays
+    clients: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The replies of one exchange: what each client said, or why it cannot be read.
+
+    ``sums`` holds weighted sums of updates by node, and whose updates are in them.
+    """
+
+    parts: dict[int, ClientReply] = field(default_factory=dict)
+    malformed: dict[int, str] = field(default_factory=dict)
+    sums: dict[int, _Sum] = field(default_factory=dict)
+
+    @cached_property
+    def summed(self) -> frozenset[int]:
+        """The clients whose updates came as part of a sum."""
+        return frozenset(k for own in self.sums.values() for k in own.clients)
 
 
 @dataclass(frozen=True)
@@ -133,6 +157,7 @@ class _Round:
     call: Call
     model: NamedArrays
     asked_at: Mapping[int, tuple[int, ...]]
+    proportions: Proportions | None
 
 
 class ComposedStrategy(Strategy, Generic[StateT]):
@@ -243,7 +268,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             self._measure_before_first_round(arrays, grid)
         call = self._call(server_round)
         asked_at = self._directory.by_node(call.clients)
-        self._round = _Round(server_round, call, decode_arrays(arrays), asked_at)
+        proportions = self._proportions(call)
+        self._round = _Round(server_round, call, decode_arrays(arrays), asked_at, proportions)
         return self._messages(
             {
                 node: encode_train_request(
@@ -253,6 +279,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                         replace(call, clients=clients),
                         tuple(k in self.population.priority for k in clients),
                         self._global_measure,
+                        proportions,
                     ),
                 )
                 for node, clients in asked_at.items()
@@ -266,7 +293,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decide what counts, combine it and step; the model is None if nothing counted."""
         current = self._current_round(server_round)
-        answers = self._collect(replies, current.asked_at)
+        answers = _usable_sums(self._collect(replies, current.asked_at), current)
         decisions = {
             client: self._before_the_rules(client, answers, current)
             for client in sorted(current.call.clients)
@@ -312,14 +339,17 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             if not current.call.own_model:
                 log(WARNING, "Round %d: no update counted, the model stays", server_round)
             return None, None
+        weight_of = dict(zip(usable, weights.weight.tolist(), strict=True))
         update = self._combined_update(
             current.model,
             [
-                (client, float(weight), answers.parts[client].arrays or {})
-                for client, weight in zip(usable, weights.weight, strict=True)
-                if weight != 0.0
+                (client, weight, answers.parts[client].arrays or {})
+                for client, weight in weight_of.items()
+                if weight != 0.0 and client not in answers.summed
             ],
         )
+        if current.proportions is not None:
+            _add_sums(update, answers, weight_of, current.proportions)
         parameters = as_float64(current.model)
         if self._optimizer_state is None:
             self._optimizer_state = self.server_optimizer.init(parameters)
@@ -330,6 +360,19 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             encode_arrays(like(parameters, current.model)),
             MetricRecord({"admitted": report.admitted}),
         )
+
+    def _proportions(self, call: Call) -> Proportions | None:
+        """Return what nodes may add up their clients' updates with, None if they may not."""
+        weighting = self.weighting
+        if (
+            not self.communication.partial_aggregation
+            or self._memory_settings is not None
+            or call.epsilon is not None
+            or call.own_model
+            or not isinstance(weighting, KnownBeforehand)
+        ):
+            return None
+        return weighting.proportions(self._weighting_state, call)
 
     def _divergence(self, mixing: FloatArray | None) -> float | None:
         if mixing is None or not set(self.population.clients) <= self._examples.keys():
@@ -470,9 +513,10 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self, replies: Iterable[Message], asked_at: Mapping[int, tuple[int, ...]]
     ) -> _Answers:
         """Sort the replies by client; what cannot be read is malformed for all asked there."""
-        answers = _Answers({}, {})
+        answers = _Answers()
         for reply in replies:
-            asked = asked_at.get(reply.metadata.src_node_id, ())
+            node = reply.metadata.src_node_id
+            asked = asked_at.get(node, ())
             if reply.has_error():
                 reason = reply.error.reason
                 answers.parts.update(
@@ -484,6 +528,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             )
             try:
                 parts = decode_replies(reply.content)
+                weighted_sum = decode_sum(reply.content)
             except ProtocolError as error:
                 answers.malformed.update({k: str(error) for k in asked})
                 continue
@@ -496,6 +541,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                     log(WARNING, "Ignored: a second reply for client %d", client)
                 else:
                     answers.parts[client] = part
+            done = tuple(p.client for p in parts if p.client in asked and p.status is Status.DONE)
+            if weighted_sum is not None:
+                answers.sums.setdefault(node, _Sum(weighted_sum, done))
             if foreign:
                 problem = f"its node replied for {foreign}, not asked there"
                 answers.malformed.update({k: problem for k in asked if k not in answers.parts})
@@ -513,7 +561,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             return ClientDecision(client, priority, "failed", "no reply in time")
         if part.status is not Status.DONE:
             return ClientDecision(client, priority, part.status.name.lower(), part.reason)
-        problem = update_problem(part, None if current.call.own_model else current.model)
+        none_expected = current.call.own_model or client in answers.summed
+        problem = update_problem(part, None if none_expected else current.model)
         if problem is not None:
             return ClientDecision(client, priority, "rejected", problem)
         metrics = part.metrics
@@ -560,6 +609,45 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             test_accuracy=value("test-accuracy"),
             test_metric=value("test-metric"),
         )
+
+
+def _usable_sums(answers: _Answers, current: _Round) -> _Answers:
+    """Return the answers with the clients of sums that cannot be used malformed.
+
+    One client that cannot be used spoils the sum that it is in.
+    """
+    for own in answers.sums.values():
+        problem = (
+            "a sum of updates, though none was asked for"
+            if current.proportions is None
+            else sum_problem(own.arrays, current.model)
+        )
+        for client in own.clients:
+            wrong = update_problem(answers.parts[client], None)
+            problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
+        if problem is not None:
+            answers.malformed.update(dict.fromkeys(own.clients, problem))
+    return answers
+
+
+def _add_sums(
+    update: dict[str, FloatArray],
+    answers: _Answers,
+    weight_of: Mapping[int, float],
+    proportions: Proportions,
+) -> None:
+    """Add sum_k c_k Delta_k = s sum_k a_k Delta_k of each node, s = sum_k c_k / sum_k a_k."""
+    for own in sorted(answers.sums.values(), key=lambda some: some.clients):
+        if not any(weight_of.get(k) for k in own.clients):
+            continue
+        total = math.fsum(
+            proportions.of_client.get(k, 1.0)
+            * (answers.parts[k].metrics["num-examples"] if proportions.by_data else 1.0)
+            for k in own.clients
+        )
+        factor = math.fsum(weight_of[k] for k in own.clients) / total
+        for name, array in own.arrays.items():
+            update[name] += factor * array
 
 
 def _number(value: float) -> float | None:

@@ -14,6 +14,10 @@ Train
     trained, and the arrays are stacked on a leading axis over those that trained.
     A silent or unavailable client's part is its id and its status, nothing else.
     ``measure`` False asks a client not to measure what it received: no loss, no accuracy.
+    With ``proportion``: list (and ``by-data``) in the request a node may add the updates up
+    itself: the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in float64 over those that
+    trained, a_k being the client's proportion, times its num-examples if ``by-data``; instead
+    of ``arrays``. A client whose update is not finite is not in it: its status is REJECTED.
     With ``own-model`` in the request (also to evaluate) each client works on its own model, the
     arrays being where it starts from, and replies without arrays.
 Evaluate
@@ -36,9 +40,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from strategies.types import Call, GlobalMeasure
+from strategies.types import Call, GlobalMeasure, Proportions
 
 ARRAYS, CONFIG, METRICS, FAILURES = "arrays", "config", "metrics", "failures"
+SUM = "weighted-sum"
 
 NamedArrays = dict[str, NDArray[Any]]
 
@@ -54,6 +59,7 @@ class Status(IntEnum):
     SILENT = 1
     UNAVAILABLE = 2
     FAILED = 3
+    REJECTED = 4
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class TrainRequest:
     call: Call
     priority: tuple[bool, ...]
     measure: GlobalMeasure
+    proportions: Proportions | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,10 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config["own-model"] = True
     if not request.call.measure:
         config["measure"] = False
+    if request.proportions is not None and len(request.call.clients) > 1:
+        own = request.proportions.of_client
+        config["proportion"] = [float(own.get(k, 1.0)) for k in request.call.clients]
+        config["by-data"] = request.proportions.by_data
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
@@ -248,11 +259,14 @@ def decode_hosted_clients(content: RecordDict) -> tuple[int, ...]:
 
 
 def encode_replies(
-    replies: Sequence[ClientReply], stacked: Mapping[str, NDArray[Any]] | None = None
+    replies: Sequence[ClientReply],
+    stacked: Mapping[str, NDArray[Any]] | None = None,
+    weighted_sum: Mapping[str, NDArray[Any]] | None = None,
 ) -> RecordDict:
     """Return a node's reply: scalars for one client, lists and stacked arrays for several.
 
-    The arrays are those of the replies, or ``stacked`` of those that are done, in their order.
+    The arrays are those of the replies, or ``stacked`` of those that are done, in their order,
+    or ``weighted_sum`` alone.
     """
     done = [reply for reply in replies if reply.status is Status.DONE]
     metrics: dict[str, Any] = {
@@ -275,7 +289,9 @@ def encode_replies(
             if single
             else {name: np.stack([arrays[name] for arrays in trained]) for name in trained[0]}
         )
-    failed = [reply for reply in replies if reply.status is Status.FAILED]
+    if weighted_sum is not None:
+        content[SUM] = encode_arrays(weighted_sum)
+    failed = [reply for reply in replies if reply.reason is not None]
     if failed:
         content[FAILURES] = ConfigRecord(
             {
@@ -340,6 +356,11 @@ def decode_replies(content: RecordDict) -> list[ClientReply]:
         )
         position += 1
     return replies
+
+
+def decode_sum(content: RecordDict) -> NamedArrays | None:
+    """Return the weighted sum of a node's updates, as views, None if it sent none."""
+    return view_arrays(content.array_records[SUM]) if SUM in content.array_records else None
 
 
 def with_unavailable(

@@ -103,6 +103,18 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Proportions:
+    """What a round's weights are proportional to, where that is known before anybody trains.
+
+    c_k = s a_k for all clients whose update arrives, with one s that only the replies tell and
+    a_k = ``of_client[k]`` (1 where not given), times D_k with ``by_data``.
+    """
+
+    of_client: Mapping[int, float] = field(default_factory=dict)
+    by_data: bool = False
+
+
+@dataclass(frozen=True)
 class Responses:
     """The clients that trained, ascending by id. All arrays have shape (n,).
 

@@ -25,8 +25,18 @@ def update_problem(reply: ClientReply, model: Mapping[str, NDArray[Any]] | None)
     """
     problem = _num_examples_problem(reply.metrics) or _measure_problem(reply.metrics)
     if model is None:
-        return problem or (None if reply.arrays is None else "arrays, though the model was its own")
+        return problem or (None if reply.arrays is None else "arrays, though none were asked for")
     return problem or _arrays_problem(reply.arrays, model)
+
+
+def sum_problem(
+    weighted_sum: Mapping[str, NDArray[Any]], model: Mapping[str, NDArray[Any]]
+) -> str | None:
+    """Return why a node's sum of updates cannot be used, or None if it can.
+
+    It must be like the model, in float64, and finite.
+    """
+    return _arrays_problem(weighted_sum, {k: a.astype(np.float64) for k, a in model.items()})
 
 
 def evaluation_problem(reply: ClientReply) -> str | None:

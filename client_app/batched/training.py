@@ -78,7 +78,6 @@ class BatchedTraining:
         """Whether the gradients need no automatic differentiation."""
         return self._dense is not None
 
-    @torch.no_grad()
     def train(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[torch.Tensor]:
         """Return the clients' models after round ``t`` (from 0), stacked.
 
@@ -97,21 +96,29 @@ class BatchedTraining:
             For each of ``arrays`` (len(clients), *shape), on the device.
         """
         device = self._examples.device
+        stacked = [
+            torch.empty((len(clients), *a.shape), dtype=torch.from_numpy(a).dtype, device=device)
+            for a in arrays
+        ]
+        for places, models in self.models(arrays, clients, t):
+            for whole, some in zip(stacked, models, strict=True):
+                whole.index_copy_(0, places, some)
+        return stacked
+
+    @torch.no_grad()
+    def models(
+        self, arrays: Arrays, clients: Sequence[int], t: int
+    ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
+        """Yield as many models at once as memory allows, and which of ``clients`` they are of."""
+        device = self._examples.device
         received = {
             name: torch.from_numpy(array).to(device)
             for name, array in zip(self._names, arrays, strict=True)
         }
-        stacked = {
-            name: torch.empty((len(clients), *tensor.shape), dtype=tensor.dtype, device=device)
-            for name, tensor in received.items()
-        }
         self._model.train()
         for low, chunk in self._chunks(clients):
             models, order = self._train_chunk(received, chunk, t)
-            places = torch.tensor(order, device=device) + low
-            for name, whole in stacked.items():
-                whole.index_copy_(0, places, models[name])
-        return list(stacked.values())
+            yield torch.tensor(order, device=device) + low, list(models.values())
 
     def _chunks(self, clients: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         """Divide the clients into as few groups as memory allows, in order."""

@@ -28,8 +28,10 @@ from rich.table import Table
 from safetensors.torch import load_file
 
 from client_app.data import FederatedData
+from client_app.examples import Examples
+from client_app.measurements import Measurements
 from client_app.models import build_model
-from client_app.training import evaluate
+from client_app.tasks import CrossEntropy
 from conf import Settings
 from conf.errors import RunError
 from server_app.build import build_population
@@ -131,12 +133,12 @@ def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[
     except Exception as error:  # safetensors and PyTorch raise what they please
         text = " ".join(str(error).split())
         raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
-    losses = {}
-    for k in range(data.num_clients):
-        own = data.client(k)
-        measure = evaluate(model, torch.from_numpy(own.x_train), torch.from_numpy(own.y_train))
-        losses[k] = measure.loss
-    return losses
+    everyone = range(data.num_clients)
+    examples = Examples(data.pool("train", everyone), torch.device("cpu"))
+    measurements = Measurements(model, {"train": examples}, CrossEntropy())
+    arrays = [tensor.numpy() for tensor in model.state_dict().values()]
+    measurements.prepare(arrays, "train", everyone)
+    return {k: measurements.measure(arrays, "train", k).loss for k in everyone}
 
 
 def _lowest_losses(runs: Iterable[Run]) -> dict[int, float]:

@@ -4,7 +4,7 @@ from strategies.weighting.aaggff_d import AAggFFD
 from strategies.weighting.aaggff_s import AAggFFS
 from strategies.weighting.afl import AFL
 from strategies.weighting.average import AverageAll, AverageParticipating
-from strategies.weighting.base import Weighting
+from strategies.weighting.base import KnownBeforehand, Weighting
 from strategies.weighting.data_fraction import DataFraction
 from strategies.weighting.fedau import FedAU
 from strategies.weighting.fedmgda import FedMGDAPlus
@@ -24,6 +24,7 @@ __all__ = [
     "DataFraction",
     "FedAU",
     "FedMGDAPlus",
+    "KnownBeforehand",
     "NoWeight",
     "PropFair",
     "QFedAvg",

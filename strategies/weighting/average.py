@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.types import Call, FloatArray, Population, Responses, Weights
+from strategies.types import Call, FloatArray, Population, Proportions, Responses, Weights
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class AverageParticipating:
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
+
+    def proportions(self, state: None, call: Call) -> Proportions:
+        """Return 1 for every client."""
+        return Proportions()
 
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray
@@ -49,6 +53,10 @@ class AverageAll:
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
+
+    def proportions(self, state: None, call: Call) -> Proportions:
+        """Return omega_n."""
+        return Proportions({k: self.omega[k] for k in call.clients if k in self.omega})
 
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray

@@ -1,8 +1,16 @@
 """The interface of a weighting rule."""
 
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from strategies.types import Call, FloatArray, Population, Responses, StateT, Weights
+from strategies.types import (
+    Call,
+    FloatArray,
+    Population,
+    Proportions,
+    Responses,
+    StateT,
+    Weights,
+)
 
 
 class Weighting(Protocol[StateT]):
@@ -21,3 +29,15 @@ class Weighting(Protocol[StateT]):
 
         ``share`` is how much of each update was admitted, in [0, 1], shape (n,).
         """
+
+
+@runtime_checkable
+class KnownBeforehand(Protocol):
+    """A weighting whose weights are known before training, up to a common factor.
+
+    A node of several clients can then return the weighted sum of their updates instead of every
+    model. Everybody that arrives must be admitted, so this is for rounds without a gate.
+    """
+
+    def proportions(self, state: Any, call: Call) -> Proportions | None:
+        """Return what ``weigh`` will be proportional to, None if that is open in this round."""

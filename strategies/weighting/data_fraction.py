@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.types import Call, Draws, FloatArray, Population, Responses, Weights
+from strategies.types import Call, Draws, FloatArray, Population, Proportions, Responses, Weights
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class DataFraction:
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
+
+    def proportions(self, state: None, call: Call) -> Proportions | None:
+        """Return D_k; open where priority clients were drawn, whose data counts otherwise."""
+        return Proportions(by_data=True) if call.draws is None else None
 
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray

@@ -14,6 +14,7 @@ from strategies.types import (
     FloatArray,
     IntArray,
     Population,
+    Proportions,
     Responses,
     Weights,
 )
@@ -78,6 +79,12 @@ class FedAU:
             rounds=np.zeros(n, dtype=np.int64),
             omega=np.ones(n),
         )
+
+    def proportions(self, state: FedAUState, call: Call) -> Proportions:
+        """Return omega_t^n, which the rounds before this one decide."""
+        clients = np.array(call.clients, dtype=np.int64)
+        omega = state.omega[np.searchsorted(state.client, clients)]
+        return Proportions(dict(_items(clients, omega)))
 
     def weigh(
         self, state: FedAUState, call: Call, responses: Responses, share: FloatArray

@@ -15,6 +15,7 @@ from torch import nn
 
 from client_app import training
 from client_app.augmentation import augmentation
+from client_app.evaluation import evaluate
 from client_app.models import LogisticRegression, SmallCNN
 from client_app.randomness import Draws, torch_seeded
 from client_app.tasks import (
@@ -25,7 +26,6 @@ from client_app.tasks import (
     SquaredError,
     Task,
 )
-from client_app.evaluation import evaluate
 from client_app.training import LocalTraining, batch_sizes, train
 from conf import SettingsError, compose
 from conf.errors import DataError

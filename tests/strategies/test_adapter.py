@@ -474,7 +474,7 @@ def test_local_only_keeps_the_model_and_wants_no_update() -> None:
         ("trained", 0.0),
         ("rejected", 0.0),
     ]
-    assert report.decisions[2].reason == "arrays, though the model was its own"
+    assert report.decisions[2].reason == "arrays, though none were asked for"
     assert (report.inclusion_mass, report.theta) == (None, None)
 
 
