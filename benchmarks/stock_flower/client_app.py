@@ -1,0 +1,55 @@
+"""A client as Flower's quickstart writes it: a DataLoader, an optimizer, one client a message."""
+
+from functools import cache, lru_cache
+from itertools import islice
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from model import make
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+app = ClientApp()
+
+
+@lru_cache(maxsize=1)
+def _arrays(path: str) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return dict(file)
+
+
+@cache
+def _data(path: str, client: int) -> TensorDataset:
+    arrays = _arrays(path)
+    own = arrays["client_train"] == client
+    x = torch.from_numpy(arrays["x_train"][own]).float()
+    if arrays["x_train"].dtype == np.uint8:
+        x = x / 255
+        x = x.unsqueeze(1) if x.ndim == 3 else x.movedim(-1, 1)  # noqa: PLR2004
+    return TensorDataset(x, torch.from_numpy(arrays["y_train"][own]))
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the received model on the client's data."""
+    config = context.run_config
+    model = make(str(config["model"]))
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    data = _data(str(config["data"]), int(context.node_config["partition-id"]))
+    loader = DataLoader(data, batch_size=int(config["batch-size"]), shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(config["lr"]))
+    epochs, steps = int(config["local-epochs"]), int(config["local-steps"]) or None
+    batches = (batch for _ in range(epochs if steps is None else steps) for batch in loader)
+    model.train()
+    total = 0.0
+    for x, y in islice(batches, steps):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    metrics = MetricRecord({"num-examples": len(data), "train_loss": total})
+    arrays = ArrayRecord(model.state_dict())
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
