@@ -28,6 +28,7 @@ from strategies.parameters import (
     FAIRNESS_METRIC,
     FRACTION,
     LR_SCHEDULE,
+    MODEL_INIT,
     NON_NEGATIVE,
     NON_NEGATIVE_COUNT,
     POSITIVE,
@@ -37,6 +38,7 @@ from strategies.parameters import (
     REAL,
     SHARE_BELOW_ONE,
     ClientIds,
+    ListOf,
     Number,
     OneOf,
     ParameterError,
@@ -414,9 +416,13 @@ class TraceSettings(AvailabilitySettings):
 
 @dataclass
 class ModelSettings:
-    """A model by name; its input and output follow from the data."""
+    """A model by name; its input and output follow from the data.
+
+    ``init``: the initial values, see ``client_app.models.initialisation``.
+    """
 
     name: str = MISSING
+    init: str = setting("default", MODEL_INIT)
 
 
 @dataclass
@@ -459,8 +465,119 @@ class M5Settings(ModelSettings):
 
 
 @dataclass
+class CelebaCnnSettings(ModelSettings):
+    """See ``client_app.models.CelebaCNN``."""
+
+    name: str = "celeba_cnn"
+
+
+@dataclass
+class EfficientNetSettings(ModelSettings):
+    """See ``client_app.models.efficientnet``; ``pretrained`` is read by the server only."""
+
+    name: str = "efficientnet"
+    variant: str = setting("b0", OneOf(tuple(f"b{i}" for i in range(8))))
+    pretrained: str | None = setting(None, FilePath("a file of weights"))
+
+
+@dataclass
+class LstmSettings(ModelSettings):
+    """See ``client_app.models.LSTM``."""
+
+    name: str = "lstm"
+    embedding: int = setting(256, COUNT)
+    hidden: int = setting(256, COUNT)
+    layers: int = setting(2, COUNT)
+
+
+@dataclass
+class TextCnnSettings(ModelSettings):
+    """See ``client_app.models.TextCNN``."""
+
+    name: str = "text"
+    embedding: int = setting(64, COUNT)
+    channels: int = setting(64, COUNT)
+    dropout: float = setting(0.0, SHARE_BELOW_ONE)
+
+
+@dataclass
+class DistilBertSettings(ModelSettings):
+    """See ``client_app.models.DistilBERT``; ``pretrained`` is read by the server only."""
+
+    name: str = "distilbert"
+    layers: int = setting(6, COUNT)
+    width: int = setting(768, COUNT)
+    heads: int = setting(12, COUNT)
+    dropout: float = setting(0.1, SHARE_BELOW_ONE)
+    pretrained: str | None = setting(None, FilePath("a folder of weights"))
+
+
+@dataclass(frozen=True)
+class ImportPath(Range):
+    """Names with dots in between; whether there is such a thing is its importer's to say."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "an import path such as package.module.Class"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` looks like one."""
+        parts = value.split(".") if isinstance(value, str) else []
+        return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+@dataclass(frozen=True)
+class Arguments(Range):
+    """Values by name."""
+
+    def describe(self) -> str:
+        """Return what they are."""
+        return "null, or a mapping such as {hidden: 200}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a mapping."""
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+ARGUMENTS = Arguments()
+
+
+@dataclass
+class ModuleSettings(ModelSettings):
+    """Any ``torch.nn.Module``, made by ``path`` of ``args``; see ``client_app.models.module``."""
+
+    name: str = "module"
+    path: str = setting("", ImportPath())
+    args: Any = field(default=None, metadata={"allowed": ARGUMENTS})
+
+
+@dataclass(frozen=True)
+class ClassWeights(Range):
+    """A word, or a weight for each class."""
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "null, balanced, or a list of numbers >= 0, one above 0"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of them."""
+        if isinstance(value, str):
+            return value == "balanced"
+        return isinstance(value, list) and ListOf(NON_NEGATIVE).contains(value) and any(value)
+
+
+CLASS_WEIGHTS = ClassWeights()
+
+
+@dataclass
 class ClientSettings:
-    """Local training: SGD on the mean cross entropy of a batch; see ``LocalTraining``.
+    """Local training: SGD on the mean loss of a batch; see ``LocalTraining``.
+
+    ``loss``: of classes, cross_entropy with an output for each, or binary with one output for
+    two. Where the targets are tokens or numbers the data decides, see ``client_app.tasks``.
+    ``class_weights``: for each class, in every client's loss; ``balanced`` takes those of
+    ``client_app.tasks.balanced_weights`` from the training labels of all clients, which a
+    simulation has and a device has not: it is told the list.
 
     ``local_steps`` batches a round, null for ``local_epochs``. ``mu`` > 0 is FedProx. The
     ``augmentation`` of images is for training only, see ``client_app.augmentation``. ``device``
@@ -483,6 +600,8 @@ class ClientSettings:
     augmentation: str = setting("none", AUGMENTATION)
     batching: str = setting("auto", OneOf(("auto", "batched", "sequential")))
     tf32: bool = False
+    loss: str = setting("cross_entropy", OneOf(("cross_entropy", "binary")))
+    class_weights: Any = field(default=None, metadata={"allowed": CLASS_WEIGHTS})
     device: str = setting("auto", OneOf(("auto", "cpu", "cuda")))
 
 
@@ -551,6 +670,7 @@ def check(settings: Settings) -> None:
         _check_columns(settings.data)
         _check_draws(settings)
         _check_probabilities(settings)
+        _check_init(settings.model)
     except ParameterError as error:
         raise SettingsError(str(error)) from None
 
@@ -671,6 +791,13 @@ def _check_draws(settings: Settings) -> None:
         )
 
 
+def _check_init(model: ModelSettings) -> None:
+    if getattr(model, "pretrained", None) is not None and model.init != "default":
+        raise ParameterError(
+            f"model.init must be default where model.pretrained is set, got {model.init}"
+        )
+
+
 def _check_probabilities(settings: Settings) -> None:
     own, count = settings.availability, settings.data.num_clients
     if not isinstance(own, RandomAvailabilitySettings) or own.p is None:
@@ -720,6 +847,12 @@ def register() -> None:
         ("model", "schema_cnn", CnnSettings),
         ("model", "schema_small_cnn", SmallCnnSettings),
         ("model", "schema_m5", M5Settings),
+        ("model", "schema_celeba_cnn", CelebaCnnSettings),
+        ("model", "schema_efficientnet", EfficientNetSettings),
+        ("model", "schema_lstm", LstmSettings),
+        ("model", "schema_text", TextCnnSettings),
+        ("model", "schema_distilbert", DistilBertSettings),
+        ("model", "schema_module", ModuleSettings),
         ("client", "schema_client", ClientSettings),
         ("engine", "schema_engine", EngineSettings),
     ):

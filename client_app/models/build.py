@@ -1,59 +1,199 @@
 """From settings to a model with its initial values."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import nn
 
+from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
+from client_app.models.distilbert import DistilBERT
+from client_app.models.efficientnet import efficientnet
+from client_app.models.initialisation import initialise
 from client_app.models.logistic_regression import LogisticRegression
+from client_app.models.lstm import LSTM
 from client_app.models.m5 import M5, SMALLEST
 from client_app.models.mlp import MLP
+from client_app.models.module import check_outputs, imported_model
 from client_app.models.small_cnn import SmallCNN
+from client_app.models.text_cnn import TextCNN
 from client_app.randomness import torch_seeded
 from conf.errors import SettingsError
 from conf.schema import (
+    CelebaCnnSettings,
     CnnSettings,
+    DistilBertSettings,
+    EfficientNetSettings,
     LogisticRegressionSettings,
+    LstmSettings,
     M5Settings,
     MlpSettings,
     ModelSettings,
+    ModuleSettings,
     SmallCnnSettings,
+    TextCnnSettings,
 )
 from strategies.streams import derived_seed
 
+OF_TOKENS = (LstmSettings, TextCnnSettings, DistilBertSettings)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What goes in and comes out; see ``build_model``."""
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    num_tokens: int
+    sequence: bool
+
 
 def build_model(
-    settings: ModelSettings, input_shape: tuple[int, ...], num_classes: int, seed: int
+    settings: ModelSettings,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    seed: int,
+    *,
+    num_tokens: int | None = None,
+    sequence: bool = False,
+    pretrained: bool = True,
 ) -> nn.Module:
     """Return the model, initialised from (seed, "model") without touching torch's own state.
+
+    Parameters
+    ----------
+    settings : ModelSettings
+        Which one.
+    input_shape : tuple of int
+        Shape of one input: of an image (channels, height, width), of sound (channels, length), of
+        a text (length,).
+    num_outputs : int
+        Outputs of one prediction.
+    seed : int
+        The run's.
+    num_tokens : int, optional
+        Size of the vocabulary, where inputs are tokens, int64; others are float32.
+    sequence : bool
+        Whether each position of the input has a prediction.
+    pretrained : bool
+        Whether weights are read where the settings name some: not where the model is received.
 
     Raises
     ------
     SettingsError
-        If the model cannot take inputs of this shape.
+        If the model cannot take inputs of this shape, or has no such outputs.
     """
+    _check_kind(settings, num_tokens, sequence)
     with torch_seeded(derived_seed(seed, "model"), torch.device("cpu")):
-        if isinstance(settings, LogisticRegressionSettings):
-            return LogisticRegression(input_shape, num_classes)
-        if isinstance(settings, MlpSettings):
-            return MLP(input_shape, num_classes, settings.hidden)
-        if isinstance(settings, CnnSettings):
-            _check_images(settings.name, input_shape, smallest=16)
-            return CNN(input_shape, num_classes)
-        if isinstance(settings, SmallCnnSettings):
-            _check_images(settings.name, input_shape, smallest=4)
-            return SmallCNN(input_shape, num_classes, settings.hidden, settings.dropout)
-        if isinstance(settings, M5Settings):
-            _check_sound(settings.name, input_shape)
-            return M5(input_shape, num_classes, settings.channels)
-    raise TypeError(f"no model for {type(settings).__name__}")
+        shapes = Shapes(input_shape, num_outputs, num_tokens or 0, sequence)
+        model = _made(settings, shapes, pretrained=pretrained)
+        initialise(model, settings.init)
+        if isinstance(settings, ModuleSettings):
+            kind = torch.float32 if num_tokens is None else torch.int64
+            outputs = (*input_shape, num_outputs) if sequence else (num_outputs,)
+            check_outputs(model, settings.path, torch.zeros((2, *input_shape), dtype=kind), outputs)
+        return model
 
 
-def _check_images(name: str, input_shape: tuple[int, ...], smallest: int) -> None:
+def _made(own: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Module:
+    if isinstance(own, EfficientNetSettings):
+        _check_images(own.name, shapes.input_shape, smallest=1, channels=3)
+        weights = own.pretrained if pretrained else None
+        return efficientnet(own.variant, shapes.num_outputs, weights)
+    if isinstance(own, DistilBertSettings):
+        return DistilBERT(
+            shapes.num_tokens,
+            shapes.num_outputs,
+            shapes.input_shape[0],
+            layers=own.layers,
+            width=own.width,
+            heads=own.heads,
+            dropout=own.dropout,
+            pretrained=own.pretrained if pretrained else None,
+        )
+    if type(own) not in _MAKE:
+        raise TypeError(f"no model for {type(own).__name__}")
+    return _MAKE[type(own)](own, shapes)
+
+
+def _cnn(own: CnnSettings, shapes: Shapes) -> nn.Module:
+    _check_images(own.name, shapes.input_shape, smallest=16)
+    return CNN(shapes.input_shape, shapes.num_outputs)
+
+
+def _small_cnn(own: SmallCnnSettings, shapes: Shapes) -> nn.Module:
+    _check_images(own.name, shapes.input_shape, smallest=4)
+    return SmallCNN(shapes.input_shape, shapes.num_outputs, own.hidden, own.dropout)
+
+
+def _celeba_cnn(own: CelebaCnnSettings, shapes: Shapes) -> nn.Module:
+    _check_images(own.name, shapes.input_shape, smallest=1)
+    return CelebaCNN(shapes.input_shape, shapes.num_outputs)
+
+
+def _m5(own: M5Settings, shapes: Shapes) -> nn.Module:
+    _check_sound(own.name, shapes.input_shape)
+    return M5(shapes.input_shape, shapes.num_outputs, own.channels)
+
+
+def _lstm(own: LstmSettings, shapes: Shapes) -> nn.Module:
+    return LSTM(
+        shapes.num_tokens,
+        shapes.num_outputs,
+        own.embedding,
+        own.hidden,
+        own.layers,
+        every_position=shapes.sequence,
+    )
+
+
+def _text(own: TextCnnSettings, shapes: Shapes) -> nn.Module:
+    return TextCNN(shapes.num_tokens, shapes.num_outputs, own.embedding, own.channels, own.dropout)
+
+
+_MAKE: Mapping[type[ModelSettings], Callable[[Any, Shapes], nn.Module]] = {
+    LogisticRegressionSettings: lambda _, shapes: LogisticRegression(
+        shapes.input_shape, shapes.num_outputs
+    ),
+    MlpSettings: lambda own, shapes: MLP(shapes.input_shape, shapes.num_outputs, own.hidden),
+    CnnSettings: _cnn,
+    SmallCnnSettings: _small_cnn,
+    CelebaCnnSettings: _celeba_cnn,
+    M5Settings: _m5,
+    LstmSettings: _lstm,
+    TextCnnSettings: _text,
+    ModuleSettings: lambda own, _: imported_model(own.path, own.args or {}),
+}
+
+
+def _check_kind(settings: ModelSettings, num_tokens: int | None, sequence: bool) -> None:
+    name = settings.name
+    if sequence and not isinstance(settings, (LstmSettings, ModuleSettings)):
+        raise SettingsError(
+            f"model must be lstm or module where each position has a target, got {name}"
+        )
+    if num_tokens is None and isinstance(settings, OF_TOKENS):
+        raise SettingsError(
+            f"model must be another than {name} where inputs are no tokens, got {name}"
+        )
+    if num_tokens is not None and not isinstance(settings, (*OF_TOKENS, ModuleSettings)):
+        raise SettingsError(
+            "model must be one of lstm, text, distilbert, module where inputs are tokens, got "
+            f"{name}"
+        )
+
+
+def _check_images(
+    name: str, input_shape: tuple[int, ...], smallest: int, channels: int | None = None
+) -> None:
     image = len(input_shape) == len(("channels", "height", "width"))
-    if not image or min(input_shape[1:]) < smallest:
+    if not image or min(input_shape[1:]) < smallest or channels not in {None, input_shape[0]}:
+        colours = f" and {channels} channels" if channels else ""
         raise SettingsError(
             f"model must be another than {name} where inputs are no images of at least "
-            f"{smallest} x {smallest}, got {name} for inputs {input_shape}"
+            f"{smallest} x {smallest}{colours}, got {name} for inputs {input_shape}"
         )
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from client_app.models.initialisation import kaiming
+from client_app.models.initialisation import initialise
 
 
 class CNN(nn.Module):
@@ -50,7 +50,7 @@ class CNN(nn.Module):
             nn.ReLU(),
             nn.Linear(128, num_classes),
         )
-        kaiming(self.layers)
+        initialise(self.layers, "kaiming")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of inputs (n, channels, height, width)."""

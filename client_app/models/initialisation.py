@@ -1,17 +1,49 @@
-"""Initial values that several models share."""
+"""Initial values other than torch's own."""
 
+from collections.abc import Callable
+from functools import partial
+
+import torch
 from torch import nn
 
+from conf.errors import SettingsError
 
-def kaiming(layers: nn.Sequential) -> None:
-    """Give convolutions and fully connected layers N(0, 2 / fan-in) weights and biases 0.
+_WEIGHTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "kaiming": partial(nn.init.kaiming_normal_, nonlinearity="relu"),
+    "xavier": nn.init.xavier_normal_,
+    "zeros": nn.init.zeros_,
+}
+
+
+def initialise(model: nn.Module, how: str) -> None:
+    """Give convolutions and fully connected layers other weights, and biases 0.
+
+    ``default``  as they are: the model's own, which is torch's unless the model says otherwise
+    ``kaiming``  N(0, 2 / fan-in), as in FedALIGN's and FedAU's experiments
+    ``xavier``   N(0, 2 / (fan-in + fan-out)), as in AAggFF's
+    ``zeros``    0, where a convex training is to start from no prejudice
+
+    All other layers keep what they have.
+
+    Raises
+    ------
+    SettingsError
+        For zeros in a model of more than one such layer: no gradient would ever leave 0.
 
     References
     ----------
-    He et al. 2015, Delving deep into rectifiers.
+    He et al., Delving deep into rectifiers (ICCV 2015); Glorot and Bengio, Understanding the
+    difficulty of training deep feedforward neural networks (AISTATS 2010).
     """
+    if how == "default":
+        return
+    layers = [m for m in model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Linear))]
+    if how == "zeros" and len(layers) > 1:
+        raise SettingsError(
+            f"model.init must be another than zeros for a model of {len(layers)} layers, whose "
+            "gradients would stay 0, got zeros"
+        )
     for layer in layers:
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+        _WEIGHTS[how](layer.weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)

@@ -2,13 +2,16 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from client_app.models import CNN, M5, MLP, LogisticRegression, SmallCNN, build_model
+from client_app.tasks import CrossEntropy, SequenceCrossEntropy, Task
 from client_app.training import LocalTraining, train
 from conf import SettingsError, compose
 from conf.compose import options
@@ -297,25 +300,117 @@ def test_settings_of_m5() -> None:
         compose("custom", "model=m5 model.channels=0")
 
 
-@pytest.mark.parametrize("words", [*options("model"), "small_cnn model.dropout=0.2"])
-def test_every_model_trains_from_its_streams_alone(words: str) -> None:
-    """What torch's generator did before changes no trained model, and it stays as it was.
+# option -> further words, shape of an input, size of the vocabulary, whether positions have targets
+KINDS: dict[str, tuple[str, tuple[int, ...], int | None, bool]] = {
+    "m5": ("model.channels=4", (1, 2000), None, False),
+    "small_cnn": ("model.dropout=0.2", (1, 16, 16), None, False),
+    "efficientnet": ("", (3, 32, 32), None, False),
+    "lstm": ("model.embedding=5 model.hidden=6", (7,), 11, True),
+    "text": ("model.embedding=5 model.channels=6 model.dropout=0.2", (7,), 11, False),
+    "distilbert": ("model.layers=1 model.width=8 model.heads=2", (7,), 11, False),
+    "module": (
+        "model.path=tests.client_app.test_module.Net 'model.args={features: 256}'",
+        (1, 16, 16),
+        None,
+        False,
+    ),
+}
 
-    A layer that draws from it by other means than ``nn.Dropout`` would fail here.
-    """
-    settings = compose("custom", f"model={words}").settings.model
-    shape = (1, 2000) if settings.name == "m5" else (1, 16, 16)
-    x = torch.rand(20, *shape)
+
+def example(option: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor, Task]:
+    """Return a small model of a kind, with 20 inputs and labels, and its task."""
+    words, shape, num_tokens, sequence = KINDS.get(option, ("", (1, 16, 16), None, False))
+    settings = compose("custom", f"model={option} {words}").settings.model
+    model = build_model(settings, shape, 3, seed=1, num_tokens=num_tokens, sequence=sequence)
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (20, *shape) if sequence else (20,), generator=draw)
+    task = SequenceCrossEntropy() if sequence else CrossEntropy()
+    if num_tokens:
+        return model, torch.randint(num_tokens, (20, *shape), generator=draw), y, task
+    return model, torch.rand(20, *shape, generator=draw), y, task
+
+
+@pytest.mark.parametrize("option", options("model"))
+def test_every_model_trains_from_its_streams_alone(option: str) -> None:
+    """What torch's generator did before changes no trained model, and it stays as it was."""
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        model = build_model(settings, shape, 3, seed=1)
-        train(model, x, torch.arange(20) % 3, LocalTraining(0.01, 8, 1), partial(stream, 1))
+        model, x, y, task = example(option)
+        train(model, x, y, LocalTraining(0.01, 8, 1), partial(stream, 1), task=task)
         assert torch.equal(torch.get_rng_state(), before)
         results.append(model.state_dict())
     for name, tensor in results[0].items():
         assert torch.equal(tensor, results[1][name])
+
+
+@pytest.mark.parametrize("option", options("model"))
+def test_every_parameter_learns(option: str) -> None:
+    """A step changes every tensor that is trained: no part of a model is cut off."""
+    model, x, y, task = example(option)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model, x, y, LocalTraining(0.1, 20, 1), partial(stream, 1), task=task)
+    idle = {name for name, p in model.named_parameters() if torch.equal(p, start[name])}
+    # A bias that normalisation subtracts again, or that a softmax does not see, has no slope.
+    assert all(name.endswith("bias") for name in idle)
+
+
+@pytest.mark.parametrize("option", sorted({*options("model")} - {"lstm", "distilbert"}))
+def test_models_that_are_stacked(option: str) -> None:
+    """Gradients of three clients' models in one pass are those of one after the other.
+
+    Not of lstm, for which torch has no batching rule, and of distilbert, which looks at its mask.
+    """
+    model, x, y, task = example(option)
+    for layer in model.modules():
+        if hasattr(layer, "p"):  # what is dropped would differ
+            layer.p = 0.0  # type: ignore[assignment]
+    model.double().train()
+    x = x.double() if x.is_floating_point() else x
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    parameters = [name for name, _ in model.named_parameters()]
+
+    def gradient(own: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor) -> Any:
+        def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+            rest = {name: own[name].clone() for name in own if name not in weights}
+            outputs = torch.func.functional_call(model, {**weights, **rest}, (inputs,))
+            return task.mean_loss(outputs, labels)
+
+        return torch.func.grad(loss)({name: own[name] for name in parameters})
+
+    scales = torch.tensor([0.9, 1.0, 1.1])
+    many = {
+        name: torch.stack([t * s for s in scales]) if name in parameters else torch.stack([t] * 3)
+        for name, t in state.items()
+    }
+    labels = torch.stack([y, (y + 1) % 3, y.flip(0)])
+    together = torch.func.vmap(gradient, in_dims=(0, None, 0), randomness="different")(
+        many, x, labels
+    )
+    for k in range(3):
+        apart = gradient({name: t[k] for name, t in many.items()}, x, labels[k])
+        for name, slope in apart.items():
+            torch.testing.assert_close(together[name][k], slope, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("option", options("model"))
+def test_inputs_of_another_kind_are_refused(option: str) -> None:
+    """Tokens are not for models of numbers, numbers not for models of tokens, in one line."""
+    words, shape, num_tokens, _ = KINDS.get(option, ("", (1, 16, 16), None, False))
+    settings = compose("custom", f"model={option} {words}").settings.model
+    if num_tokens:
+        message = f"model must be another than {option} where inputs are no tokens, got {option}"
+        with pytest.raises(SettingsError, match=message):
+            build_model(settings, shape, 3, seed=1)
+    elif option != "module":
+        message = f"lstm, text, distilbert, module where inputs are tokens, got {option}"
+        with pytest.raises(SettingsError, match=message):
+            build_model(settings, shape, 3, seed=1, num_tokens=5)
+    if option not in {"lstm", "module"}:
+        message = f"must be lstm or module where each position has a target, got {option}"
+        with pytest.raises(SettingsError, match=message):
+            build_model(settings, shape, 3, seed=1, num_tokens=num_tokens, sequence=True)
 
 
 def test_batch_statistics_travel_and_are_averaged() -> None:

@@ -1,0 +1,109 @@
+"""DistilBERT, by transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from client_app.data.base import one_line
+from conf.errors import SettingsError
+
+PADDING = 0
+POSITIONS = 512
+
+
+class DistilBERT(nn.Module):
+    """A classifier of texts: the encoder, and two layers on its first position.
+
+    ``transformers.DistilBertForSequenceClassification``; padding is not attended to.
+
+    Parameters
+    ----------
+    num_tokens : int
+        Size of the vocabulary; token 0 is padding.
+    num_classes : int
+        Number of logits.
+    length : int
+        Tokens of a text.
+    layers, width, heads : int
+        Of the encoder; the base model has 6, 768 and 12. Hidden layers are 4 times as wide.
+    dropout : float
+        Share of numbers dropped in training, of attention too.
+    pretrained : str, optional
+        A folder with published weights, whose own tokenizer the tokens must be of.
+
+    Raises
+    ------
+    SettingsError
+        If transformers is not installed, the sizes do not go together, or the weights are not
+        there or of other sizes.
+
+    References
+    ----------
+    Sanh et al., DistilBERT, a distilled version of BERT (2019).
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        num_classes: int,
+        length: int,
+        *,
+        layers: int = 6,
+        width: int = 768,
+        heads: int = 12,
+        dropout: float = 0.1,
+        pretrained: str | None = None,
+    ) -> None:
+        super().__init__()
+        transformers = _transformers()
+        if width % heads:
+            raise SettingsError(
+                f"model.width must be a multiple of model.heads ({heads}), got {width}"
+            )
+        config = transformers.DistilBertConfig(
+            vocab_size=num_tokens,
+            n_layers=layers,
+            dim=width,
+            hidden_dim=4 * width,
+            n_heads=heads,
+            dropout=dropout,
+            attention_dropout=dropout,
+            max_position_embeddings=max(POSITIONS, length),
+            pad_token_id=PADDING,
+            num_labels=num_classes,
+        )
+        kind = transformers.DistilBertForSequenceClassification
+        self.classifier: nn.Module = (
+            kind(config) if pretrained is None else _pretrained(kind, config, pretrained)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (n, num_classes) of tokens (n, length)."""
+        found = self.classifier(input_ids=x, attention_mask=(x != PADDING).long())
+        logits: torch.Tensor = found.logits
+        return logits
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise SettingsError(
+            "model must be another than distilbert where transformers is not installed "
+            "(pip install 'fedquorum[text]'), got distilbert"
+        ) from None
+    return transformers
+
+
+def _pretrained(kind: Any, config: Any, path: str) -> nn.Module:
+    wanted = f"model.pretrained must be a folder with a DistilBERT of these sizes, got {path!r}"
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise SettingsError(f"{wanted}: there is no such folder")
+    try:
+        model: nn.Module = kind.from_pretrained(folder, config=config, local_files_only=True)
+    except Exception as error:  # of foreign files anything may be expected
+        raise SettingsError(f"{wanted}: {one_line(error)}") from None
+    return model

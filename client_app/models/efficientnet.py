@@ -1,0 +1,60 @@
+"""EfficientNet, by torchvision."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from client_app.data.base import one_line
+from conf.errors import SettingsError
+
+
+def efficientnet(variant: str, num_classes: int, pretrained: str | None = None) -> nn.Module:
+    """Return torchvision's EfficientNet for images (n, 3, height, width), logits (n, num_classes).
+
+    The running means and variances of its batch normalisation are part of the model: they are
+    sent, and averaged with the same weights as the parameters. In training it drops whole
+    residual branches and features at random, as torchvision's does.
+
+    Parameters
+    ----------
+    variant : str
+        b0 to b7.
+    num_classes : int
+        Number of logits.
+    pretrained : str, optional
+        A file of weights as torchvision publishes them. Those of the logits are taken where they
+        are as many, and left out otherwise.
+
+    Raises
+    ------
+    SettingsError
+        If there are no such weights in the file.
+
+    References
+    ----------
+    Tan and Le, EfficientNet: rethinking model scaling for convolutional neural networks
+    (ICML 2019).
+    """
+    # Takes seconds to import: not for those who do not ask for it.
+    from torchvision import models
+
+    model: nn.Module = getattr(models, f"efficientnet_{variant}")(num_classes=num_classes)
+    if pretrained is not None:
+        try:
+            _load(model, Path(pretrained).expanduser())
+        except Exception as error:  # of a foreign file anything may be expected
+            raise SettingsError(
+                f"model.pretrained must be a file with torchvision's weights of efficientnet_"
+                f"{variant}, got {pretrained!r}: {one_line(error)}"
+            ) from None
+    return model
+
+
+def _load(model: nn.Module, path: Path) -> None:
+    weights = torch.load(path, map_location="cpu", weights_only=True)
+    own = model.state_dict()
+    for name in ("classifier.1.weight", "classifier.1.bias"):
+        if weights[name].shape != own[name].shape:
+            weights[name] = own[name]
+    model.load_state_dict(weights)

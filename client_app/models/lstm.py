@@ -1,0 +1,55 @@
+"""The recurrent network of AAggFF's next-token experiments."""
+
+import torch
+from torch import nn
+
+
+class LSTM(nn.Module):
+    """Embedding of the tokens, LSTM layers, and the logits of the next token.
+
+    At every position of a sequence, which sees it and those before it; or after the last one
+    only, as LEAF's Shakespeare asks for one character. All initial values are torch's own. Each
+    gate has two biases, as in torch and cuDNN; counts of parameters in papers have one.
+
+    Parameters
+    ----------
+    num_tokens : int
+        Size of the vocabulary.
+    num_classes : int
+        Number of logits of a prediction.
+    embedding : int
+        Numbers for a token: 256 for Reddit and 8 for Shakespeare in LEAF.
+    hidden : int
+        Numbers that a layer keeps.
+    layers : int
+        Number of LSTM layers.
+    every_position : bool
+        Whether every position has a prediction.
+
+    References
+    ----------
+    Hahn et al., Pursuing overall welfare in federated learning through sequential decision making
+    (ICML 2024); Caldas et al., LEAF: a benchmark for federated settings (2018).
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        num_classes: int,
+        embedding: int = 256,
+        hidden: int = 256,
+        layers: int = 2,
+        *,
+        every_position: bool = True,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, embedding)
+        self.recurrent = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.logits = nn.Linear(hidden, num_classes)
+        self.every_position = every_position
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (n, length, c), or (n, c), of tokens (n, length)."""
+        states, _ = self.recurrent(self.embedding(x))
+        logits: torch.Tensor = self.logits(states if self.every_position else states[:, -1])
+        return logits

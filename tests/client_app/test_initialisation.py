@@ -1,0 +1,68 @@
+"""Initial values by setting."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from client_app.models import build_model
+from client_app.models.initialisation import initialise
+from conf import SettingsError, compose
+
+
+def model_with(init: str, option: str = "mlp", shape: tuple[int, ...] = (1, 30, 30)) -> nn.Module:
+    settings = compose("custom", f"model={option} model.init={init}").settings.model
+    return build_model(settings, shape, 10, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("init", "variance"),
+    [("kaiming", lambda out, into: 2 / into), ("xavier", lambda out, into: 2 / (out + into))],
+)
+@pytest.mark.parametrize(
+    ("option", "shape"), [("mlp", (1, 30, 30)), ("small_cnn", (3, 16, 16)), ("m5", (1, 2000))]
+)
+def test_weights_have_the_variance_of_the_papers(
+    init: str, variance: object, option: str, shape: tuple[int, ...]
+) -> None:
+    """Normal numbers of that variance in every layer, biases 0."""
+    assert callable(variance)
+    model = model_with(init, option, shape)
+    count = 0
+    for layer in model.modules():
+        if not isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear)):
+            continue
+        weight = layer.weight.detach()
+        area = math.prod(weight.shape[2:])
+        expected = variance(weight.shape[0] * area, weight.shape[1] * area)
+        tolerance = 5 * (2 / weight.numel()) ** 0.5
+        assert float(weight.var()) == pytest.approx(expected, rel=tolerance)
+        assert layer.bias is not None
+        assert not layer.bias.any()
+        count += 1
+    assert count >= 3
+
+
+def test_the_default_is_the_model_s_own() -> None:
+    """Nothing is changed, and nothing is drawn."""
+    layer = nn.Linear(3, 2)
+    before = {name: t.clone() for name, t in layer.state_dict().items()}
+    initialise(layer, "default")
+    assert all(torch.equal(t, before[name]) for name, t in layer.state_dict().items())
+
+
+def test_zeros_are_for_one_layer() -> None:
+    """Logistic regression starts at 0; a deeper model would never leave it, and is refused."""
+    model = model_with("zeros", "logistic_regression")
+    assert not any(t.any() for t in model.state_dict().values())
+    message = "model.init must be another than zeros for a model of 3 layers, .* got zeros"
+    with pytest.raises(SettingsError, match=message):
+        model_with("zeros")
+
+
+def test_an_unknown_initialisation() -> None:
+    """One line with all that there are."""
+    message = "model.init must be one of default, kaiming, xavier, zeros, got 'uniform'"
+    with pytest.raises(SettingsError, match=message):
+        compose("custom", "model.init=uniform")
