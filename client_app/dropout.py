@@ -15,7 +15,7 @@ class GivenDropout(nn.Module):
     Parameters
     ----------
     p : float
-        Share of numbers dropped, in (0, 1).
+        Share of numbers dropped, in [0, 1).
     """
 
     mask: torch.Tensor
@@ -30,6 +30,7 @@ class GivenDropout(nn.Module):
         """Return ``x`` (n, *shape) times the mask in training, else as it is."""
         if not self.training:
             self.shape = tuple(x.shape[1:])
+        if not self.training or self.p == 0:
             return x
         return x * self.mask
 
@@ -47,8 +48,8 @@ def give_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
     for name, module in list(model.named_modules()):
         if type(module) is nn.Dropout:
             parent = model.get_submodule(name.rpartition(".")[0])
-            new = GivenDropout(module.p) if module.p > 0 else nn.Identity()
-            setattr(parent, name.rpartition(".")[2], new)
+            # Others may read its p, as DistilBERT's attention does.
+            setattr(parent, name.rpartition(".")[2], GivenDropout(module.p))
     if any(True for _ in dropouts(model)):
         model.eval()
         with torch.no_grad():
@@ -57,7 +58,7 @@ def give_dropout(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
 
 
 def dropouts(model: nn.Module) -> Iterator[tuple[str, GivenDropout]]:
-    """Yield the name of the mask of each layer, and the layer, in the model's order."""
+    """Yield the name of the mask of each layer that drops, and the layer, in the model's order."""
     for name, module in model.named_modules():
-        if isinstance(module, GivenDropout):
+        if isinstance(module, GivenDropout) and module.p > 0:
             yield f"{name}.mask", module

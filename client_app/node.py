@@ -14,8 +14,8 @@ from client_app.data.base import Part
 from client_app.dropout import give_dropout
 from client_app.examples import Examples
 from client_app.measurements import Measurements
-from client_app.models import build_model
-from client_app.tasks import CrossEntropy
+from client_app.models import example_inputs, model_for
+from client_app.tasks import build_task
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
 from conf import Settings, SettingsError
@@ -40,9 +40,9 @@ class Node:
         self._settings = settings
         self._data = load_data(settings.data, settings.seed)
         self._device = compute_device(settings.client.device)
-        shape = self._data.input_shape
-        model = build_model(settings.model, shape, self._data.num_classes, settings.seed)
-        self._model = give_dropout(model, torch.zeros((2, *shape))).to(self._device)
+        model = model_for(settings, self._data, pretrained=False)  # the server's is received
+        inputs = example_inputs(self._data.input_shape, self._data.num_tokens)
+        self._model = give_dropout(model, inputs).to(self._device)
         if any(isinstance(layer, torch.nn.Conv2d) for layer in model.modules()):
             # In this layout convolutions are up to twice as fast, on CPUs too.
             self._model = self._model.to(memory_format=torch.channels_last)
@@ -57,7 +57,7 @@ class Node:
         Raises
         ------
         SettingsError
-            If the augmentation is not for inputs like theirs.
+            If the augmentation is not for inputs like theirs, or the loss for targets like theirs.
         """
         if set(clients) <= self._clients.keys():
             return
@@ -70,7 +70,7 @@ class Node:
         if how.augmentation != "none":
             for client in everyone:
                 check_augmentation(how.augmentation, examples["train"].of([client])[0])
-        task = CrossEntropy()
+        task = build_task(self._settings, self._data)
         self.measurements = Measurements(
             self._model, examples, task, self._settings.evaluation.metric
         )
@@ -98,7 +98,18 @@ class Node:
         return NodeAvailability(self._settings.seed, hosted, self._process)
 
     def hosted(self, node_config: dict[str, Any]) -> tuple[int, ...]:
-        """Return the ids of the clients that a node with this config hosts."""
+        """Return the ids of the clients that a node with this config hosts.
+
+        Raises
+        ------
+        SettingsError
+            If there are no such clients, or a device alone is to balance the classes of all.
+        """
+        if "client-id" in node_config and self._settings.client.class_weights == "balanced":
+            raise SettingsError(
+                "client.class_weights must be null or a list where a device hosts one client, got "
+                "balanced"
+            )
         return hosted_clients(node_config, self._data.num_clients)
 
 

@@ -10,9 +10,16 @@ Shapes: n samples; c classes; sequences of length l.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional
 
+from client_app.data.base import FederatedData
+from client_app.metrics import check_metric
+from conf.errors import SettingsError
+from conf.schema import Settings
+
+BINARY = 2
 NO_TARGET = -100
 """The label of a position of a sequence at which nothing is to be predicted."""
 
@@ -172,6 +179,75 @@ def balanced_weights(counts: torch.Tensor) -> torch.Tensor:
     """
     weights = counts.sum() / (len(counts) * counts.clamp(min=1))
     return torch.where(counts > 0, weights, torch.zeros_like(weights))
+
+
+def num_outputs(settings: Settings, data: FederatedData) -> int:
+    """Return how many outputs a prediction of the model has."""
+    binary = data.target == "class" and settings.client.loss == "binary"
+    return 1 if binary or data.target == "number" else data.num_classes
+
+
+def build_task(settings: Settings, data: FederatedData) -> Task:
+    """Return the task of the settings and of the data's targets.
+
+    Raises
+    ------
+    SettingsError
+        If the settings are not for such targets, see ``check_task``.
+    """
+    check_task(settings, data)
+    if data.target == "number":
+        return SquaredError()
+    if data.target == "sequence":
+        return SequenceCrossEntropy()
+    weights = _class_weights(settings.client.class_weights, data)
+    if settings.client.loss == "binary":
+        return BinaryCrossEntropy(weights)
+    return CrossEntropy(weights)
+
+
+def check_task(settings: Settings, data: FederatedData) -> None:
+    """Compare loss, class weights, metric and criterion with what is predicted.
+
+    Raises
+    ------
+    SettingsError
+        For the first one that is not for such targets.
+    """
+    own, target = settings.client, data.target
+    check_metric(settings.evaluation.metric, data.num_classes, numbers=target == "number")
+    if target == "number" and getattr(settings.strategy, "criterion", "loss") != "loss":
+        raise SettingsError(
+            "strategy.criterion must be loss where targets are numbers, got accuracy"
+        )
+    if own.loss == "binary" and (target != "class" or data.num_classes != BINARY):
+        raise SettingsError(
+            "client.loss must be cross_entropy where the target is not one of two classes, got "
+            "binary"
+        )
+    if own.class_weights is None:
+        return
+    if target != "class":
+        raise SettingsError(
+            f"client.class_weights must be null where the target is a {target}, got "
+            f"{own.class_weights}"
+        )
+    if own.class_weights != "balanced" and len(own.class_weights) != data.num_classes:
+        raise SettingsError(
+            f"client.class_weights must be null, balanced or {data.num_classes} numbers, one for "
+            f"each class, got {own.class_weights}"
+        )
+
+
+def _class_weights(weights: str | list[float] | None, data: FederatedData) -> torch.Tensor | None:
+    if weights is None:
+        return None
+    if not isinstance(weights, str):
+        return torch.tensor(weights, dtype=torch.float64)
+    counts = sum(
+        np.bincount(data.labels(k), minlength=data.num_classes) for k in range(data.num_clients)
+    )
+    return balanced_weights(torch.from_numpy(np.asarray(counts)))
 
 
 def _weights(

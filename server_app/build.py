@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
-from client_app.models import build_model
+from client_app.models import model_for
 from conf.errors import SettingsError
 from conf.schema import (
     DataSettings,
@@ -124,6 +124,12 @@ def _probabilities(
 
 
 def initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
-    """Return the model that round 1 broadcasts, by the names of its state_dict."""
-    model = build_model(settings.model, data.input_shape, data.num_classes, settings.seed)
+    """Return the model that round 1 broadcasts, by the names of its state_dict.
+
+    Raises
+    ------
+    SettingsError
+        If the model, the loss or the metric is not for such data.
+    """
+    model = model_for(settings, data)
     return encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Part = Literal["train", "test"]
+Target = Literal["class", "sequence", "number"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,15 @@ class FederatedData(Protocol):
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
+        """Number of classes, that of tokens where the next one is the target, 1 for numbers."""
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Number of different tokens, where the inputs are tokens."""
+
+    @property
+    def target(self) -> Target:
+        """What is predicted: a class, a class at each position of a sequence, or a number."""
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
@@ -90,17 +99,26 @@ def part_of(data: ClientData, part: Part) -> tuple[Inputs, Labels]:
     return (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
 
 
-def as_inputs(samples: NDArray[Any]) -> Inputs:
-    """Return samples as read as a model's inputs, float32 (n, *input_shape).
+def as_inputs(samples: NDArray[Any]) -> NDArray[Any]:
+    """Return samples as read as a model's inputs, float32 or int64 (n, *input_shape).
 
     uint8 images become (n, channels, height, width) in [0, 1], int16 sound (n, 1, length) in
-    [-1, 1); float32 stays as it is.
+    [-1, 1), int32 tokens int64; float32 stays as it is.
     """
     if samples.dtype == np.uint8:
         return scaled_images(samples)
     if samples.dtype == np.int16:
         return scaled_sound(samples)
+    if samples.dtype in (np.int32, np.int64):
+        return samples.astype(np.int64, copy=False)
     return samples.astype(np.float32, copy=False)
+
+
+def target_of(y: NDArray[Any]) -> Target:
+    """Return what targets are: classes (n,) or (n, length), int64, or numbers (n,), float32."""
+    if y.dtype.kind == "f":
+        return "number"
+    return "class" if y.ndim == 1 else "sequence"
 
 
 def scaled_images(images: NDArray[Any]) -> Inputs:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from client_app.data.base import ClientData, Labels, Part, Pool, as_inputs
+from client_app.data.base import ClientData, Labels, Part, Pool, as_inputs, target_of
 from client_app.data.partition import (
     Shares,
     dirichlet_shares,
@@ -42,12 +42,15 @@ class PartitionedData:
         If its own clients cannot be taken as they are; see ``natural_shares``.
     """
 
+    num_tokens = None
+
     def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
         self._arrays, self._shares = _divided(arrays, settings, seed)
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
+        self.target = target_of(arrays.y_train)
         self.input_shape = as_inputs(arrays.x_train[:1]).shape[1:]
         check_clients(settings, self.num_clients)
 

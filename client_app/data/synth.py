@@ -28,7 +28,7 @@ from functools import cached_property
 
 import numpy as np
 
-from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, part_of, pooled
+from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, Target, part_of, pooled
 from client_app.data.priority import listed_priority, random_priority
 from conf.schema import SynthSettings
 from strategies.streams import stream
@@ -45,6 +45,8 @@ class Synth:
 
     input_shape = (DIMENSION,)
     num_classes = NUM_CLASSES
+    num_tokens = None
+    target: Target = "class"
 
     def __init__(self, settings: SynthSettings, seed: int) -> None:
         self._settings = settings

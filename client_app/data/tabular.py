@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from client_app.data.base import ClientData, Labels, Part, Pool, part_of, pooled
+from client_app.data.base import ClientData, Labels, Part, Pool, Target, part_of, pooled
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, own_split
@@ -39,6 +39,9 @@ class TabularData:
     SettingsError
         If settings of clients do not fit those in the table.
     """
+
+    num_tokens = None
+    target: Target = "class"
 
     def __init__(self, table: Table, settings: CsvSettings, seed: int) -> None:
         self._table = table

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from client_app.data.base import FederatedData
 from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
 from client_app.models.distilbert import DistilBERT
@@ -20,6 +21,7 @@ from client_app.models.module import check_outputs, imported_model
 from client_app.models.small_cnn import SmallCNN
 from client_app.models.text_cnn import TextCNN
 from client_app.randomness import torch_seeded
+from client_app.tasks import check_task, num_outputs
 from conf.errors import SettingsError
 from conf.schema import (
     CelebaCnnSettings,
@@ -32,6 +34,7 @@ from conf.schema import (
     MlpSettings,
     ModelSettings,
     ModuleSettings,
+    Settings,
     SmallCnnSettings,
     TextCnnSettings,
 )
@@ -91,10 +94,36 @@ def build_model(
         model = _made(settings, shapes, pretrained=pretrained)
         initialise(model, settings.init)
         if isinstance(settings, ModuleSettings):
-            kind = torch.float32 if num_tokens is None else torch.int64
+            inputs = example_inputs(input_shape, num_tokens)
             outputs = (*input_shape, num_outputs) if sequence else (num_outputs,)
-            check_outputs(model, settings.path, torch.zeros((2, *input_shape), dtype=kind), outputs)
+            check_outputs(model, settings.path, inputs, outputs)
         return model
+
+
+def model_for(settings: Settings, data: FederatedData, *, pretrained: bool = True) -> nn.Module:
+    """Return the model of the settings for this data; see ``build_model``.
+
+    Raises
+    ------
+    SettingsError
+        If the model, the loss or the metric is not for such data.
+    """
+    check_task(settings, data)
+    return build_model(
+        settings.model,
+        data.input_shape,
+        num_outputs(settings, data),
+        settings.seed,
+        num_tokens=data.num_tokens,
+        sequence=data.target == "sequence",
+        pretrained=pretrained,
+    )
+
+
+def example_inputs(input_shape: tuple[int, ...], num_tokens: int | None) -> torch.Tensor:
+    """Return two inputs of zeros."""
+    kind = torch.float32 if num_tokens is None else torch.int64
+    return torch.zeros((2, *input_shape), dtype=kind)
 
 
 def _made(own: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Module:

@@ -29,7 +29,8 @@ class DistilBERT(nn.Module):
     layers, width, heads : int
         Of the encoder; the base model has 6, 768 and 12. Hidden layers are 4 times as wide.
     dropout : float
-        Share of numbers dropped in training, of attention too.
+        Share of numbers dropped in training, of attention and before the logits too (there
+        transformers' default is 0.2).
     pretrained : str, optional
         A folder with published weights, whose own tokenizer the tokens must be of.
 
@@ -70,6 +71,7 @@ class DistilBERT(nn.Module):
             n_heads=heads,
             dropout=dropout,
             attention_dropout=dropout,
+            seq_classif_dropout=dropout,
             max_position_embeddings=max(POSITIONS, length),
             pad_token_id=PADDING,
             num_labels=num_classes,

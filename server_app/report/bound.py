@@ -30,8 +30,8 @@ from safetensors.torch import load_file
 from client_app.data import FederatedData
 from client_app.examples import Examples
 from client_app.measurements import Measurements
-from client_app.models import build_model
-from client_app.tasks import CrossEntropy
+from client_app.models import model_for
+from client_app.tasks import build_task
 from conf import Settings
 from conf.errors import RunError
 from server_app.build import build_population
@@ -127,7 +127,7 @@ def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
 
 def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
     """Return F_k of a run's last model for every client."""
-    model = build_model(settings.model, data.input_shape, data.num_classes, settings.seed)
+    model = model_for(settings, data, pretrained=False)
     try:
         model.load_state_dict(load_file(run.directory / "model.safetensors"))
     except Exception as error:  # safetensors and PyTorch raise what they please
@@ -135,7 +135,7 @@ def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[
         raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
     everyone = range(data.num_clients)
     examples = Examples(data.pool("train", everyone), torch.device("cpu"))
-    measurements = Measurements(model, {"train": examples}, CrossEntropy())
+    measurements = Measurements(model, {"train": examples}, build_task(settings, data))
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
     measurements.prepare(arrays, "train", everyone)
     return {k: measurements.measure(arrays, "train", k).loss for k in everyone}

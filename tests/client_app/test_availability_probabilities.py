@@ -16,7 +16,7 @@ from client_app.availability.probabilities import (
 )
 from client_app.availability.processes import Bernoulli, Cyclic, Markov, Trace
 from client_app.data import ClientData, FederatedData, load_data
-from client_app.data.base import Labels
+from client_app.data.base import Labels, Target
 from conf import Settings, SettingsError, compose
 from conf.errors import DataError
 from conf.schema import AvailabilitySettings, RandomAvailabilitySettings
@@ -155,6 +155,14 @@ class OwnLabelsOnly:
     @property
     def num_classes(self) -> int:
         return self.data.num_classes
+
+    @property
+    def num_tokens(self) -> int | None:
+        return self.data.num_tokens
+
+    @property
+    def target(self) -> Target:
+        return self.data.target
 
     def labels(self, client: int) -> Labels:
         assert client == self.visible
