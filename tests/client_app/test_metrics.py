@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torchmetrics.functional.classification import multiclass_accuracy
 
 from client_app.metrics import auroc, check_metric, metric
+from client_app.tasks import NO_TARGET, SequenceCrossEntropy
 from conf import SettingsError
 from strategies.parameters import FAIRNESS_METRIC
 
@@ -103,3 +105,13 @@ def test_a_metric_must_fit_what_is_predicted() -> None:
         message = f"evaluation.metric must be loss where targets are numbers, got {name}"
         with pytest.raises(SettingsError, match=message):
             check_metric(name, 1, numbers=True)
+
+
+def test_accuracy_of_sequences_is_torchmetrics() -> None:
+    """The share of correct tokens over all targets, none where there is no target."""
+    rng = np.random.default_rng(5)
+    x = torch.tensor(rng.normal(size=(6, 7, 9)))
+    y = torch.tensor(np.where(rng.random((6, 7)) < 0.3, NO_TARGET, rng.integers(9, size=(6, 7))))
+    terms = SequenceCrossEntropy().terms(x, y)
+    expected = multiclass_accuracy(x.transpose(1, 2), y, 9, average="micro", ignore_index=NO_TARGET)
+    assert float(terms.correct.sum() / terms.count.sum()) == pytest.approx(float(expected))
