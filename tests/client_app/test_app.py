@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from client_app import app as client_app
-from client_app.app import Node, hosted_clients
 from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.data.synth import Synth
-from conf import SettingsError, compose
+from client_app.node import Node
+from conf import compose
 from conf.schema import SynthSettings
 from server_app.in_process import InProcessGrid
 from strategies.codec import (
@@ -30,6 +30,7 @@ from strategies.codec import (
     encode_train_request,
 )
 from strategies.types import Call, GlobalMeasure
+from tests.client_app.clients import assert_same_part
 from tests.reference import sgd
 
 NUM_CLIENTS, NUM_PRIORITY, SAMPLES, SEED = 5, 2, 20, 3
@@ -89,14 +90,16 @@ def train_request(
     )
 
 
-def trained(num_nodes: int, epsilon: float | None = None) -> dict[int, ClientReply]:
+def trained(
+    num_nodes: int, epsilon: float | None = None, overrides: str = OVERRIDES
+) -> dict[int, ClientReply]:
     """Return every client's part of one round's replies, with this number of nodes."""
     contents = {
         j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
         for j in range(min(num_nodes, NUM_CLIENTS))
     }
     parts: dict[int, ClientReply] = {}
-    for reply in ask(grid_of(num_nodes), MessageType.TRAIN, contents):
+    for reply in ask(grid_of(num_nodes, overrides), MessageType.TRAIN, contents):
         for part in decode_replies(reply.content):
             assert part.client is not None
             assert part.client not in parts
@@ -107,13 +110,6 @@ def trained(num_nodes: int, epsilon: float | None = None) -> dict[int, ClientRep
 def arrays(part: ClientReply) -> dict[str, NDArray[Any]]:
     assert part.arrays is not None
     return part.arrays
-
-
-def assert_same(part: ClientReply, other: ClientReply) -> None:
-    assert (part.client, part.status, part.metrics) == (other.client, other.status, other.metrics)
-    assert list(arrays(part)) == list(arrays(other))
-    for name, array in arrays(part).items():
-        np.testing.assert_array_equal(array, arrays(other)[name])
 
 
 def own_data(client: int) -> ClientData:
@@ -132,50 +128,6 @@ def measured(client: int, part: str) -> tuple[float, float]:
     return sgd.measure(
         sgd.read(list(model().values())), getattr(own, f"x_{part}"), getattr(own, f"y_{part}")
     )
-
-
-# --- which clients a node hosts --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_nodes", range(1, 8))
-@pytest.mark.parametrize("num_clients", [1, 5, 6])
-def test_every_client_is_on_one_node(num_nodes: int, num_clients: int) -> None:
-    """With M nodes, node j hosts the k with k mod M = j: each client once."""
-    for j in range(num_nodes):
-        config = {"partition-id": j, "num-partitions": num_nodes}
-        expected = [k for k in range(num_clients) if k % num_nodes == j]
-        assert list(hosted_clients(config, num_clients)) == expected
-
-
-@pytest.mark.parametrize("client", [0, 4])
-def test_named_client(client: int) -> None:
-    """A node with client-id hosts that client, whatever its partition."""
-    assert hosted_clients({"client-id": client}, 5) == (client,)
-    config = {"client-id": client, "partition-id": 1, "num-partitions": 2}
-    assert hosted_clients(config, 5) == (client,)
-
-
-@pytest.mark.parametrize("client", [-1, 5, "3", 3.0, None])
-def test_impossible_client(client: object) -> None:
-    """A client-id that is not one of the clients raises with range and value."""
-    with pytest.raises(SettingsError) as caught:
-        hosted_clients({"client-id": client}, 5)
-    assert str(caught.value) == f"client-id must be a whole number from 0 to 4, got {client!r}"
-
-
-def test_truth_is_no_client() -> None:
-    """A client-id of true is refused like any other value that is no whole number."""
-    with pytest.raises(SettingsError, match="client-id must be a whole number"):
-        hosted_clients({"client-id": True}, 5)
-
-
-@pytest.mark.parametrize("config", [{}, {"partition-id": 0}, {"num-partitions": 2}, {"x": 1}])
-def test_node_config_without_clients(config: dict[str, Any]) -> None:
-    """A node config that says nothing about clients raises and is shown."""
-    with pytest.raises(SettingsError) as caught:
-        hosted_clients(config, 5)
-    assert "must hold client-id, or partition-id and num-partitions" in str(caught.value)
-    assert str(caught.value).endswith(f"got {config}")
 
 
 # --- query -----------------------------------------------------------------------------------
@@ -210,12 +162,21 @@ def test_query_of_a_device() -> None:
 
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 5, 7])
-def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int) -> None:
-    """Every client's part is the same on one node, on several, and on one of its own."""
-    expected, parts = trained(1), trained(num_nodes)
+@pytest.mark.parametrize(
+    ("batching", "tolerance"), [("auto", 1e-6), ("batched", 1e-6), ("sequential", 0.0)]
+)
+def test_training_does_not_depend_on_the_number_of_nodes(
+    num_nodes: int, batching: str, tolerance: float
+) -> None:
+    """Every client's part is the same on one node, on several, and on one of its own.
+
+    To rounding where clients train together, else to the last bit.
+    """
+    overrides = f"{OVERRIDES} client.batching={batching}"
+    expected, parts = trained(1, overrides=overrides), trained(num_nodes, overrides=overrides)
     assert sorted(expected) == sorted(parts) == list(range(NUM_CLIENTS))
     for k, part in parts.items():
-        assert_same(part, expected[k])
+        assert_same_part(part, expected[k], tolerance)
     assert not np.array_equal(arrays(parts[0])["linear.weight"], arrays(parts[1])["linear.weight"])
 
 
@@ -240,7 +201,7 @@ def test_clients_not_asked_do_nothing() -> None:
     assert [part.client for part in decode_replies(reply.content)] == [4, 1]
     expected = trained(1)
     for part in decode_replies(reply.content):
-        assert_same(part, expected[part.client or 0])
+        assert_same_part(part, expected[part.client or 0])
 
 
 def test_silent_clients_tell_id_and_status_only() -> None:
@@ -285,21 +246,21 @@ def test_a_failing_client_fails_alone(
 ) -> None:
     """A client that raises is reported with its reason; the others' parts are as without it."""
     expected = trained(1)
-    fit = FederatedClient.fit
+    join = FederatedClient.join
 
     def fails_for_one(self: FederatedClient, parameters: Any, config: Any) -> Any:
         if self.client_id == 1:
             raise RuntimeError("out of battery")
-        return fit(self, parameters, config)
+        return join(self, parameters, config)
 
-    monkeypatch.setattr(FederatedClient, "fit", fails_for_one)
+    monkeypatch.setattr(FederatedClient, "join", fails_for_one)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
     parts = {part.client: part for part in decode_replies(reply.content)}
     failed = parts.pop(1)
     assert failed == ClientReply(1, Status.FAILED, reason="RuntimeError: out of battery")
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
     for k, part in parts.items():
-        assert_same(part, expected[k or 0])
+        assert_same_part(part, expected[k or 0])
 
 
 def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,13 +311,6 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ask(grid, MessageType.TRAIN, {1: train_request((0,))})[0].has_error()
 
 
-def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a GPU auto means CUDA, and cpu still means the CPU."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    names = {name: client_app._device(name).type for name in ("auto", "cuda", "cpu")}
-    assert names == {"auto": "cuda", "cuda": "cuda", "cpu": "cpu"}
-
-
 # --- evaluate --------------------------------------------------------------------------------
 
 
@@ -404,7 +358,7 @@ def test_evaluation_between_rounds_changes_no_training() -> None:
     ask(grid, MessageType.EVALUATE, {1: request})
     reply = ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
     for part in decode_replies(reply.content):
-        assert_same(part, expected[part.client or 0])
+        assert_same_part(part, expected[part.client or 0])
 
 
 def own_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
@@ -432,7 +386,7 @@ def test_own_models_stay_and_go_on(num_nodes: int) -> None:
                     expected[k], {"server-round": server_round}
                 )
                 assert (part.status, part.arrays) == (Status.DONE, None)
-                assert part.metrics["loss"] == metrics["loss"]
+                assert part.metrics["loss"] == pytest.approx(metrics["loss"], abs=1e-6)
     kept = evaluate_request((0,), (True,), measure_test=True)
     kept.config_records["config"]["own-model"] = True
     broadcast = evaluate_request((0,), (True,), measure_test=True)
@@ -451,4 +405,4 @@ def test_another_run_config_is_another_node() -> None:
     reply = ask(grid_of(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
     changed = decode_replies(reply.content)[0]
     assert not np.array_equal(arrays(changed)["linear.bias"], arrays(first[0])["linear.bias"])
-    assert_same(trained(1)[0], first[0])
+    assert_same_part(trained(1)[0], first[0])

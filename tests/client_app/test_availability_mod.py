@@ -43,6 +43,7 @@ from strategies.codec import (
     encode_train_request,
 )
 from strategies.types import Call, GlobalMeasure
+from tests.client_app.clients import assert_same_part
 
 NUM_CLIENTS, SEED = 5, 3
 OVERRIDES = (
@@ -111,14 +112,6 @@ def there(
     ]
 
 
-def assert_same(part: ClientReply, other: ClientReply) -> None:
-    assert (part.client, part.status, part.metrics) == (other.client, other.status, other.metrics)
-    assert part.arrays is not None
-    assert other.arrays is not None
-    for name, array in other.arrays.items():
-        np.testing.assert_array_equal(part.arrays[name], array, strict=True)
-
-
 @pytest.mark.parametrize("num_nodes", [1, 2, 5])
 def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
     """Those available are as without the mod, on any number of nodes; the others are not there."""
@@ -130,7 +123,7 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
         available = there(server_round)
         for k, part in parts.items():
             if k in available:
-                assert_same(part, expected[k])
+                assert_same_part(part, expected[k])
             else:
                 assert part == ClientReply(k, Status.UNAVAILABLE)
         seen.add(len(available))
@@ -165,16 +158,16 @@ def test_parts_are_in_the_order_asked() -> None:
     for part in parts:
         assert part.client is not None
         if part.client in there(server_round):
-            assert_same(part, expected[part.client])
+            assert_same_part(part, expected[part.client])
 
 
 def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where nobody is available nothing is computed, and all statuses say so."""
 
-    def fit(*_: Any) -> None:
+    def join(*_: Any) -> None:
         raise AssertionError("nobody is there")
 
-    monkeypatch.setattr(FederatedClient, "fit", fit)
+    monkeypatch.setattr(FederatedClient, "join", join)
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n1,0,1\n")
     grid = own_grid(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")

@@ -1,6 +1,7 @@
 """Participation probabilities, and what the settings make of them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from client_app.availability.probabilities import (
 )
 from client_app.availability.processes import Bernoulli, Cyclic, Markov, Trace
 from client_app.data import ClientData, FederatedData, load_data
-from client_app.data.base import Labels, Target
+from client_app.data.base import Labels, Part, Pool, Target
 from conf import Settings, SettingsError, compose
 from conf.errors import DataError
 from conf.schema import AvailabilitySettings, RandomAvailabilitySettings
@@ -169,6 +170,9 @@ class OwnLabelsOnly:
         return self.data.labels(client)
 
     def client(self, client: int) -> ClientData:
+        raise AssertionError("inputs are not needed")
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         raise AssertionError("inputs are not needed")
 
 

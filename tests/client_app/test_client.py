@@ -1,7 +1,6 @@
 """One client as a NumPyClient."""
 
 import math
-from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -15,8 +14,8 @@ from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.models import LogisticRegression, SmallCNN
 from client_app.training import LocalTraining
-from conf import SettingsError
 from strategies.streams import stream
+from tests.client_app.clients import federated_client
 from tests.reference import sgd
 
 FEATURES, CLASSES, SEED = 5, 3, 11
@@ -36,14 +35,8 @@ def client(
     own: ClientData | None = None,
     how: LocalTraining = HOW,
 ) -> FederatedClient:
-    return FederatedClient(
-        client_id,
-        own or data(client_id),
-        model or LogisticRegression((FEATURES,), CLASSES),
-        how,
-        seed=SEED,
-        device=torch.device("cpu"),
-    )
+    model = model or LogisticRegression((FEATURES,), CLASSES)
+    return federated_client(client_id, own or data(client_id), model, how, SEED)
 
 
 def broadcast(seed: int = 0) -> list[NDArray[Any]]:
@@ -233,12 +226,6 @@ def test_what_is_dropped_and_augmented_follows_from_round_and_client() -> None:
         np.testing.assert_array_equal(first[key], again[key])
     assert not np.array_equal(first[1, 1], first[2, 1])
     assert not np.array_equal(first[1, 1], first[1, 2])
-
-
-def test_no_augmentation_of_what_is_no_image() -> None:
-    """A client whose data are no images refuses to be made with an augmentation."""
-    with pytest.raises(SettingsError, match=r"client.augmentation must be none .*inputs \(5,\)"):
-        client(how=replace(HOW, augmentation="crop_flip"))
 
 
 def test_received_arrays_are_not_written_to() -> None:

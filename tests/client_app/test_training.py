@@ -1,6 +1,5 @@
-"""Local training and evaluation against a NumPy reference."""
+"""Local training of one client against a NumPy reference."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app import training
 from client_app.augmentation import augmentation
 from client_app.evaluation import evaluate
 from client_app.models import LogisticRegression, SmallCNN
@@ -420,52 +418,6 @@ def test_every_task_trains_by_its_formula(name: str) -> None:
     trained = [p.detach().numpy() for p in model.parameters()]
     np.testing.assert_allclose(trained[0], weight, rtol=0, atol=1e-12)
     np.testing.assert_allclose(trained[1], bias, rtol=0, atol=1e-12)
-
-
-def test_evaluating_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loss and accuracy are means over all targets; few sequences at once where they are long."""
-    x, y = task_problem("sequence", 23)
-    model = EachToken()
-    monkeypatch.setattr(training, "EVALUATION_BATCH", 20)
-    measure = evaluate(model, torch.from_numpy(x), torch.from_numpy(y), SequenceCrossEntropy())
-    assert model.rows == [4] * 5 + [3]
-    outputs = model(torch.from_numpy(x)).detach().numpy()
-    sums = losses.sequence(outputs, y, NO_TARGET)
-    assert measure.num_examples == 23
-    assert measure.loss == pytest.approx(sums.loss / sums.weight, abs=1e-12)
-    assert measure.accuracy == sums.correct / sums.count
-    assert sums.count < 23 * 5
-
-
-def test_large_inputs_are_evaluated_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large one input is, it is evaluated."""
-    x, y = (torch.from_numpy(a) for a in problem(7))
-    model = model_of(torch.float64)
-    sizes: list[int] = []
-    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    for numbers, expected in {3 * FEATURES: [3, 3, 1], 1: [1] * 7}.items():
-        sizes.clear()
-        monkeypatch.setattr(training, "EVALUATION_NUMBERS", numbers)
-        evaluate(model, x, y)
-        assert sizes == expected
-
-
-def test_evaluating_where_there_is_nothing() -> None:
-    """No sample: nothing is defined. No target or weight: loss 0. Numbers have no accuracy."""
-    x, y = (torch.from_numpy(a) for a in problem(4))
-    none = evaluate(model_of(torch.float64), x[:0], y[:0])
-    assert none.num_examples == 0
-    assert math.isnan(none.loss)
-    assert math.isnan(none.accuracy)
-    x, y = (torch.from_numpy(a) for a in task_problem("sequence", 3))
-    measure = evaluate(EachToken(), x, torch.full_like(y, NO_TARGET), SequenceCrossEntropy())
-    assert measure.loss == 0
-    assert math.isnan(measure.accuracy)
-    model = nn.Linear(FEATURES, 1, dtype=torch.float64)
-    x, y = (torch.from_numpy(a) for a in task_problem("number", 9))
-    measure = evaluate(model, x, y, SquaredError())
-    assert measure.loss == pytest.approx(float(((model(x)[:, 0] - y) ** 2).mean().detach()))
-    assert math.isnan(measure.accuracy)
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,14 @@ def run(directory: Path, *words: str) -> Path:
 
 @pytest.mark.parametrize("nodes", [2, 4, 20])
 def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) -> None:
-    """One node or twenty: the same rounds, and the same model."""
+    """One node or twenty: the same rounds, and the same model, but for rounding."""
     runs = [
         run(tmp_path / str(count), *SHORT, f"engine.num_supernodes={count}") for count in (1, nodes)
     ]
     assert_same_rounds(runs[0], runs[1])
     one, other = (load_file(directory / "model.safetensors") for directory in runs)
-    assert all((one[name] == other[name]).all() for name in one)
+    for name, array in one.items():
+        np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

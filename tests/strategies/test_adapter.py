@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from client_app.app import hosted_clients
+from client_app.node import hosted_clients
 from server_app.in_process import InProcessGrid
 from strategies import (
     MIFA,

@@ -1,0 +1,81 @@
+"""Clients made from arrays, for the tests of what they do with them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.client import FederatedClient
+from client_app.data.base import ClientData, Part, part_of, pooled
+from client_app.examples import Examples
+from client_app.measurements import Measurements
+from client_app.tasks import CrossEntropy, Task
+from client_app.trainer import Trainer
+from client_app.training import LocalTraining
+from strategies.codec import ClientReply
+
+CPU = torch.device("cpu")
+
+
+def examples_of(
+    data: Mapping[int, ClientData], part: Part = "train", dtype: torch.dtype = torch.float32
+) -> Examples:
+    """Return one part of these clients."""
+    return Examples(pooled({k: part_of(own, part) for k, own in data.items()}), CPU, dtype)
+
+
+def measurements_of(
+    data: Mapping[int, ClientData],
+    model: nn.Module,
+    task: Task | None = None,
+    metric: str = "accuracy",
+) -> Measurements:
+    """Return what measures ``model`` on both parts of these clients."""
+    parts: Sequence[Part] = ("train", "test")
+    examples = {part: examples_of(data, part) for part in parts}
+    return Measurements(model, examples, task or CrossEntropy(), metric)
+
+
+def federated_client(
+    client: int, own: ClientData, model: nn.Module, how: LocalTraining, seed: int
+) -> FederatedClient:
+    """Return a client that is alone in its process."""
+    data = {client: own}
+    trainer = Trainer(model, examples_of(data), how, CrossEntropy(), seed=seed)
+    return FederatedClient(client, measurements_of(data, model), trainer.alone)
+
+
+def arrays_of(model: nn.Module) -> list[NDArray[Any]]:
+    """Return copies of a model's parameters and buffers."""
+    return [tensor.detach().numpy().copy() for tensor in model.state_dict().values()]
+
+
+def ragged_data(
+    counts: Sequence[int], shape: tuple[int, ...], classes: int, seed: int = 0
+) -> dict[int, ClientData]:
+    """Return clients 0, 1, ... with so many samples to train on and 3 to test, in [0, 1)."""
+    rng = np.random.default_rng(seed)
+    data = {}
+    for client, count in enumerate(counts):
+        x = rng.random((count + 3, *shape), dtype=np.float32)
+        y = rng.integers(classes, size=count + 3)
+        data[client] = ClientData(x[:count], y[:count], x[count:], y[count:])
+    return data
+
+
+def assert_same_part(part: ClientReply, other: ClientReply, tolerance: float = 1e-6) -> None:
+    """Compare what two replies say of a client that trained; 0 is to the last bit."""
+    assert (part.client, part.status) == (other.client, other.status)
+    # Losses of another number of clients in one pass are rounded otherwise.
+    assert part.metrics == pytest.approx(other.metrics, rel=1e-6, abs=1e-6)
+    assert part.arrays is not None
+    assert other.arrays is not None
+    assert list(part.arrays) == list(other.arrays)
+    for name, array in other.arrays.items():
+        own = part.arrays[name]
+        assert (own.shape, own.dtype) == (array.shape, array.dtype)
+        np.testing.assert_allclose(own, array, rtol=0, atol=tolerance)
