@@ -193,6 +193,8 @@ def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
     """Return the closed form for ``model``, None where there is none."""
     if type(task) is not CrossEntropy or type(model) not in {LogisticRegression, MLP}:
         return None
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        return None
     layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     return DenseGradients(
         [(f"{name}.weight", f"{name}.bias") for name in layers], task.class_weights

@@ -1,0 +1,254 @@
+"""Gradients of many clients at once, against autograd of one after the other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from client_app.batched.gradients import (
+    Batches,
+    FunctionalGradients,
+    Gradients,
+    Stacked,
+    dense_gradients,
+)
+from client_app.dropout import dropouts, give_dropout
+from client_app.models import CNN, MLP, LogisticRegression, SmallCNN
+from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SequenceCrossEntropy, SquaredError
+from client_app.tasks import Task as AnyTask
+
+CLASSES, FEATURES = 4, 6
+SIZES = [5, 2, 5, 1, 3]
+WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.5], dtype=torch.float64)
+DENSE = {
+    "logistic_regression": LogisticRegression((FEATURES,), CLASSES).double(),
+    "mlp": MLP((2, 3), CLASSES, 5).double(),
+}
+
+
+def stacked_of(model: nn.Module, clients: int) -> tuple[Stacked, Stacked]:
+    """Return parameters, another for each client, and buffers."""
+    generator = torch.Generator().manual_seed(1)
+    parameters = {
+        name: torch.randn((clients, *p.shape), generator=generator, dtype=torch.float64)
+        for name, p in model.named_parameters()
+    }
+    masked = {name for name, _ in dropouts(model)}
+    buffers = {
+        name: torch.stack([b.clone() for _ in range(clients)])
+        for name, b in model.named_buffers()
+        if name not in masked
+    }
+    return parameters, buffers
+
+
+def batches_of(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES) -> Batches:
+    """Return batches of these sizes, what does not count being a copy of the first sample."""
+    generator = torch.Generator().manual_seed(2)
+    m, b = len(sizes), max(sizes)
+    x = torch.randn((m, b, *shape), generator=generator, dtype=torch.float64)
+    y = torch.randint(classes, (m, b), generator=generator)
+    for client, size in enumerate(sizes):
+        x[client, size:], y[client, size:] = x[client, 0], y[client, 0]
+    counts = torch.arange(b) < torch.tensor(sizes)[:, None]
+    return Batches(x, y, np.array(sizes), None if counts.all() else counts, {})
+
+
+def by_autograd(
+    model: nn.Module,
+    task: AnyTask,
+    start: tuple[Stacked, Stacked],
+    batches: Batches,
+    scale: torch.Tensor,
+) -> tuple[Stacked, Stacked]:
+    """Return scale_k times each client's gradient, and its buffers after the pass."""
+    parameters, buffers = start
+    gradients = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    after = {name: b.clone() for name, b in buffers.items()}
+    model.train()
+    layers = dict(dropouts(model))
+    for k, size in enumerate(batches.sizes.tolist()):
+        own = {name: tensor[k] for name, tensor in {**parameters, **buffers}.items()}
+        model.load_state_dict(own)
+        for name, mask in batches.masks.items():
+            layers[name].mask = mask[k, :size]
+        model.zero_grad()
+        task.mean_loss(model(batches.x[k, :size]), batches.y[k, :size]).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            gradients[name][k] = scale[k] * parameter.grad
+        for name, buffer in after.items():
+            buffer[k] = model.state_dict()[name]
+    return gradients, after
+
+
+def check(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batches) -> None:
+    """Compare with autograd, for factors of both signs, added to what is there."""
+    m = len(batches.sizes)
+    parameters, buffers = stacked_of(model, m)
+    scale = torch.linspace(-1.5, 2.0, m, dtype=torch.float64)
+    expected, after = by_autograd(model, task, (parameters, buffers), batches, scale)
+    given_parameters = {name: p.clone() for name, p in parameters.items()}
+    into = {name: torch.ones_like(p) for name, p in parameters.items()}
+    inputs = batches.x.clone()
+    gradients.add(parameters, buffers, into, batches, scale)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(into[name] - 1, gradient, rtol=1e-11, atol=1e-12)
+        assert torch.equal(parameters[name], given_parameters[name])
+    for name, buffer in after.items():
+        torch.testing.assert_close(buffers[name], buffer, rtol=1e-11, atol=1e-12)
+    assert torch.equal(batches.x, inputs)
+
+
+def check_step(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batches) -> None:
+    """Compare a step of gradient descent in place."""
+    m = len(batches.sizes)
+    parameters, buffers = stacked_of(model, m)
+    rates = torch.linspace(0.1, 0.9, m, dtype=torch.float64)
+    gradient, _ = by_autograd(model, task, (parameters, buffers), batches, -rates)
+    expected = {name: p + gradient[name] for name, p in parameters.items()}
+    gradients.add(parameters, buffers, parameters, batches, -rates)
+    for name, p in expected.items():
+        torch.testing.assert_close(parameters[name], p, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "class weights"])
+@pytest.mark.parametrize("sizes", [SIZES, [4, 4, 4], [1], [3]], ids=str)
+def test_the_closed_form_is_the_gradient(
+    name: str, weights: torch.Tensor | None, sizes: list[int]
+) -> None:
+    """Of equal and of ragged batches, added to another tensor or as a step in place."""
+    model, task = DENSE[name], CrossEntropy(weights)
+    dense = dense_gradients(model, task)
+    assert dense is not None
+    shape = (2, 3) if name == "mlp" else (FEATURES,)
+    for use in (check, check_step):
+        use(dense, model, task, batches_of(sizes, shape))
+        use(FunctionalGradients(model, task), model, task, batches_of(sizes, shape))
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.sampled_from(sorted(DENSE)))
+@settings(max_examples=25, deadline=None)
+def test_the_closed_form_of_any_sizes(sizes: list[int], name: str) -> None:
+    """Whatever batches the clients have."""
+    model, task = DENSE[name], CrossEntropy(WEIGHTS)
+    dense = dense_gradients(model, task)
+    assert dense is not None
+    check(dense, model, task, batches_of(sizes, (FEATURES,)))
+
+
+def test_a_batch_without_weight_has_no_gradient() -> None:
+    """Where the classes of a whole batch weigh 0 the model stays, as with autograd."""
+    for name, model in DENSE.items():
+        task = CrossEntropy(WEIGHTS)
+        dense = dense_gradients(model, task)
+        assert dense is not None, name
+        batches = batches_of([3, 3], (FEATURES,))
+        batches = replace(batches, y=torch.tensor([[1, 1, 1], [1, 2, 1]]))
+        parameters, buffers = stacked_of(model, 2)
+        into = {n: torch.zeros_like(p) for n, p in parameters.items()}
+        dense.add(parameters, buffers, into, batches, torch.ones(2, dtype=torch.float64))
+        assert all(bool((gradient[0] == 0).all()) for gradient in into.values())
+        assert all(bool((gradient[1] != 0).any()) for gradient in into.values())
+
+
+def test_huge_logits_have_a_finite_gradient() -> None:
+    """A confident wrong model is taken back, not made NaN."""
+    model, task = DENSE["logistic_regression"], CrossEntropy()
+    dense = dense_gradients(model, task)
+    assert dense is not None
+    parameters, buffers = stacked_of(model, 2)
+    parameters["linear.weight"] *= 1e6
+    batches = batches_of([3, 2], (FEATURES,))
+    scale = torch.ones(2, dtype=torch.float64)
+    expected, _ = by_autograd(model, task, (parameters, buffers), batches, scale)
+    into = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    dense.add(parameters, buffers, into, batches, scale)
+    for name, gradient in into.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-12)
+        assert bool(gradient.isfinite().all())
+
+
+class Own(LogisticRegression):
+    """A kind of logistic regression that may compute something else."""
+
+
+class Sum(CrossEntropy):
+    """A kind of cross entropy that may compute something else."""
+
+
+def frozen() -> nn.Module:
+    model = MLP((FEATURES,), CLASSES, 5)
+    model.layers[1].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        (SmallCNN((1, 8, 8), CLASSES, (6,)), CrossEntropy()),
+        (DENSE["mlp"], SquaredError()),
+        (DENSE["mlp"], SequenceCrossEntropy()),
+        (LogisticRegression((FEATURES,), 1), BinaryCrossEntropy()),
+        (Own((FEATURES,), CLASSES), CrossEntropy()),
+        (DENSE["mlp"], Sum()),
+        (frozen(), CrossEntropy()),
+    ],
+    ids=["cnn", "number", "sequence", "binary", "subclass", "other loss", "frozen layer"],
+)
+def test_no_closed_form_of_anything_else(model: nn.Module, task: AnyTask) -> None:
+    """Only of models and losses that are known exactly, all of whose layers are trained."""
+    assert dense_gradients(model, task) is None
+
+
+def test_batch_normalisation() -> None:
+    """Each client's own batch normalises, and its running statistics and counter go on.
+
+    A batch is never padded: statistics over copies would be others.
+    """
+    torch.manual_seed(0)
+    model = CNN((1, 16, 16), CLASSES).double()
+    batches = batches_of([5, 3, 5, 4], (1, 16, 16))
+    check(FunctionalGradients(model.train(), CrossEntropy()), model, CrossEntropy(), batches)
+
+
+def test_dropout_masks() -> None:
+    """Every client has its own mask for each of its samples."""
+    model = give_dropout(
+        SmallCNN((1, 8, 8), CLASSES, (6,), 0.4).double(), torch.zeros(2, 1, 8, 8).double()
+    ).train()
+    batches = batches_of(SIZES, (1, 8, 8))
+    rng = np.random.default_rng(0)
+    masks = {
+        name: torch.stack([layer.draw(5, rng) for _ in SIZES]).double()
+        for name, layer in dropouts(model)
+    }
+    assert len(masks) == 2
+    batches = replace(batches, masks=masks)
+    check(FunctionalGradients(model, CrossEntropy()), model, CrossEntropy(), batches)
+
+
+@pytest.mark.parametrize("task", [SquaredError(), BinaryCrossEntropy(WEIGHTS[1:3] + 1)], ids=repr)
+def test_other_tasks(task: AnyTask) -> None:
+    """Any loss that autograd can take."""
+    model = MLP((FEATURES,), 1, 5).double()
+    batches = batches_of(SIZES, (FEATURES,), classes=2)
+    if isinstance(task, SquaredError):
+        batches = replace(batches, y=batches.y.double() - 0.3)
+    check(FunctionalGradients(model, task), model, task, batches)
+
+
+def test_what_draws_numbers_is_refused() -> None:
+    """A layer that draws from torch's generator would give clients what they do not have alone."""
+    model = nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.5)).double()
+    parameters, buffers = stacked_of(model, 2)
+    into = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    functional = FunctionalGradients(model, CrossEntropy())
+    scale = torch.ones(2, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="randomness"):
+        functional.add(parameters, buffers, into, batches_of([2, 2], (FEATURES,)), scale)

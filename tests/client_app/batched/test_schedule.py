@@ -1,0 +1,170 @@
+"""The rows of every client's local steps, against those of training alone."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from client_app.batched.schedule import Schedule, local_schedule
+from client_app.data.base import Pool
+from client_app.examples import Examples
+from client_app.training import LocalTraining, train
+from conf.errors import DataError
+from strategies.streams import stream
+
+SEED, T = 4, 2
+
+
+def examples_of(counts: list[int]) -> Examples:
+    """Return clients whose samples are the numbers of their rows."""
+    ends = np.cumsum(counts)
+    rows = {k: np.arange(e - c, e) for k, (c, e) in enumerate(zip(counts, ends, strict=True))}
+    x = np.arange(sum(counts), dtype=np.float32)[:, None]
+    return Examples(Pool(x, np.zeros(len(x), np.int64), rows), torch.device("cpu"), torch.float64)
+
+
+def schedule_of(
+    counts: list[int], how: LocalTraining, *, normalises: bool = False, t: int = T
+) -> Schedule:
+    clients = range(len(counts))
+    draws = [partial(stream, SEED, round_number=t + 1, client=k) for k in clients]
+    return local_schedule(clients, draws, examples_of(counts), how, t=t, normalises=normalises)
+
+
+class Spy(nn.Module):
+    """A model that keeps the rows that it is trained on."""
+
+    def __init__(self, *, normalises: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 2, dtype=torch.float64)
+        self.normalise = nn.BatchNorm1d(1, dtype=torch.float64) if normalises else nn.Identity()
+        self.batches: list[list[int]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        self.batches.append(x.flatten().int().tolist())
+        logits: torch.Tensor = self.linear(self.normalise(x) / 100)
+        return logits
+
+
+def alone(
+    counts: list[int], client: int, how: LocalTraining, *, normalises: bool
+) -> list[list[int]]:
+    """Return the rows of each step of a client that trains alone."""
+    x, y = examples_of(counts).of([client])
+    spy = Spy(normalises=normalises)
+    train(spy, x, y, how, partial(stream, SEED, round_number=T + 1, client=client), t=T)
+    return spy.batches
+
+
+def batches(schedule: Schedule, place: int) -> list[list[int]]:
+    """Return the rows of each step of the client in this place."""
+    own = zip(schedule.rows[:, place].tolist(), schedule.sizes[:, place].tolist(), strict=True)
+    return [rows[:size] for rows, size in own if size]
+
+
+HOW = {
+    "epochs": LocalTraining(0.1, 4, 3),
+    "one sample a step": LocalTraining(0.1, 1, 1),
+    "all samples a step": LocalTraining(0.1, 100, 2),
+    "fewer steps than an epoch": LocalTraining(0.1, 4, 9, local_steps=2),
+    "more steps than an epoch": LocalTraining(0.1, 4, 1, local_steps=9),
+}
+
+
+@pytest.mark.parametrize("normalises", [False, True])
+@pytest.mark.parametrize("how", HOW.values(), ids=list(HOW))
+@given(st.lists(st.integers(1, 13), min_size=1, max_size=5))
+@settings(max_examples=10, deadline=None)
+def test_the_rows_are_those_of_training_alone(
+    normalises: bool, how: LocalTraining, counts: list[int]
+) -> None:
+    """Every client's batches are its own, in its own order, whatever the others have."""
+    if normalises and (how.batch_size == 1 or 1 in counts):
+        with pytest.raises(DataError, match="batch normalisation needs"):
+            schedule_of(counts, how, normalises=True)
+        return
+    schedule = schedule_of(counts, how, normalises=normalises)
+    assert sorted(schedule.order) == list(range(len(counts)))
+    for place, client in enumerate(schedule.order):
+        assert batches(schedule, place) == alone(counts, client, how, normalises=normalises)
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([None, 7]))
+@settings(max_examples=40, deadline=None)
+def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> None:
+    """Those with most steps come first; what is padded is a row of the same batch."""
+    schedule = schedule_of(counts, LocalTraining(0.1, 8, 2, local_steps=local_steps))
+    steps, clients, widest = schedule.rows.shape
+    assert schedule.sizes.shape == schedule.rates.shape == (steps, clients)
+    assert (clients, widest) == (len(counts), min(8, max(counts)))
+    lengths = (schedule.sizes > 0).sum(axis=0)
+    assert list(lengths) == sorted(lengths, reverse=True)
+    assert lengths[0] == steps
+    for step in range(steps):
+        active = schedule.active(step)
+        assert (schedule.sizes[step, :active] > 0).all()
+        assert (schedule.sizes[step, active:] == 0).all()
+        for place in range(active):
+            size = int(schedule.sizes[step, place])
+            rows = schedule.rows[step, place].tolist()
+            assert rows[size:] == [rows[0]] * (widest - size)
+    within = np.arange(widest) < schedule.sizes[:, :, None]
+    if schedule.counts is None:
+        assert within.all()
+    else:
+        np.testing.assert_array_equal(schedule.counts.numpy(), within)
+        assert not within.all()
+
+
+def test_clients_with_as_many_steps_stay_in_order() -> None:
+    """Only those with more steps overtake."""
+    assert schedule_of([8, 5, 20, 6, 20], LocalTraining(0.1, 8, 2)).order == (2, 4, 0, 1, 3)
+
+
+RATES = {
+    "constant": LocalTraining(0.2, 8, 2),
+    "step": LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
+    "exponential": LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5),
+    "theorem": LocalTraining(0.2, 8, 2, lr_schedule="theorem", strong_convexity=4.0),
+    "theorem, local steps": LocalTraining(0.2, 8, 2, lr_schedule="theorem", local_steps=5),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("t", [0, 3])
+def test_rates(name: str, t: int) -> None:
+    """Each step has the rate of its round and step; the theorem's is of the client's own steps."""
+    how, counts = RATES[name], [23, 5, 40]
+    schedule = schedule_of(counts, how, t=t)
+    assert schedule.rates.dtype == torch.float64
+    for place, client in enumerate(schedule.order):
+        steps = how.steps(counts[client])
+        expected = [how.learning_rate(t, step, steps) for step in range(steps)]
+        assert schedule.rates[:steps, place].tolist() == expected
+        assert schedule.rates[steps:, place].tolist() == [0.0] * (len(schedule.rates) - steps)
+    of_all = {tuple(schedule.rates[:2, place].tolist()) for place in range(3)}
+    assert len(of_all) == (3 if name == "theorem" else 1)
+
+
+def test_batches_follow_from_client_and_round() -> None:
+    """A client's rows do not depend on who else trains; another round has others."""
+    how = LocalTraining(0.1, 4, 2)
+    examples = examples_of([9, 9, 9])
+
+    def rows(clients: list[int], t: int) -> dict[int, list[list[int]]]:
+        draws = [partial(stream, SEED, round_number=t + 1, client=k) for k in clients]
+        schedule = local_schedule(clients, draws, examples, how, t=t, normalises=False)
+        return {clients[i]: batches(schedule, place) for place, i in enumerate(schedule.order)}
+
+    together, alone, later = rows([2, 0, 1], 0), rows([1], 0), rows([1], 1)
+    assert together[1] == alone[1]
+    assert sorted(row for batch in together[2][:3] for row in batch) == list(range(18, 27))
+    assert later[1] != alone[1]
+    assert [row - 9 for batch in together[1] for row in batch] != [
+        row for batch in together[0] for row in batch
+    ]

@@ -1,0 +1,332 @@
+"""Clients trained together against each of them trained alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.batched import BatchedTraining
+from client_app.data.base import part_of, pooled
+from client_app.dropout import give_dropout
+from client_app.examples import Examples
+from client_app.measurements import put
+from client_app.models import CNN, M5, MLP, LogisticRegression, SmallCNN
+from client_app.randomness import torch_seeded
+from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
+from client_app.training import LocalTraining, train
+from conf.errors import DataError
+from strategies.parameters import AUGMENTATION
+from strategies.streams import stream
+from tests.client_app.clients import CPU, arrays_of, examples_of, ragged_data
+
+CLASSES, SEED, T = 4, 9, 3
+RAGGED = [7, 33, 20, 11, 26]
+# Of batches of 8: none is small, as normalising by two or three samples magnifies rounding.
+NORMALISED = [8, 24, 16, 30, 24]
+PLENTY = 2**27
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model, what it takes, how many samples clients have, and a rate that it bears."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    counts: Sequence[int]
+    lr: float
+    closed_form: bool = False
+
+
+KINDS = {
+    "logistic_regression": Kind(
+        lambda: LogisticRegression((12,), CLASSES), (12,), RAGGED, 0.1, closed_form=True
+    ),
+    "mlp": Kind(lambda: MLP((3, 4), CLASSES, 9), (3, 4), RAGGED, 0.1, closed_form=True),
+    "small_cnn": Kind(lambda: SmallCNN((1, 8, 8), CLASSES, (6,)), (1, 8, 8), RAGGED, 0.05),
+    "small_cnn, dropout": Kind(
+        lambda: SmallCNN((1, 8, 8), CLASSES, (6, 5), 0.3), (1, 8, 8), RAGGED, 0.05
+    ),
+    "cnn": Kind(lambda: CNN((1, 16, 16), CLASSES), (1, 16, 16), NORMALISED, 0.001),
+    "m5": Kind(lambda: M5((1, 1800), CLASSES, 2), (1, 1800), NORMALISED, 0.001),
+}
+OPTIONS = {
+    "plain": LocalTraining(0.1, 8, 2),
+    "momentum": LocalTraining(0.1, 8, 2, momentum=0.9),
+    "weight decay": LocalTraining(0.1, 8, 2, weight_decay=0.1),
+    "proximal": LocalTraining(0.1, 8, 2, mu=0.5),
+    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, mu=0.3),
+    "step": LocalTraining(0.1, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
+    "exponential": LocalTraining(0.1, 8, 2, lr_schedule="exponential", lr_decay=0.5),
+    "theorem": LocalTraining(0.1, 8, 2, lr_schedule="theorem", smoothness=4.0),
+    "theorem, momentum": LocalTraining(0.1, 8, 2, 0.5, lr_schedule="theorem", smoothness=4.0),
+    "few local steps": LocalTraining(0.1, 8, 1, local_steps=2),
+    "many local steps": LocalTraining(0.1, 8, 1, 0.5, local_steps=7),
+    "all samples a step": LocalTraining(0.1, 64, 3),
+}
+# Of models without a closed form those that together use every path.
+FUNCTIONAL = ("plain", "momentum, decay, proximal", "theorem", "few local steps")
+CASES = [
+    (kind, option)
+    for kind, own in KINDS.items()
+    for option in OPTIONS
+    if own.closed_form or kind.startswith("small_cnn") or option in FUNCTIONAL
+]
+
+
+def model_of(kind: Kind, dtype: torch.dtype) -> nn.Module:
+    with torch_seeded(5, CPU):
+        model = kind.make().to(dtype)
+    return give_dropout(model, torch.zeros((2, *kind.shape), dtype=dtype))
+
+
+def problem(kind: Kind, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Examples]:
+    data = ragged_data(kind.counts, kind.shape, CLASSES)
+    return model_of(kind, dtype), examples_of(data, dtype=dtype)
+
+
+def alone(
+    model: nn.Module, examples: Examples, how: LocalTraining, task: Task, clients: Sequence[int]
+) -> list[NDArray[Any]]:
+    """Return the clients' models, trained one after the other, stacked."""
+    start = arrays_of(model)
+    models = []
+    for client in clients:
+        put(start, model)
+        x, y = examples.of([client])
+        draws = partial(stream, SEED, round_number=T + 1, client=client)
+        train(model, x, y, how, draws, t=T, task=task)
+        models.append(arrays_of(model))
+    put(start, model)
+    return [np.stack(own) for own in zip(*models, strict=True)]
+
+
+def together(
+    model: nn.Module,
+    examples: Examples,
+    how: LocalTraining,
+    task: Task,
+    clients: Sequence[int],
+    *,
+    memory_bytes: int = PLENTY,
+) -> list[NDArray[Any]]:
+    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=memory_bytes)
+    return [tensor.numpy() for tensor in batched.train(arrays_of(model), clients, T)]
+
+
+def assert_close(
+    found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], tolerance: float
+) -> None:
+    for own, other in zip(found, expected, strict=True):
+        assert (own.shape, own.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(own, other, rtol=tolerance, atol=tolerance)
+
+
+def check(
+    kind: Kind,
+    how: LocalTraining,
+    task: Task | None = None,
+    dtype: torch.dtype = torch.float64,
+    tolerance: float = 1e-10,
+) -> None:
+    """Compare all clients' models, of which everyone's differs from what was received."""
+    model, examples = problem(kind, dtype)
+    before = arrays_of(model)
+    own_task, clients = task or CrossEntropy(), range(len(kind.counts))
+    expected = alone(model, examples, how, own_task, clients)
+    found = together(model, examples, how, own_task, clients)
+    assert_close(found, expected, tolerance)
+    for position in (0, -1):
+        assert all(not np.array_equal(own, before[position]) for own in found[position])
+    assert_close(arrays_of(model), before, 0)
+
+
+@pytest.mark.parametrize(("kind", "option"), CASES)
+def test_together_is_as_alone(kind: str, option: str) -> None:
+    """Every model with every option ends as when each client trains alone, buffers included."""
+    check(KINDS[kind], replace(OPTIONS[option], lr=KINDS[kind].lr))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", ["plain", "momentum, decay, proximal"])
+def test_together_is_as_alone_in_single_precision(kind: str, option: str) -> None:
+    """To the rounding of float32 after a round, as runs compute."""
+    how = replace(OPTIONS[option], lr=KINDS[kind].lr)
+    check(KINDS[kind], how, dtype=torch.float32, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lr", "dtype", "tolerance"),
+    [(0.1, torch.float64, 1e-9), (0.01, torch.float32, 1e-6)],
+    ids=["beyond stability, float64", "stable, float32"],
+)
+def test_many_inputs(lr: float, dtype: torch.dtype, tolerance: float) -> None:
+    """784 inputs in [0, 1) have a curvature of some 100: beyond a rate of 2 / 100 SGD is chaotic.
+
+    There rounding grows, in float32 to 1e-2 within a round, however the sums are ordered.
+    """
+    kind = Kind(lambda: LogisticRegression((784,), CLASSES), (784,), [100, 60], 0.0)
+    check(kind, LocalTraining(lr, 8, 2), dtype=dtype, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("name", [name for name in AUGMENTATION.choices if name != "none"])
+@pytest.mark.parametrize("kind", ["mlp", "small_cnn"])
+def test_augmentation(name: str, kind: str) -> None:
+    """Each client's images change by its own stream, in whichever place it trains."""
+    shape = (3, 8, 8)
+    own: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: MLP(shape, CLASSES, 9),
+        "small_cnn": lambda: SmallCNN(shape, CLASSES, (6,), 0.2),
+    }
+    images = Kind(own[kind], shape, RAGGED, 0.05)
+    check(images, LocalTraining(0.05, 8, 2, augmentation=name))
+
+
+WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", ["logistic_regression", "mlp", "small_cnn"])
+def test_class_weights(kind: str) -> None:
+    """The mean loss of a batch divides by the weights of its own samples."""
+    check(KINDS[kind], OPTIONS["plain"], CrossEntropy(WEIGHTS))
+
+
+@pytest.mark.parametrize("task", [BinaryCrossEntropy(), SquaredError()], ids=repr)
+def test_other_tasks(task: Task) -> None:
+    """A model of one output, for which there is no closed form."""
+    kind = Kind(lambda: MLP((5,), 1, 4), (5,), RAGGED, 0.05)
+    data = ragged_data(kind.counts, kind.shape, 2)
+    model, examples = model_of(kind, torch.float64), examples_of(data, dtype=torch.float64)
+    if isinstance(task, SquaredError):
+        examples._y = examples._y.double() - 0.3
+    everyone = range(len(RAGGED))
+    expected = alone(model, examples, OPTIONS["momentum"], task, everyone)
+    assert_close(together(model, examples, OPTIONS["momentum"], task, everyone), expected, 1e-10)
+
+
+@given(
+    st.lists(st.integers(1, 25), min_size=1, max_size=7),
+    st.integers(1, 9),
+    st.sampled_from([None, 1, 4]),
+    st.sampled_from([0.0, 0.7]),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_numbers_of_samples(
+    counts: list[int], batch_size: int, local_steps: int | None, momentum: float, dense: bool
+) -> None:
+    """However unequal the clients are, with a closed form and without."""
+    kind = Kind(lambda: MLP((3,), CLASSES, 4), (3,), counts, 0.1)
+    how = LocalTraining(0.1, batch_size, 2, momentum, local_steps=local_steps)
+    model, examples = problem(kind)
+    task = CrossEntropy() if dense else Weighted()
+    everyone = range(len(counts))
+    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=PLENTY)
+    assert batched.closed_form is dense
+    expected = alone(model, examples, how, task, everyone)
+    assert_close(together(model, examples, how, task, everyone), expected, 1e-10)
+
+
+class Weighted(CrossEntropy):
+    """Cross entropy, for which no closed form is known."""
+
+
+@pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout", "cnn"])
+def test_who_else_trains_does_not_matter(kind: str) -> None:
+    """A client's model is the same in any order, in any company, and alone."""
+    model, examples = problem(KINDS[kind])
+    how = replace(OPTIONS["momentum"], lr=KINDS[kind].lr, augmentation="none")
+    everyone = alone(model, examples, how, CrossEntropy(), range(5))
+    for clients in ([4, 2, 0, 3, 1], [3, 1], [2], [0, 4]):
+        found = together(model, examples, how, CrossEntropy(), clients)
+        assert_close(found, [array[clients] for array in everyone], 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout"])
+def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little memory clients train in several groups, one by one at the least."""
+    model, examples = problem(KINDS[kind])
+    how, task = replace(OPTIONS["momentum"], lr=KINDS[kind].lr), CrossEntropy()
+    expected = alone(model, examples, how, task, range(5))
+    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=PLENTY)
+    of_one = batched._bytes_of_client(0)
+    assert of_one > sum(array.nbytes for array in arrays_of(model))
+    groups: list[int] = []
+    train_chunk = BatchedTraining._train_chunk
+
+    def spied(self: BatchedTraining, received: Any, clients: Sequence[int], t: int) -> Any:
+        groups.append(len(clients))
+        return train_chunk(self, received, clients, t)
+
+    monkeypatch.setattr(BatchedTraining, "_train_chunk", spied)
+    of_groups = {0: [1] * 5, of_one: [1] * 5, 3 * of_one: [3, 2], 4 * of_one: [3, 2], PLENTY: [5]}
+    for memory_bytes, sizes in of_groups.items():
+        groups.clear()
+        found = together(model, examples, how, task, range(5), memory_bytes=memory_bytes)
+        assert groups == sizes
+        assert_close(found, expected, 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "small_cnn"])
+def test_frozen_parameters_stay(kind: str) -> None:
+    """What needs no gradient is what was received; all else is trained as alone."""
+    model, examples = problem(KINDS[kind])
+    how = OPTIONS["momentum, decay, proximal"]
+    names = list(model.state_dict())
+    parameters = dict(model.named_parameters())
+    for name in names[:2]:
+        parameters[name].requires_grad_(False)
+    start = arrays_of(model)
+    expected = alone(model, examples, how, CrossEntropy(), range(5))
+    found = together(model, examples, how, CrossEntropy(), range(5))
+    assert_close(found, expected, 1e-10)
+    for position, array in enumerate(found):
+        assert np.array_equal(array, np.stack([start[position]] * 5)) is (position < 2)
+
+
+def test_inputs_that_are_not_ready() -> None:
+    """Batches made when they are needed give the same models, to the last bit."""
+    model, ready = problem(KINDS["mlp"])
+    data = ragged_data(RAGGED, KINDS["mlp"].shape, CLASSES)
+    pool = pooled({k: part_of(own, "train") for k, own in data.items()})
+    made = Examples(pool, CPU, torch.float64, prepared_bytes=0)
+    how, task = OPTIONS["plain"], CrossEntropy()
+    both = [together(model, examples, how, task, range(5)) for examples in (ready, made)]
+    assert_close(both[0], both[1], 0)
+
+
+def test_nothing_is_remembered() -> None:
+    """A second round from the same model is the same, whatever was trained in between."""
+    model, examples = problem(KINDS["small_cnn, dropout"])
+    task, how = CrossEntropy(), OPTIONS["momentum"]
+    batched = BatchedTraining(model, examples, how, task, seed=SEED, memory_bytes=PLENTY)
+    start = arrays_of(model)
+    before = [array.copy() for array in start]
+    first = [tensor.numpy() for tensor in batched.train(start, range(5), T)]
+    batched.train([array + 1 for array in start], [3, 0], T + 1)
+    again = [tensor.numpy() for tensor in batched.train(start, range(5), T)]
+    assert_close(again, first, 0)
+    assert_close(start, before, 0)
+
+
+def test_torchs_generator_has_no_part() -> None:
+    """Training together neither uses nor advances torch's global generator."""
+    model, examples = problem(KINDS["small_cnn, dropout"])
+    before = torch.get_rng_state()
+    together(model, examples, OPTIONS["plain"], CrossEntropy(), range(5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_batch_normalisation_needs_two_samples() -> None:
+    """A client with one sample is refused in one line, as when it trains alone."""
+    kind = replace(KINDS["cnn"], counts=[8, 1])
+    model, examples = problem(kind)
+    with pytest.raises(DataError, match="batch normalisation needs batches of at least 2"):
+        together(model, examples, OPTIONS["plain"], CrossEntropy(), [0, 1])

@@ -1,0 +1,280 @@
+"""Evaluation of several clients in one pass against a NumPy reference."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app import evaluation
+from client_app.evaluation import Measure, evaluate
+from client_app.metrics import metric
+from client_app.models import CNN, LogisticRegression
+from client_app.tasks import NO_TARGET, CrossEntropy, SequenceCrossEntropy, SquaredError, Task
+from strategies.parameters import FAIRNESS_METRIC
+from tests.reference import losses, sgd
+
+FEATURES, CLASSES = 6, 7
+METRICS = [name for name in FAIRNESS_METRIC.choices if name not in evaluation.PLAIN]
+
+
+def problem(n: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    rng = np.random.default_rng(n)
+    return rng.standard_normal((n, FEATURES)), rng.integers(CLASSES, size=n)
+
+
+def model_of(precision: torch.dtype) -> LogisticRegression:
+    rng = np.random.default_rng(3)
+    model = LogisticRegression((FEATURES,), CLASSES).to(precision)
+    for tensor in model.state_dict().values():
+        tensor.copy_(torch.from_numpy(rng.standard_normal(tuple(tensor.shape))))
+    return model
+
+
+def weights(model: nn.Module) -> sgd.Softmax:
+    return sgd.read([tensor.numpy().copy() for tensor in model.state_dict().values()])
+
+
+def alone(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task | None = None, name: str = "loss"
+) -> Measure:
+    """Return what a client measures that has these rows, all there are."""
+    (measure,) = evaluate(model, x, y, [len(y)], task=task, metric_name=name)
+    return measure
+
+
+class EachToken(nn.Module):
+    """Logits of every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES, dtype=torch.float64)
+        self.rows: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, l, c) of inputs (n, l, d)."""
+        self.rows.append(len(x))
+        logits: torch.Tensor = self.linear(x)
+        return logits
+
+
+def sequences(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sequences of length 5, of which some targets are none, and all of the first."""
+    rng = np.random.default_rng(n)
+    y = rng.integers(CLASSES, size=(n, 5))
+    y[rng.random((n, 5)) < 0.3] = NO_TARGET
+    y[0] = NO_TARGET
+    return torch.from_numpy(rng.standard_normal((n, 5, FEATURES))), torch.from_numpy(y)
+
+
+# --- one client ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 23, 300])
+def test_evaluate_is_the_formula(n: int) -> None:
+    """Mean cross entropy, accuracy and count are those of the formula, sample by sample."""
+    x, y = problem(n)
+    model = model_of(torch.float64)
+    loss, accuracy = sgd.measure(weights(model), x, y)
+    measure = alone(model, torch.from_numpy(x), torch.from_numpy(y))
+    assert measure.num_examples == n
+    assert measure.loss == pytest.approx(loss, abs=1e-12)
+    assert measure.accuracy == accuracy
+
+
+def test_evaluate_survives_huge_logits() -> None:
+    """A confident wrong model has a large finite loss, not inf or NaN."""
+    model = LogisticRegression((1,), 2)
+    model.load_state_dict(
+        {"linear.weight": torch.tensor([[1e6], [0.0]]), "linear.bias": torch.zeros(2)}
+    )
+    measure = alone(model, torch.ones(3, 1), torch.tensor([1, 1, 0]))
+    assert measure.loss == pytest.approx(2e6 / 3)
+    assert measure.accuracy == 1 / 3
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 23, 24])
+def test_evaluate_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the chunks, also with a smaller last one, does not change the measure."""
+    x, y = problem(23)
+    model = model_of(torch.float64)
+    loss, accuracy = sgd.measure(weights(model), x, y)
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    monkeypatch.setattr(evaluation, "BATCH", chunk)
+    measure = alone(model, torch.from_numpy(x), torch.from_numpy(y))
+    assert sum(sizes) == 23
+    assert max(sizes) == min(chunk, 23)
+    assert measure.num_examples == 23
+    assert measure.loss == pytest.approx(loss, abs=1e-12)
+    assert measure.accuracy == accuracy
+
+
+def test_evaluate_changes_nothing() -> None:
+    """Evaluation leaves parameters, buffers and gradients as they are."""
+    model = CNN((1, 16, 16), CLASSES)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    alone(model, torch.rand(5, 1, 16, 16), torch.arange(5))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_evaluating_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and accuracy are means over all targets; few sequences at once where they are long."""
+    x, y = sequences(23)
+    model = EachToken()
+    monkeypatch.setattr(evaluation, "BATCH", 20)
+    measure = alone(model, x, y, SequenceCrossEntropy())
+    assert model.rows == [4] * 5 + [3]
+    sums = losses.sequence(model(x).detach().numpy(), y.numpy(), NO_TARGET)
+    assert measure.num_examples == 23
+    assert measure.loss == pytest.approx(sums.loss / sums.weight, abs=1e-12)
+    assert measure.accuracy == sums.correct / sums.count
+    assert sums.count < 23 * 5
+
+
+def test_large_inputs_are_evaluated_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large one input is, it is evaluated."""
+    x, y = (torch.from_numpy(a) for a in problem(7))
+    model = model_of(torch.float64)
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    for numbers, expected in {3 * FEATURES: [3, 3, 1], 1: [1] * 7}.items():
+        sizes.clear()
+        monkeypatch.setattr(evaluation, "NUMBERS", numbers)
+        alone(model, x, y)
+        assert sizes == expected
+
+
+def test_evaluating_where_there_is_nothing() -> None:
+    """No sample: nothing is defined. No target or weight: loss 0. Numbers have no accuracy."""
+    x, y = (torch.from_numpy(a) for a in problem(4))
+    assert_nothing(alone(model_of(torch.float64), x[:0], y[:0]))
+    x, y = sequences(3)
+    measure = alone(EachToken(), x, torch.full_like(y, NO_TARGET), SequenceCrossEntropy())
+    assert measure.loss == 0
+    assert math.isnan(measure.accuracy)
+    model = nn.Linear(FEATURES, 1, dtype=torch.float64)
+    x, targets = torch.from_numpy(problem(9)[0]), torch.linspace(-1, 1, 9, dtype=torch.float64)
+    measure = alone(model, x, targets, SquaredError())
+    assert measure.loss == pytest.approx(float(((model(x)[:, 0] - targets) ** 2).mean().detach()))
+    assert math.isnan(measure.accuracy)
+
+
+def assert_nothing(measure: Measure) -> None:
+    assert measure.num_examples == 0
+    assert math.isnan(measure.loss)
+    assert math.isnan(measure.accuracy)
+    assert math.isnan(measure.metric)
+
+
+# --- several clients -------------------------------------------------------------------------
+
+
+def values(measure: Measure) -> tuple[Any, ...]:
+    return measure.num_examples, measure.loss, measure.accuracy, measure.metric
+
+
+def parts(tensor: torch.Tensor, counts: list[int]) -> list[torch.Tensor]:
+    return list(tensor.split(counts))
+
+
+@pytest.mark.parametrize("name", FAIRNESS_METRIC.choices)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(lambda n: sum(n) > 0),
+    st.sampled_from([1, 4, 4096]),
+)
+@settings(max_examples=15, deadline=None)
+def test_clients_together_measure_what_each_does_alone(
+    name: str, counts: list[int], chunk: int
+) -> None:
+    """Any numbers of rows, none among them, whichever rows pass through the model at once."""
+    x, y = (torch.from_numpy(a) for a in problem(sum(counts)))
+    model = model_of(torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "BATCH", chunk)
+        together = evaluate(model, x, y, counts, metric_name=name)
+    own = zip(together, parts(x, counts), parts(y, counts), strict=True)
+    for measure, own_x, own_y in own:
+        expected = alone(model, own_x, own_y, name=name)
+        assert values(measure) == pytest.approx(values(expected), abs=1e-12, nan_ok=True)
+
+
+def test_clients_without_a_sample() -> None:
+    """Before, between and after others they measure nothing, and change nothing of theirs."""
+    x, y = problem(11)
+    model = model_of(torch.float64)
+    counts = [0, 4, 0, 0, 7, 0]
+    measures = evaluate(model, torch.from_numpy(x), torch.from_numpy(y), counts, metric_name="f1")
+    for n, measure in zip(counts, measures, strict=True):
+        if n == 0:
+            assert_nothing(measure)
+    own = weights(model)
+    first, second = sgd.measure(own, x[:4], y[:4]), sgd.measure(own, x[4:], y[4:])
+    assert [measures[1].loss, measures[4].loss] == pytest.approx([first[0], second[0]], abs=1e-12)
+    assert [measures[1].accuracy, measures[4].accuracy] == [first[1], second[1]]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_of_each_clients_own_predictions(name: str) -> None:
+    """It is that of the client's logits and labels alone, and differs between clients."""
+    x, y = (torch.from_numpy(a) for a in problem(60))
+    model = model_of(torch.float64)
+    measures = evaluate(model, x, y, [25, 35], metric_name=name)
+    logits = model(x).detach()
+    expected = [metric(name, logits[:25], y[:25]), metric(name, logits[25:], y[25:])]
+    assert [measure.metric for measure in measures] == pytest.approx(expected, abs=1e-12)
+    assert expected[0] != expected[1]
+
+
+@pytest.mark.parametrize("name", sorted(evaluation.PLAIN))
+def test_accuracy_and_loss_are_no_further_metric(name: str) -> None:
+    """They are measured in any case, and so the metric beside is NaN."""
+    x, y = (torch.from_numpy(a) for a in problem(5))
+    assert math.isnan(alone(model_of(torch.float64), x, y, name=name).metric)
+
+
+def test_weighted_classes_of_several_clients() -> None:
+    """Each client's mean divides by its own weights; where they are all 0 its loss is 0."""
+    class_weights = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.0, 3.0, 1.0], dtype=torch.float64)
+    x, y = (torch.from_numpy(a) for a in problem(12))
+    y[8:] = 2
+    model = model_of(torch.float64)
+    first, second = evaluate(model, x, y, [8, 4], task=CrossEntropy(class_weights))
+    table = weights(model).log_probabilities(x.numpy())
+    own = class_weights.numpy()[y[:8]]
+    mean = -(own * table[np.arange(8), y[:8]]).sum() / own.sum()
+    assert first.loss == pytest.approx(mean, abs=1e-12)
+    assert second.loss == 0
+
+
+def test_sequences_of_several_clients() -> None:
+    """Each client's means are over its own targets."""
+    x, y = sequences(10)
+    model = EachToken()
+    for measure, rows in zip(
+        evaluate(model, x, y, [1, 9], task=SequenceCrossEntropy()),
+        (slice(0, 1), slice(1, 10)),
+        strict=True,
+    ):
+        sums = losses.sequence(model(x[rows]).detach().numpy(), y[rows].numpy(), NO_TARGET)
+        loss = sums.loss / sums.weight if sums.weight else 0.0
+        accuracy = sums.correct / sums.count if sums.count else math.nan
+        found = (measure.num_examples, measure.loss, measure.accuracy)
+        assert found == pytest.approx((rows.stop - rows.start, loss, accuracy), nan_ok=True)
+
+
+def test_one_pass_for_all_clients() -> None:
+    """The model sees the rows of all clients at once."""
+    x, y = (torch.from_numpy(a) for a in problem(30))
+    sizes: list[int] = []
+    model = model_of(torch.float64)
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    evaluate(model, x, y, [10, 5, 15])
+    assert sizes == [30]

@@ -1,0 +1,146 @@
+"""The rows of several clients, ready or made when they are asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from client_app.data.base import Pool, as_inputs
+from client_app.examples import Examples
+
+CPU = torch.device("cpu")
+ROWS = {7: np.array([4, 1, 9]), 2: np.array([0]), 5: np.array([], dtype=np.int64), 3: [8, 2, 3, 6]}
+READY = {True: 2**30, False: 0}
+KINDS: dict[str, NDArray[Any]] = {
+    "grey": np.random.default_rng(1).integers(256, size=(10, 4, 3), dtype=np.uint8),
+    "colour": np.random.default_rng(2).integers(256, size=(10, 4, 3, 3), dtype=np.uint8),
+    "sound": np.random.default_rng(3).integers(-(2**15), 2**15, size=(10, 6), dtype=np.int16),
+    "numbers": np.random.default_rng(4).standard_normal((10, 5)).astype(np.float32),
+}
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_way = pytest.mark.parametrize("ready", READY)
+
+
+def pool_of(x: NDArray[Any]) -> Pool:
+    rows = {k: np.asarray(own, dtype=np.int64) for k, own in ROWS.items()}
+    return Pool(x, np.arange(10) * 10, rows)
+
+
+def examples_of(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.float32) -> Examples:
+    return Examples(pool_of(x), CPU, dtype, READY[ready])
+
+
+def expected_inputs(x: NDArray[Any], client: int) -> torch.Tensor:
+    return torch.from_numpy(as_inputs(x[np.asarray(ROWS[client], dtype=np.int64)]))
+
+
+@each_kind
+@each_way
+def test_each_client_has_its_rows(kind: str, ready: bool) -> None:
+    """Inputs as models take them and labels, in the order of the client's rows."""
+    x = KINDS[kind]
+    examples = examples_of(x, ready=ready)
+    assert examples.clients == {7, 2, 5, 3}
+    for client, rows in ROWS.items():
+        inputs, labels = examples.of([client])
+        assert torch.equal(inputs, expected_inputs(x, client))
+        assert inputs.dtype == torch.float32
+        assert labels.tolist() == [10 * row for row in rows]
+        assert examples.count(client) == len(rows)
+
+
+@each_kind
+@each_way
+@pytest.mark.parametrize("clients", [[7, 2], [2, 5, 3], [3, 7], [3, 2, 7, 5], [7, 3]])
+def test_several_clients_are_one_after_the_other(
+    kind: str, ready: bool, clients: list[int]
+) -> None:
+    """In the order asked, next to each other among the rows or not."""
+    examples = examples_of(KINDS[kind], ready=ready)
+    inputs, labels = examples.of(clients)
+    assert torch.equal(inputs, torch.cat([expected_inputs(KINDS[kind], k) for k in clients]))
+    assert labels.tolist() == [10 * row for k in clients for row in ROWS[k]]
+
+
+@each_kind
+@each_way
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_by_their_number(kind: str, ready: bool, dtype: torch.dtype) -> None:
+    """A client's rows begin at its start; any rows of several clients are one gather."""
+    examples = examples_of(KINDS[kind], ready=ready, dtype=dtype)
+    chosen = [(3, 2), (7, 0), (2, 0), (3, 2), (3, 3)]
+    rows = torch.tensor([examples.start(k) + i for k, i in chosen])
+    expected = torch.stack([expected_inputs(KINDS[kind], k)[i] for k, i in chosen]).to(dtype)
+    made = examples.inputs(rows)
+    assert made.dtype == dtype
+    assert torch.equal(made, expected)
+    out = torch.full_like(made, -1.0)
+    assert examples.inputs(rows, out=out).data_ptr() == out.data_ptr()
+    assert torch.equal(out, expected)
+    assert examples.labels(rows).tolist() == [10 * ROWS[k][i] for k, i in chosen]
+
+
+def test_neighbours_are_views() -> None:
+    """Ready inputs of clients next to each other are not copied, nor are labels."""
+    examples = examples_of(KINDS["numbers"], ready=True)
+    whole, all_labels = examples.of([7, 2, 5, 3])
+    for clients in ([7], [2, 5], [5, 3]):
+        inputs, labels = examples.of(clients)
+        start = examples.start(clients[0])
+        assert inputs.data_ptr() == whole[start:].data_ptr()
+        assert labels.data_ptr() == all_labels[start:].data_ptr()
+
+
+class Counting(np.memmap):  # type: ignore[type-arg]
+    """A file's samples that count how many are read."""
+
+    read = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, np.ndarray):
+            Counting.read += len(key)
+        return super().__getitem__(key)
+
+
+def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
+    """Of inputs that are not kept ready nothing is read but what is asked for, when it is."""
+    x = KINDS["colour"]
+    mapped = Counting(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
+    mapped[:] = x
+    Counting.read = 0
+    pool = pool_of(mapped)
+    examples = Examples(pool, CPU, prepared_bytes=0)
+    assert Counting.read == 0
+    assert examples._raw is pool.x
+    inputs = examples.inputs(torch.tensor([examples.start(3) + 1, examples.start(2)]))
+    assert Counting.read == 2
+    assert torch.equal(inputs, torch.from_numpy(as_inputs(x[[2, 0]])))
+    assert torch.equal(examples.of([7])[0], expected_inputs(x, 7))
+    assert Counting.read == 5
+
+
+def test_how_large_is_ready() -> None:
+    """What counts is the size of all clients' inputs, not of the samples as read."""
+    needed = 8 * 4 * 3 * 4  # 8 rows of 12 pixels in float32
+    for limit, ready in {needed: True, needed - 1: False}.items():
+        examples = Examples(pool_of(KINDS["grey"]), CPU, prepared_bytes=limit)
+        assert (examples._x is not None) is ready
+
+
+def test_labels_of_sequences() -> None:
+    """Labels may have further axes."""
+    y = np.arange(30).reshape(10, 3)
+    pool = Pool(KINDS["numbers"], y, {0: np.array([3, 1]), 1: np.array([7])})
+    examples = Examples(pool, CPU)
+    assert examples.of([1, 0])[1].tolist() == y[[7, 3, 1]].tolist()
+    assert examples.labels(torch.tensor([2])).tolist() == [y[7].tolist()]
+
+
+def test_no_clients() -> None:
+    """A process without clients has no examples."""
+    examples = Examples(Pool(KINDS["grey"], np.arange(10), {}), CPU)
+    assert examples.clients == frozenset()

@@ -1,0 +1,152 @@
+"""What models measure of many clients' data, computed once."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from client_app import measurements
+from client_app.data import ClientData
+from client_app.data.base import Part, part_of
+from client_app.evaluation import evaluate
+from client_app.measurements import Measurements, put
+from client_app.models import CNN, LogisticRegression
+from tests.client_app.clients import arrays_of, measurements_of, ragged_data
+
+FEATURES, CLASSES = 5, 3
+DATA = ragged_data([6, 1, 9, 4], (FEATURES,), CLASSES)
+PARTS: tuple[Part, ...] = ("train", "test")
+
+
+class Spy(LogisticRegression):
+    """A model that keeps how many rows it has seen in each pass."""
+
+    def __init__(self) -> None:
+        super().__init__((FEATURES,), CLASSES)
+        self.rows: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        self.rows.append(len(x))
+        return super().forward(x)
+
+
+def own_arrays(seed: int) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    shapes = ((CLASSES, FEATURES), (CLASSES,))
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def spied(data: dict[int, ClientData] = DATA) -> tuple[Measurements, Spy]:
+    model = Spy()
+    return measurements_of(data, model, metric="f1"), model
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_equal_to_one_by_one(part: Part) -> None:
+    """Together or alone, each client measures what the model does on its own rows."""
+    arrays = own_arrays(0)
+    together, model = spied()
+    together.prepare(arrays, part, DATA)
+    alone, _ = spied()
+    for client, own in DATA.items():
+        x, y = (torch.from_numpy(a) for a in part_of(own, part))
+        name = "f1" if part == "test" else "loss"
+        (expected,) = evaluate(model, x, y, [len(y)], metric_name=name)
+        for found in (together, alone):
+            measure = found.measure(arrays, part, client)
+            assert measure.num_examples == found.count(part, client) == len(y)
+            assert (measure.loss, measure.accuracy, measure.metric) == pytest.approx(
+                (expected.loss, expected.accuracy, expected.metric), rel=1e-6, nan_ok=True
+            )
+            assert np.isnan(measure.metric) == (part == "train")
+
+
+def test_nothing_is_computed_twice() -> None:
+    """What was measured of a model is known, of each part and client."""
+    own, model = spied()
+    arrays = own_arrays(0)
+    own.prepare(arrays, "train", [0, 2])
+    assert model.rows == [15]
+    own.measure(arrays, "train", 2)
+    own.prepare(arrays, "train", [2, 0])
+    assert model.rows == [15]
+    own.prepare(arrays, "train", [0, 1, 2, 3])
+    assert model.rows == [15, 5]
+    own.prepare(arrays, "test", [0, 1])
+    own.measure(arrays, "test", 1)
+    assert model.rows == [15, 5, 6]
+    own.prepare(arrays, "train", [])
+    copies = [array.copy() for array in arrays]
+    own.measure(copies, "train", 3)
+    own.measure(copies, "test", 0)
+    assert model.rows == [15, 5, 6]
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_another_model_is_measured_anew(position: int) -> None:
+    """One number that differs makes another model; of the one before nothing is kept."""
+    own, model = spied()
+    first = own_arrays(0)
+    second = [array.copy() for array in first]
+    second[position].flat[-1] += 1
+    before = own.measure(first, "train", 0)
+    own.measure(first, "test", 0)
+    after = own.measure(second, "train", 0)
+    assert before.loss != after.loss
+    assert own.measure(first, "train", 0) == before
+    assert model.rows == [6, 3, 6, 6]
+
+
+def test_the_arrays_are_not_those_of_the_model() -> None:
+    """What others do to the shared model in between does not change what is measured."""
+    own, model = spied()
+    arrays = own_arrays(0)
+    before = own.measure(arrays, "train", 0)
+    put(own_arrays(1), model)
+    model.train()
+    own.measure(arrays, "test", 0)
+    again, _ = spied()
+    assert own.measure(arrays, "train", 0) == before
+    assert own.measure(arrays, "test", 0) == again.measure(arrays, "test", 0)
+
+
+def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients are measured together as long as their rows are one pass."""
+    own, model = spied()
+    monkeypatch.setattr(measurements, "BATCH", 10)
+    own.prepare(own_arrays(0), "train", DATA)
+    assert model.rows == [7, 9, 4]
+
+
+def test_clients_without_a_sample() -> None:
+    """They measure nothing, and the others what they do without them."""
+    none = np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64)
+    own, _ = spied({0: DATA[0], 1: ClientData(*none, *none), 2: DATA[2]})
+    expected, _ = spied()
+    arrays = own_arrays(0)
+    own.prepare(arrays, "test", [0, 1, 2])
+    assert own.measure(arrays, "test", 1).num_examples == 0
+    assert np.isnan(own.measure(arrays, "test", 1).loss)
+    for client in (0, 2):
+        found, alone = (one.measure(arrays, "test", client) for one in (own, expected))
+        assert found.loss == pytest.approx(alone.loss, rel=1e-6)
+
+
+def test_put_gives_all_arrays() -> None:
+    """Parameters and buffers in the order of the state, copied; others are refused."""
+    torch.manual_seed(0)
+    source, model = CNN((1, 16, 16), CLASSES), CNN((1, 16, 16), CLASSES)
+    source(torch.rand(4, 1, 16, 16))
+    arrays = arrays_of(source)
+    put(arrays, model)
+    for tensor, expected in zip(arrays_of(model), arrays, strict=True):
+        np.testing.assert_array_equal(tensor, expected)
+    model(torch.rand(4, 1, 16, 16))
+    np.testing.assert_array_equal(arrays[0], arrays_of(source)[0])
+    with pytest.raises(ValueError, match="zip"):
+        put(arrays[:-1], model)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        put([np.zeros((1, 1), np.float32), *arrays[1:]], model)
