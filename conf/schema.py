@@ -195,6 +195,7 @@ class FedMgdaSettings(SampledSettings):
 # --- data ----------------------------------------------------------------------------------
 
 TEST_FRACTION = Number(low=0.01, high=0.9)
+PARTITIONS = ("shards", "dirichlet", "iid", "quantity")
 
 
 @dataclass
@@ -239,12 +240,13 @@ class PartitionedSettings(DataSettings):
     ``partition`` shards: ``shards_per_client`` shards of ``shard_size`` training rows of one
     class, of which the client keeps ``samples_per_shard`` (null for all). dirichlet:
     ``samples_per_client`` training rows (null for as many as there are for all) whose classes
-    follow Dir(``alpha``). The settings of the other partition are not used.
+    follow Dir(``alpha``). iid: ``samples_per_client`` random rows (null likewise). quantity: random
+    rows, the sizes by Dir(``alpha``). The settings of the other partitions are not used.
     """
 
     num_clients: int | None = setting(60, COUNT)
     num_priority: int = setting(2, COUNT)
-    partition: str = setting("shards", OneOf(("shards", "dirichlet")))
+    partition: str = setting("shards", OneOf(PARTITIONS))
     shards_per_client: int = setting(2, COUNT)
     shard_size: int = setting(500, COUNT)
     samples_per_shard: int | None = setting(None, COUNT)
@@ -286,33 +288,15 @@ class FilePath(Range):
         return isinstance(value, str) and bool(value.strip())
 
 
-@dataclass
-class NpzSettings(PartitionedSettings):
-    """See ``client_app.data.sources.npz``.
-
-    ``partition`` natural: the clients that the file has. A client's test part is the file's, or
-    ``test_fraction`` of its own rows; see ``client_app.data.partition.natural``. ``num_clients``
-    null is as many as the file has with natural, and 60 with the others.
-    """
-
-    name: str = "npz"
-    path: str = setting("", FilePath("an .npz file"))
-    num_clients: int | None = setting(None, COUNT)
-    partition: str = setting("shards", OneOf(("shards", "dirichlet", "natural")))
-    test_fraction: float = setting(0.2, TEST_FRACTION)
-
-    def __post_init__(self) -> None:
-        if self.num_clients is None and self.partition != "natural":
-            self.num_clients = 60
-
-
 @dataclass(frozen=True)
-class ColumnName(Range):
-    """The name of a column; whether there is one is its reader's to say."""
+class Name(Range):
+    """A name, e.g. "the name of a column"; whether there is one is its reader's to say."""
+
+    kind: str
 
     def describe(self) -> str:
         """Return what it is."""
-        return "the name of a column"
+        return self.kind
 
     def contains(self, value: object) -> bool:
         """Say whether there is a name at all."""
@@ -330,21 +314,165 @@ class ColumnNames(Range):
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
         names = value if isinstance(value, list) else [""]
-        return all(map(ColumnName().contains, names)) and len(set(names)) == len(names)
+        return all(map(COLUMN.contains, names)) and len(set(names)) == len(names)
+
+
+COLUMN = Name("the name of a column")
+COLUMNS = ColumnNames()
+
+
+@dataclass(frozen=True)
+class ImageSize(Range):
+    """Height and width."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "a list of two whole numbers >= 1, height and width"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        return isinstance(value, list) and len(value) == len(("h", "w")) and COUNTS.contains(value)
+
+
+IMAGE_SIZE = ImageSize()
 
 
 @dataclass
-class CsvSettings(DataSettings):
-    """One table with a column that says whose each row is; see ``client_app.data.tabular``."""
+class NaturalSettings(PartitionedSettings):
+    """Data that may have clients of its own.
+
+    ``partition`` natural: the clients that the data has, without those of fewer than
+    ``min_samples`` training rows (null for all). A client's test part is the data's, or
+    ``test_fraction`` of its own rows; see ``client_app.data.partition.natural``. ``num_clients``
+    null is as many as there are with natural, and 60 with the others. Of data that has no test set
+    the other partitions take ``test_fraction`` of all rows for one.
+    """
+
+    num_clients: int | None = setting(None, COUNT)
+    priority: Any = "all"
+    partition: str = setting("natural", OneOf((*PARTITIONS, "natural")))
+    test_fraction: float = setting(0.2, TEST_FRACTION)
+    min_samples: int | None = setting(None, Number(low=2, integer=True))
+
+    def __post_init__(self) -> None:
+        if self.num_clients is None and self.partition != "natural":
+            self.num_clients = 60
+
+
+@dataclass
+class NpzSettings(NaturalSettings):
+    """See ``client_app.data.sources.npz``."""
+
+    name: str = "npz"
+    path: str = setting("", FilePath("an .npz file"))
+    priority: Any = "heterogeneous"
+    partition: str = setting("shards", OneOf((*PARTITIONS, "natural")))
+
+
+@dataclass
+class CelebASettings(NaturalSettings):
+    """See ``client_app.data.sources.celeba``; ``root`` is torchvision's.
+
+    ``target``: one of the 40 attributes. ``image_size``: height and width.
+    """
+
+    name: str = "celeba"
+    root: str = "data"
+    download: bool = True
+    target: str = setting("Smiling", Name("the name of an attribute"))
+    image_size: list[int] = field(
+        default_factory=lambda: [84, 84], metadata={"allowed": IMAGE_SIZE}
+    )
+    min_samples: int | None = setting(5, Number(low=2, integer=True))
+
+
+@dataclass
+class SpeechCommandsSettings(NaturalSettings):
+    """See ``client_app.data.sources.speech_commands``; ``sample_rate`` in Hz."""
+
+    name: str = "speech_commands"
+    root: str = "data"
+    sample_rate: int = setting(16000, OneOf((8000, 16000)))
+    min_samples: int | None = setting(3, Number(low=2, integer=True))
+
+
+@dataclass
+class LeafSettings(NaturalSettings):
+    """See ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words."""
+
+    name: str = "leaf"
+    path: str = setting("", FilePath("a folder of LEAF's JSON files"))
+    vocabulary_size: int = setting(10000, Number(low=3, integer=True))
+
+
+@dataclass
+class Isic2019Settings(NaturalSettings):
+    """See ``client_app.data.sources.isic2019``; ``root`` has FLamby's files."""
+
+    name: str = "isic2019"
+    root: str = "data"
+    image_size: list[int] = field(
+        default_factory=lambda: [224, 224], metadata={"allowed": IMAGE_SIZE}
+    )
+
+
+@dataclass
+class TextSettings(NaturalSettings):
+    """See ``client_app.data.sources.text``.
+
+    ``header``: the names of the columns where the file's first line has none. ``length`` in tokens.
+    ``tokens`` words or characters. With a ``target``: ``vocabulary_size`` is that of the hashed
+    words, and rows with the same value of ``group_column`` stay together; without one the next
+    token is the target.
+    """
+
+    name: str = "text"
+    path: str = setting("", FilePath("a .csv file"))
+    header: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    client_column: str = setting("", COLUMN)
+    text_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    target: str | None = setting(None, COLUMN)
+    group_column: str | None = setting(None, COLUMN)
+    tokens: str = setting("words", OneOf(("words", "characters")))
+    length: int = setting(80, Number(low=2, integer=True))
+    vocabulary_size: int = setting(10000, Number(low=8, integer=True))
+
+
+@dataclass
+class TableSettings(DataSettings):
+    """One table of numbers and categories; see ``client_app.data.tabular``."""
+
+    priority: Any = "all"
+    test_fraction: float = setting(0.2, TEST_FRACTION)
+
+
+@dataclass
+class HeartSettings(TableSettings):
+    """See ``client_app.data.sources.heart``."""
+
+    name: str = "heart"
+    root: str = "data"
+
+
+@dataclass
+class BerkaSettings(TableSettings):
+    """See ``client_app.data.sources.berka``; ``drop_regions`` are left out."""
+
+    name: str = "berka"
+    root: str = "data"
+    drop_regions: list[str] = field(default_factory=lambda: ["north Bohemia"])
+
+
+@dataclass
+class CsvSettings(TableSettings):
+    """A file with a column that says whose each row is; see ``client_app.data.tabular``."""
 
     name: str = "csv"
-    priority: Any = "all"
     path: str = setting("", FilePath("a .csv file"))
-    client_column: str = setting("", ColumnName())
-    target: str = setting("", ColumnName())
-    drop: list[str] = field(default_factory=list, metadata={"allowed": ColumnNames()})
-    zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": ColumnNames()})
-    test_fraction: float = setting(0.2, TEST_FRACTION)
+    client_column: str = setting("", COLUMN)
+    target: str = setting("", COLUMN)
+    drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
 
 
 # --- availability --------------------------------------------------------------------------
@@ -668,6 +796,7 @@ def check(settings: Settings) -> None:
         _check_number(settings.data)
         _check_shards(settings.data)
         _check_columns(settings.data)
+        _check_texts(settings.data)
         _check_draws(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
@@ -738,7 +867,7 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
 
 def _check_number(data: DataSettings) -> None:
     natural = isinstance(data, PartitionedSettings) and data.partition == "natural"
-    if not natural and not isinstance(data, CsvSettings):
+    if not natural and not isinstance(data, TableSettings):
         settled_clients(data)
 
 
@@ -780,6 +909,26 @@ def _check_columns(data: DataSettings) -> None:
                 f"data.drop must be columns other than data.{own} ({getattr(data, own)}), got "
                 f"{data.drop}"
             )
+
+
+def _check_texts(data: DataSettings) -> None:
+    if not isinstance(data, TextSettings):
+        return
+    columns = data.text_columns
+    if not columns or data.client_column in columns or data.target in columns:
+        raise ParameterError(
+            "data.text_columns must be at least one column other than data.client_column and "
+            f"data.target, got {columns}"
+        )
+    if data.target is None and len(columns) > 1:
+        raise ParameterError(
+            f"data.text_columns must be one column where data.target is null, got {columns}"
+        )
+    least = 2 * len(columns) - 1
+    if data.length < least:
+        raise ParameterError(
+            f"data.length must be at least {least} for {len(columns)} texts, got {data.length}"
+        )
 
 
 def _check_draws(settings: Settings) -> None:
@@ -836,6 +985,13 @@ def register() -> None:
         ("data", "schema_torchvision", TorchvisionSettings),
         ("data", "schema_cinic10", Cinic10Settings),
         ("data", "schema_npz", NpzSettings),
+        ("data", "schema_celeba", CelebASettings),
+        ("data", "schema_speech_commands", SpeechCommandsSettings),
+        ("data", "schema_leaf", LeafSettings),
+        ("data", "schema_isic2019", Isic2019Settings),
+        ("data", "schema_text", TextSettings),
+        ("data", "schema_heart", HeartSettings),
+        ("data", "schema_berka", BerkaSettings),
         ("data", "schema_csv", CsvSettings),
         ("availability", "schema_always", AlwaysSettings),
         ("availability", "schema_bernoulli", BernoulliSettings),

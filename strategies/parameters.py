@@ -75,13 +75,13 @@ class Number(Range):
 
 @dataclass(frozen=True)
 class OneOf(Range):
-    """One of a few words."""
+    """One of a few words or numbers."""
 
-    choices: tuple[str, ...]
+    choices: tuple[Any, ...]
 
     def describe(self) -> str:
         """Return the choice in words."""
-        return "one of " + ", ".join(self.choices)
+        return "one of " + ", ".join(map(str, self.choices))
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is one of the words."""

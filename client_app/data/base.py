@@ -11,20 +11,48 @@ Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Part = Literal["train", "test"]
 Target = Literal["class", "sequence", "number"]
+Targets = NDArray[Any]
+"""Classes or next tokens, int64, or numbers, float32."""
+Samples = NDArray[Any]
+
+
+class Collection(Protocol):
+    """Samples that are read when they are asked for, such as a folder of images."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, ...), as of the array of all samples."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the numbers."""
+
+    def __len__(self) -> int:
+        """Return n."""
+
+    def __getitem__(self, rows: Any) -> Samples:
+        """Return the samples of a slice or of an array of rows.
+
+        Raises
+        ------
+        DataError
+            If one of them cannot be read.
+        """
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's own data: inputs (n, *input_shape) float32, labels (n,) int64.
+    """One client's own data: inputs (n, *input_shape) float32, or int64 where they are tokens.
 
-    The test part is drawn like the training part and shares no row with any client's
-    training part.
+    The targets are classes, int64 (n,); the next token at every position, int64 (n, length), -100
+    where there is none; or numbers, float32 (n,). The test part is drawn like the training part
+    and shares no row with any client's training part.
     """
 
-    x_train: Inputs
-    y_train: Labels
-    x_test: Inputs
-    y_test: Labels
+    x_train: NDArray[Any]
+    y_train: Targets
+    x_test: NDArray[Any]
+    y_test: Targets
 
 
 @dataclass(frozen=True)
@@ -34,15 +62,16 @@ class Pool:
     Attributes
     ----------
     x : array
-        Samples as read, (N, ...): uint8 images, int16 sound or float32; see ``as_inputs``.
-    y : array of int64
-        Labels (N,).
+        Samples as read, (N, ...): uint8 images, int16 sound, tokens or float32; see
+        ``as_inputs``. Or what reads those of some rows.
+    y : array
+        Targets (N, ...).
     rows : mapping
         Which rows are a client's: int64 (n_k,) by client id.
     """
 
-    x: NDArray[Any]
-    y: Labels
+    x: NDArray[Any] | Collection
+    y: Targets
     rows: Mapping[int, NDArray[np.int64]]
 
 
@@ -77,13 +106,19 @@ class FederatedData(Protocol):
         """Return the data of one client."""
 
     def labels(self, client: int) -> Labels:
-        """Return the training labels of one client, without making its inputs where possible."""
+        """Return the training labels of one client, without making its inputs where possible.
+
+        Raises
+        ------
+        SettingsError
+            If the targets are no classes.
+        """
 
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return one part of these clients, without a copy of the arrays where possible."""
 
 
-def pooled(parts: Mapping[int, tuple[Inputs, Labels]]) -> Pool:
+def pooled(parts: Mapping[int, tuple[NDArray[Any], Targets]]) -> Pool:
     """Return the pool of clients that have arrays of their own: these, one after the other."""
     counts = [len(y) for _, y in parts.values()]
     ends = np.cumsum(counts)
@@ -94,7 +129,7 @@ def pooled(parts: Mapping[int, tuple[Inputs, Labels]]) -> Pool:
     )
 
 
-def part_of(data: ClientData, part: Part) -> tuple[Inputs, Labels]:
+def part_of(data: ClientData, part: Part) -> tuple[NDArray[Any], Targets]:
     """Return inputs and labels of a client's training or test part."""
     return (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
 

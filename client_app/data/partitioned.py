@@ -3,26 +3,34 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from client_app.data.base import ClientData, Labels, Part, Pool, as_inputs, target_of
 from client_app.data.partition import (
     Shares,
     dirichlet_shares,
+    iid_shares,
     natural_shares,
+    quantity_shares,
     single_class_shards,
 )
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
-from conf.errors import DataError
-from conf.schema import NpzSettings, PartitionedSettings, check_clients, settled_clients
+from client_app.data.split import own_split
+from conf.errors import DataError, SettingsError
+from conf.schema import NaturalSettings, PartitionedSettings, check_clients, settled_clients
 
 
 class PartitionedData:
     """The clients of one data set, divided among them as the settings say.
 
     A client's inputs are made when it is asked for: uint8 images become float32 (n, channels,
-    height, width) in [0, 1], int16 sound float32 (n, 1, length) in [-1, 1], and float32 inputs
-    stay as they are. Until then there are the arrays as read, once, and the rows of each client.
+    height, width) in [0, 1], int16 sound float32 (n, 1, length) in [-1, 1], int32 tokens int64
+    (n, length), and float32 inputs stay as they are. Until then there are the arrays, once, as
+    read or mapped from a file, or what reads them, and the rows of each client.
 
     Parameters
     ----------
@@ -51,6 +59,7 @@ class PartitionedData:
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
         self.target = target_of(arrays.y_train)
+        self.num_tokens = arrays.num_tokens
         self.input_shape = as_inputs(arrays.x_train[:1]).shape[1:]
         check_clients(settings, self.num_clients)
 
@@ -70,8 +79,20 @@ class PartitionedData:
         )
 
     def labels(self, client: int) -> Labels:
-        """Return the training labels of one client."""
-        return self._arrays.y_train[self._shares[client].train]
+        """Return the training labels of one client.
+
+        Raises
+        ------
+        SettingsError
+            If the targets are no classes.
+        """
+        if not self._arrays.has_classes:
+            raise SettingsError(
+                "data.priority must be all, random or a list, and availability.p a number or a "
+                "list, where the targets are no classes"
+            )
+        labels: Labels = self._arrays.y_train[self._shares[client].train]
+        return labels
 
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return the arrays as read, whole, and the rows of these clients."""
@@ -86,21 +107,59 @@ def _divided(
     arrays: LabelledArrays, settings: PartitionedSettings, seed: int
 ) -> tuple[LabelledArrays, list[Shares]]:
     """Return the share of each client, and the arrays whose rows it counts."""
-    if isinstance(settings, NpzSettings) and settings.partition == "natural":
+    if isinstance(settings, NaturalSettings) and settings.partition == "natural":
         return _by_client(arrays, settings, seed)
+    if not arrays.pooled:
+        return arrays, _shares(arrays.y_train, arrays.y_test, arrays, settings, seed)
+    train, test = own_split(
+        arrays.y_train if arrays.has_classes else np.zeros(len(arrays.y_train), dtype=np.int64),
+        settings.test_fraction if isinstance(settings, NaturalSettings) else 0.2,
+        client=0,
+        seed=seed,
+        groups=arrays.groups,
+    )
+    shares = _shares(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
+    return arrays, [Shares(train[own.train], test[own.test]) for own in shares]
+
+
+def _shares(
+    y_train: NDArray[Any],
+    y_test: NDArray[Any],
+    arrays: LabelledArrays,
+    settings: PartitionedSettings,
+    seed: int,
+) -> list[Shares]:
+    num_clients = settled_clients(settings)
+    if settings.partition == "iid":
+        return iid_shares(
+            len(y_train),
+            len(y_test),
+            num_clients=num_clients,
+            samples_per_client=settings.samples_per_client,
+            seed=seed,
+        )
+    if settings.partition == "quantity":
+        return quantity_shares(
+            len(y_train), len(y_test), num_clients=num_clients, alpha=settings.alpha, seed=seed
+        )
+    if not arrays.has_classes:
+        raise SettingsError(
+            "data.partition must be iid, quantity or natural where the targets are no classes, got "
+            f"{settings.partition}"
+        )
     if settings.partition == "dirichlet":
-        return arrays, dirichlet_shares(
-            arrays.y_train,
-            arrays.y_test,
-            num_clients=settled_clients(settings),
+        return dirichlet_shares(
+            y_train,
+            y_test,
+            num_clients=num_clients,
             alpha=settings.alpha,
             samples_per_client=settings.samples_per_client,
             seed=seed,
         )
-    return arrays, single_class_shards(
-        arrays.y_train,
-        arrays.y_test,
-        num_clients=settled_clients(settings),
+    return single_class_shards(
+        y_train,
+        y_test,
+        num_clients=num_clients,
         shards_per_client=settings.shards_per_client,
         shard_size=settings.shard_size,
         samples_per_shard=settings.samples_per_shard,
@@ -109,17 +168,20 @@ def _divided(
 
 
 def _by_client(
-    arrays: LabelledArrays, settings: NpzSettings, seed: int
+    arrays: LabelledArrays, settings: NaturalSettings, seed: int
 ) -> tuple[LabelledArrays, list[Shares]]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")
+    labels = arrays.y_train
     shares, own = natural_shares(
         arrays.client_train,
-        arrays.y_train,
-        arrays.client_test,
+        labels if arrays.has_classes else np.zeros(len(labels), dtype=np.int64),
+        None if arrays.pooled else arrays.client_test,
         test_fraction=settings.test_fraction,
         seed=seed,
+        min_samples=settings.min_samples,
+        groups=arrays.groups,
     )
-    if own:  # the test set is of others
+    if own and not arrays.pooled:  # the test set is of others
         arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)
     return arrays, shares

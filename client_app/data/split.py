@@ -9,7 +9,9 @@ from strategies.streams import stream
 Rows = NDArray[np.int64]
 
 
-def own_split(labels: Labels, fraction: float, *, client: int, seed: int) -> tuple[Rows, Rows]:
+def own_split(
+    labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
+) -> tuple[Rows, Rows]:
     """Divide the rows of a client at random into a training and a test part.
 
     Of n rows round(fraction * n) are for testing, but at least one and at most n - 1. They are
@@ -27,6 +29,9 @@ def own_split(labels: Labels, fraction: float, *, client: int, seed: int) -> tup
         The client's id, for a stream of its own.
     seed : int
         The run's seed.
+    groups : array of int, optional
+        Rows with the same number stay together: then it is the groups that are divided, whatever
+        their labels, and there have to be two.
 
     Returns
     -------
@@ -36,8 +41,14 @@ def own_split(labels: Labels, fraction: float, *, client: int, seed: int) -> tup
     Raises
     ------
     ValueError
-        If there are fewer than two rows.
+        If there are fewer than two rows, or groups.
     """
+    if groups is not None:
+        numbers, group = np.unique(groups, return_inverse=True)
+        alike = np.zeros(len(numbers), dtype=np.int64)
+        _, chosen_groups = own_split(alike, fraction, client=client, seed=seed)
+        testing = np.isin(group, chosen_groups)
+        return np.flatnonzero(~testing), np.flatnonzero(testing)
     n = len(labels)
     if n < len(("train", "test")):
         raise ValueError(f"two parts need at least 2 rows, got {n}")

@@ -70,7 +70,8 @@ class Synth:
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
-        return self.client(client).y_train
+        labels: Labels = self.client(client).y_train
+        return labels
 
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return one part of these clients."""

@@ -10,7 +10,7 @@ from client_app.data.base import ClientData, Labels, Part, Pool, Target, part_of
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, own_split
-from conf.schema import CsvSettings, check_clients
+from conf.schema import TableSettings, check_clients
 
 
 class TabularData:
@@ -29,7 +29,7 @@ class TabularData:
     ----------
     table : Table
         All rows.
-    settings : CsvSettings
+    settings : TableSettings
         How much is for testing, and who has priority.
     seed : int
         The run's seed.
@@ -43,7 +43,7 @@ class TabularData:
     num_tokens = None
     target: Target = "class"
 
-    def __init__(self, table: Table, settings: CsvSettings, seed: int) -> None:
+    def __init__(self, table: Table, settings: TableSettings, seed: int) -> None:
         self._table = table
         self._settings = settings
         self._seed = seed

@@ -140,6 +140,7 @@ class OwnLabelsOnly:
 
     data: FederatedData
     visible: int
+    num_tokens = None
 
     @property
     def num_clients(self) -> int:

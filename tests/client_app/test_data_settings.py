@@ -39,7 +39,10 @@ def test_dirichlet_partition_of_every_data_set(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("data.partition=iid", "data.partition must be one of shards, dirichlet, got 'iid'"),
+        (
+            "data.partition=even",
+            "data.partition must be one of shards, dirichlet, iid, quantity, got 'even'",
+        ),
         ("data.alpha=0", "data.alpha must be a number > 0, got 0.0"),
         ("data.alpha=nan", "data.alpha must be a number > 0, got nan"),
         ("data.alpha=inf", "data.alpha must be a number > 0, got inf"),
@@ -84,11 +87,11 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
         ("data=synth data.num_clients=null", NULL),
         (
             "data=fmnist data.partition=natural",
-            "data.partition must be one of shards, dirichlet, got 'natural'",
+            "data.partition must be one of shards, dirichlet, iid, quantity, got 'natural'",
         ),
         (
-            "data=npz data.path=x data.partition=iid",
-            "data.partition must be one of shards, dirichlet, natural, got 'iid'",
+            "data=npz data.path=x data.partition=even",
+            "data.partition must be one of shards, dirichlet, iid, quantity, natural, got 'even'",
         ),
         (
             "data=npz data.path=x data.partition=natural data.num_clients=0",

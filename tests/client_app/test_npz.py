@@ -63,7 +63,7 @@ def test_floats_keep_shape_and_values(tmp_path: Path, dtype: str, shape: tuple[i
     x = RNG.normal(scale=100.0, size=(6, *shape)).astype(dtype)
     arrays = load(save(tmp_path, **FLOATS | {"x_train": x, "x_test": x[:3]}))
     np.testing.assert_array_equal(arrays.x_train, x.astype(np.float32), strict=True)
-    assert arrays.x_train.flags.c_contiguous
+    assert np.asarray(arrays.x_train).flags.c_contiguous
 
 
 def test_sound_comes_as_it_is(tmp_path: Path) -> None:

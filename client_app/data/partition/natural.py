@@ -17,6 +17,8 @@ def natural_shares(
     *,
     test_fraction: float,
     seed: int,
+    min_samples: int | None = None,
+    groups: Labels | None = None,
 ) -> tuple[list[Shares], bool]:
     """Give every client that the training set names its own rows.
 
@@ -38,6 +40,10 @@ def natural_shares(
         In (0, 1).
     seed : int
         The run's seed.
+    min_samples : int, optional
+        Clients with fewer training rows, before any of them are taken for testing, are left out.
+    groups : array of int, optional
+        Rows that stay together when a client's rows are divided, (n,).
 
     Returns
     -------
@@ -50,9 +56,16 @@ def natural_shares(
     ------
     DataError
         If the test set has rows of some clients only, or there are none and a client has fewer
-        than two training rows.
+        than two training rows, or a single group of them; or if all clients are left out.
     """
-    ids = np.unique(client_train)
+    ids, counts = np.unique(client_train, return_counts=True)
+    if min_samples is not None:
+        ids = ids[counts >= min_samples]
+        if not len(ids):
+            raise DataError(
+                "data.min_samples must be at most the number of rows of the largest client, "
+                f"{counts.max()}, got {min_samples}"
+            )
     train = _rows_of(ids, client_train)
     if client_test is not None and np.isin(ids, client_test).any():
         test = _rows_of(ids, client_test)
@@ -65,13 +78,15 @@ def natural_shares(
         return [Shares(*parts) for parts in zip(train, test, strict=True)], False
     shares = []
     for client, (name, rows) in enumerate(zip(ids, train, strict=True)):
-        if len(rows) == 1:
+        own_groups = None if groups is None else groups[rows]
+        if len(rows) == 1 or (own_groups is not None and len(np.unique(own_groups)) == 1):
             raise DataError(
                 "data.partition must be another than natural where a client has fewer than 2 rows "
-                f"to divide into a training and a test part, got 1 row of client {name}"
+                f"to divide into a training and a test part, got 1 row of client {name} "
+                "(data.min_samples leaves such clients out)"
             )
         for_training, for_testing = own_split(
-            y_train[rows], test_fraction, client=client, seed=seed
+            y_train[rows], test_fraction, client=client, seed=seed, groups=own_groups
         )
         shares.append(Shares(rows[for_training], rows[for_testing]))
     return shares, True

@@ -1,24 +1,33 @@
 """What every source of arrays returns."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from client_app.data.base import Inputs, Labels
+from client_app.data.base import Collection, Labels, Samples, Targets
 
-Samples = NDArray[np.uint8] | NDArray[np.int16] | Inputs
+NO_TARGET = -100
+"""The target of a position of a sequence at which nothing is to be predicted."""
 
 
 @dataclass(frozen=True)
 class LabelledArrays:
-    """One data set as it is published: n training and m test samples, each with its class.
+    """One data set as it is published: n training and m test samples, each with its target.
 
     ``x_train`` (n, ...) and ``x_test`` (m, ...) are images as read, uint8 (n, height, width) or
-    (n, height, width, channels), sound as read, int16 (n, length), or float32 of any shape.
-    ``y_train`` (n,) and ``y_test`` (m,) are int64, from 0 to ``num_classes`` - 1. Where the data
-    has clients of its own, ``client_train`` (n,) and perhaps ``client_test`` (m,), int64, say
-    whose each sample is.
+    (n, height, width, channels), sound as read, int16 (n, length), tokens, int32 (n, length) from
+    0 to ``num_tokens`` - 1, or float32 of any shape. They are arrays, which may be mapped from a
+    file, or collections that read a sample when it is asked for.
+
+    ``y_train`` and ``y_test`` are classes, int64 (n,), from 0 to ``num_classes`` - 1; or at every
+    position of a sequence the token that comes next, int64 (n, length), ``NO_TARGET`` where there
+    is none; or numbers, float32 (n,), with 1 as ``num_classes``.
+
+    Where the data has clients of its own, ``client_train`` (n,) and perhaps ``client_test`` (m,),
+    int64, say whose each sample is. ``pooled`` data has no test set: its second part is the first
+    once more, and test rows are taken out of the training rows before these are used. Rows of
+    ``groups`` (n,), int64, with the same number then stay together.
 
     Raises
     ------
@@ -26,13 +35,21 @@ class LabelledArrays:
         If the parts do not fit together.
     """
 
-    x_train: Samples
-    y_train: Labels
-    x_test: Samples
-    y_test: Labels
+    x_train: Samples | Collection
+    y_train: Targets
+    x_test: Samples | Collection
+    y_test: Targets
     num_classes: int
     client_train: Labels | None = None
     client_test: Labels | None = None
+    num_tokens: int | None = None
+    pooled: bool = False
+    groups: Labels | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the target of a sample is one class."""
+        return self.y_train.ndim == 1 and self.y_train.dtype == np.int64
 
     def __post_init__(self) -> None:
         for part, x, y in (
@@ -44,11 +61,7 @@ class LabelledArrays:
                     f"x_{part} and y_{part} must have equally many rows, at least one, got "
                     f"{len(x)} and {len(y)}"
                 )
-            if y.min() < 0 or y.max() >= self.num_classes:
-                raise ValueError(
-                    f"y_{part} must be classes from 0 to {self.num_classes - 1}, got "
-                    f"{y.min()} to {y.max()}"
-                )
+            self._check_targets(part, y)
         for part, y, clients in (
             ("train", self.y_train, self.client_train),
             ("test", self.y_test, self.client_test),
@@ -63,3 +76,31 @@ class LabelledArrays:
                 "samples of x_train and x_test must have the same shape, got "
                 f"{self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
             )
+        if self.y_train.dtype != self.y_test.dtype or self.y_train.ndim != self.y_test.ndim:
+            raise ValueError(
+                "y_train and y_test must be of one kind, got "
+                f"{self.y_train.dtype} {self.y_train.shape} and "
+                f"{self.y_test.dtype} {self.y_test.shape}"
+            )
+
+    def _check_targets(self, part: str, y: Targets) -> None:
+        if y.dtype != np.int64:
+            return
+        if y.ndim == 1:
+            known = y
+        else:
+            known = y[y != NO_TARGET]
+            if not known.size:
+                raise ValueError(f"y_{part} must have a target, got {NO_TARGET} everywhere")
+        if known.min() < 0 or known.max() >= self.num_classes:
+            raise ValueError(
+                f"y_{part} must be classes from 0 to {self.num_classes - 1}, got "
+                f"{known.min()} to {known.max()}"
+            )
+
+
+def pooled_arrays(
+    x: Samples | Collection, y: Targets, num_classes: int, **others: Any
+) -> LabelledArrays:
+    """Return data without a test set."""
+    return LabelledArrays(x, y, x, y, num_classes, pooled=True, **others)

@@ -78,6 +78,17 @@ def csv_table(settings: CsvSettings) -> Table:
         raise DataError(
             f"data.path must be a .csv file with a header, got {path}: {one_line(error)}"
         ) from None
+    return arrow_table(path, table, settings)
+
+
+def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
+    """Return an Arrow table that was read from ``path``, as ``csv_table`` does its own.
+
+    Raises
+    ------
+    DataError
+        If it has not what the settings ask for.
+    """
     return _Columns(path, table).table(settings)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.data.base import Labels, one_line
-from client_app.data.sources.base import LabelledArrays, Samples
+from client_app.data.base import Labels, Samples, one_line
+from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError
 from conf.schema import NpzSettings
 
@@ -59,7 +59,7 @@ def _read(path: Path, wanted: Sequence[str]) -> LabelledArrays:
                 f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
             )
         x_train, y_train, x_test, y_test = (np.asarray(archive[key]) for key in KEYS)
-        clients = {
+        clients: dict[str, Any] = {
             key: _whole_numbers(key, np.asarray(archive[key]))
             for key in ("client_train", "client_test")
             if "client_train" in wanted and key in archive.files

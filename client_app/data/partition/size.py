@@ -1,0 +1,142 @@
+"""Random rows for every client: equally many, or sizes by Dirichlet's law."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from datasets import Dataset
+from flwr_datasets.partitioner import IidPartitioner, Partitioner, SizePartitioner
+from numpy.typing import NDArray
+
+from client_app.data.partition.base import Rows, Shares
+from conf.errors import SettingsError
+from strategies.streams import stream
+
+
+def iid_shares(
+    num_train: int,
+    num_test: int,
+    *,
+    num_clients: int,
+    samples_per_client: int | None = None,
+    seed: int,
+) -> list[Shares]:
+    """Give every client equally many random rows, dealt by ``flwr_datasets``' IidPartitioner.
+
+    Parameters
+    ----------
+    num_train, num_test : int
+        Number of rows in the training and in the test set.
+    num_clients : int
+        N.
+    samples_per_client : int, optional
+        Training rows of a client; None deals all, some clients have one more than others. Test
+        rows are all dealt, likewise.
+    seed : int
+        The run's seed.
+
+    Returns
+    -------
+    list of Shares
+        By client id; no row is given twice.
+
+    Raises
+    ------
+    SettingsError
+        If there are fewer training or test rows than the clients need.
+    """
+    used = num_train
+    if samples_per_client is not None:
+        used = num_clients * samples_per_client
+        if used > num_train:
+            raise SettingsError(
+                "data.num_clients * data.samples_per_client must be at most the number of "
+                f"training rows, {num_train}, got {num_clients} * {samples_per_client}"
+            )
+    _check_clients(num_clients, used, num_test)
+    return _dealt(
+        stream(seed, "iid-train").permutation(num_train)[:used],
+        stream(seed, "iid-test").permutation(num_test),
+        IidPartitioner(num_clients),
+        IidPartitioner(num_clients),
+    )
+
+
+def quantity_shares(
+    num_train: int, num_test: int, *, num_clients: int, alpha: float, seed: int
+) -> list[Shares]:
+    """Give every client random rows, as many as its share of all, q ~ Dir(alpha) (N,).
+
+    Every client has one row of the training and of the test set. The others, n - N and m - N,
+    are divided by q, rounded to the largest remainders, and dealt by ``flwr_datasets``'
+    SizePartitioner. So all clients have the same law of classes, and a client's test part is to
+    its training part as the test set to the training set, up to rounding.
+
+    Parameters
+    ----------
+    num_train, num_test : int
+        n and m, the number of rows in the training and in the test set.
+    num_clients : int
+        N.
+    alpha : float
+        Concentration, > 0: near 0 one client has nearly all rows, at infinity all equally many.
+    seed : int
+        The run's seed.
+
+    Returns
+    -------
+    list of Shares
+        By client id; no row is given twice.
+
+    Raises
+    ------
+    SettingsError
+        If there are fewer training or test rows than clients.
+
+    References
+    ----------
+    Quantity skew of Li et al., Federated learning on non-IID data silos: an experimental study
+    (ICDE 2022).
+    """
+    _check_clients(num_clients, num_train, num_test)
+    q = stream(seed, "quantity").dirichlet(np.full(num_clients, alpha))
+    return _dealt(
+        stream(seed, "quantity-train").permutation(num_train),
+        stream(seed, "quantity-test").permutation(num_test),
+        SizePartitioner(_sizes(q, num_train)),
+        SizePartitioner(_sizes(q, num_test)),
+    )
+
+
+def _sizes(q: NDArray[np.float64], total: int) -> list[int]:
+    """Return sizes (N,) of at least 1 that add up to ``total``."""
+    exact = (total - len(q)) * q
+    sizes = np.floor(exact).astype(np.int64)
+    order = np.argsort(sizes - exact, kind="stable")
+    sizes[order[: total - len(q) - int(sizes.sum())]] += 1
+    return [1 + int(size) for size in sizes]
+
+
+def _check_clients(num_clients: int, num_train: int, num_test: int) -> None:
+    if num_clients > min(num_train, num_test):
+        raise SettingsError(
+            "data.num_clients must be at most the number of training rows and of test rows, "
+            f"{num_train} and {num_test}, got {num_clients}"
+        )
+
+
+def _dealt(
+    train: Rows, test: Rows, train_partitioner: Partitioner, test_partitioner: Partitioner
+) -> list[Shares]:
+    parts = _parts(train, train_partitioner), _parts(test, test_partitioner)
+    return [Shares(*own) for own in zip(*parts, strict=True)]
+
+
+def _parts(rows: Rows, partitioner: Partitioner) -> Sequence[Rows]:
+    partitioner.dataset = Dataset.from_dict({"row": rows})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The sum of partition sizes")
+        return [
+            partitioner.load_partition(client).with_format("numpy")[:]["row"]
+            for client in range(partitioner.num_partitions)
+        ]

@@ -1,0 +1,157 @@
+"""Samples that are files of their own, each read when it is asked for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from client_app.data.base import one_line
+from conf.errors import DataError
+
+COLOURS = 3
+FULL_SCALE = 2**15
+
+
+class ImageFiles:
+    """Images in colour, uint8 (n, height, width, 3), whatever the files hold.
+
+    Parameters
+    ----------
+    setting : str
+        The setting that leads to them, for messages.
+    paths : sequence of Path
+        One for each image.
+    size : tuple of int
+        Height and width.
+    fit : str
+        What is done with an image of another size: ``exact`` refuses it, ``stretch`` scales both
+        sides, ``crop`` scales it so that it covers the size and keeps the middle.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(
+        self, setting: str, paths: Sequence[Path], size: tuple[int, int], *, fit: str = "exact"
+    ) -> None:
+        self._setting = setting
+        self._paths = paths
+        self._size = size
+        self._fit = fit
+        self.shape = (len(paths), *size, COLOURS)
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self._paths)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
+        """Return the images of a slice or of an array of rows; see ``Collection``."""
+        chosen = np.arange(len(self))[rows]
+        pixels = np.empty((len(chosen), *self.shape[1:]), dtype=np.uint8)
+        for place, row in enumerate(chosen):
+            pixels[place] = self._read(self._paths[row])
+        return pixels
+
+    def _read(self, path: Path) -> NDArray[np.uint8]:
+        height, width = self._size
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except Exception as error:  # for a damaged file PIL raises what it pleases
+            raise DataError(
+                f"{self._setting} must lead to images, got {path}, which is no image: "
+                f"{one_line(error)}"
+            ) from None
+        if image.size != (width, height):
+            if self._fit == "exact":
+                raise DataError(
+                    f"{self._setting} must lead to images of {height} x {width}, got {path} of "
+                    f"{image.size[1]} x {image.size[0]}"
+                )
+            if self._fit == "crop":
+                image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+            else:
+                image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(image)
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return height and width of an image, from its beginning.
+
+    Raises
+    ------
+    ValueError
+        If it is no image.
+    """
+    try:
+        with Image.open(path) as file:
+            return file.height, file.width
+    except Exception as error:
+        raise ValueError(f"{path} is no image: {one_line(error)}") from None
+
+
+class SoundFiles:
+    """Sounds, int16 (n, length), of wav files with one channel of 16 bits.
+
+    A shorter one ends in zeros; of a longer one the beginning is kept.
+
+    Parameters
+    ----------
+    setting : str
+        The setting that leads to them, for messages.
+    paths : sequence of Path
+        One for each sound.
+    file_rate, rate : int
+        Samples a second in the files and after resampling.
+    seconds : float
+        The duration; ``length`` is ``seconds * rate``.
+    """
+
+    dtype = np.dtype(np.int16)
+
+    def __init__(
+        self, setting: str, paths: Sequence[Path], *, file_rate: int, rate: int, seconds: float = 1
+    ) -> None:
+        self._setting = setting
+        self._paths = paths
+        self._file_rate = file_rate
+        self._rate = rate
+        self._length = round(seconds * rate)
+        self.shape = (len(paths), self._length)
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self._paths)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.int16]:
+        """Return the sounds of a slice or of an array of rows; see ``Collection``."""
+        chosen = np.arange(len(self))[rows]
+        sounds = np.zeros((len(chosen), self._length), dtype=np.int16)
+        for place, row in enumerate(chosen):
+            sound = self._read(self._paths[row])[: self._length]
+            sounds[place, : len(sound)] = sound
+        return sounds
+
+    def _read(self, path: Path) -> NDArray[np.int16]:
+        from scipy.io import wavfile
+        from scipy.signal import resample_poly
+
+        try:
+            rate, sound = wavfile.read(path)
+        except Exception as error:  # for a damaged file SciPy raises what it pleases
+            raise DataError(
+                f"{self._setting} must lead to wav files, got {path}, which is none: "
+                f"{one_line(error)}"
+            ) from None
+        if rate != self._file_rate or sound.dtype != np.int16 or sound.ndim != 1 or not len(sound):
+            raise DataError(
+                f"{self._setting} must lead to wav files with one channel of 16 bits at "
+                f"{self._file_rate} Hz, got {path} with {sound.dtype} {sound.shape} at {rate} Hz"
+            )
+        if rate == self._rate:
+            return np.asarray(sound, dtype=np.int16)
+        resampled = np.rint(resample_poly(sound.astype(np.float64), self._rate, rate))
+        clipped: NDArray[np.float64] = np.clip(resampled, -FULL_SCALE, FULL_SCALE - 1)
+        return clipped.astype(np.int16)

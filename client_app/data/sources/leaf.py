@@ -1,0 +1,183 @@
+"""LEAF's data sets, in its JSON files: a user a client."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.data.base import Targets, one_line
+from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
+from client_app.data.sources.vocabulary import PADDING, UNKNOWN, Vocabulary, common_tokens
+from conf.errors import DataError
+from conf.schema import LeafSettings
+
+KEYS = ("users", "num_samples", "user_data")
+LEAF_PADDING = "<PAD>"
+
+
+def leaf_arrays(settings: LeafSettings) -> LabelledArrays:
+    """Return the samples of the JSON files below ``data.path``, user by user.
+
+    The folder has ``train`` and ``test``, each with JSON files of ``users``, ``num_samples`` and
+    ``user_data``; or JSON files of all data, without a test set. Users are numbered in the
+    alphabet's order. What a sample is follows from the files:
+
+    - numbers with a class, as in FEMNIST and Synthetic: float32 (n, d);
+    - a text with the character that comes next, as in Shakespeare: characters, int32
+      (n, length), with the next one as the class;
+    - comments, each of sequences of tokens, with ``target_tokens`` and ``count_tokens``, as in
+      Reddit: int32 (n, length) with the next token at every position that counts.
+
+    Tokens are the ``data.vocabulary_size`` most common of the training set (all characters there
+    are); 0 is padding and 1 any other. Predicting an unknown token is never right in LEAF; here
+    positions with an unknown target have no target.
+
+    Raises
+    ------
+    DataError
+        If ``data.path`` does not lead to such files.
+    """
+    path = Path(settings.path).expanduser().resolve()
+    try:
+        return _read(path, settings.vocabulary_size)
+    except Exception as error:  # of foreign JSON anything may be expected
+        raise DataError(
+            "data.path must be a folder with LEAF's JSON files, in train and test or all in one, "
+            f"got {path}: {one_line(error) or type(error).__name__}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Samples and what they are labelled with, and each one's user."""
+
+    x: list[Any]
+    y: list[Any]
+    users: list[str]
+
+
+def _read(path: Path, vocabulary_size: int) -> LabelledArrays:
+    if not path.is_dir():
+        raise ValueError("there is no such folder")
+    if not (path / "train").is_dir():
+        return _arrays([_part(path)], vocabulary_size)
+    return _arrays([_part(path / "train"), _part(path / "test")], vocabulary_size)
+
+
+def _part(folder: Path) -> _Part:
+    part = _Part([], [], [])
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise ValueError(f"{folder} has no JSON files")
+    for file in files:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file} is no JSON: {one_line(error)}") from None
+        missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+        if missing:
+            raise ValueError(f"{file} lacks {', '.join(missing)}")
+        for user, count in zip(content["users"], content["num_samples"], strict=True):
+            data = content["user_data"].get(user)
+            if data is None:
+                raise ValueError(f"{file} lacks the data of user {user}")
+            if not len(data["x"]) == len(data["y"]) == count:
+                raise ValueError(
+                    f"{file} must have {count} samples of user {user}, got {len(data['x'])} with "
+                    f"{len(data['y'])} labels"
+                )
+            if user in part.users[-1:] and not data["x"]:
+                continue
+            x, y = _flat(data["x"], data["y"])
+            part.x.extend(x)
+            part.y.extend(y)
+            part.users.extend([str(user)] * len(x))
+    if not part.x:
+        raise ValueError(f"{folder} has no samples")
+    return part
+
+
+def _flat(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return a user's samples; of comments the sequences, as (tokens, targets, counts)."""
+    if not y or not isinstance(y[0], dict):
+        return x, y
+    targets = [sequence for label in y for sequence in label["target_tokens"]]
+    counts = [sequence for label in y for sequence in label["count_tokens"]]
+    tokens = [sequence for comment in x for sequence in comment]
+    return tokens, list(zip(targets, counts, strict=True))
+
+
+def _arrays(parts: Sequence[_Part], vocabulary_size: int) -> LabelledArrays:
+    names = {user: i for i, user in enumerate(sorted({u for part in parts for u in part.users}))}
+    clients = [np.array([names[u] for u in part.users], dtype=np.int64) for part in parts]
+    num_tokens: int | None = None
+    if isinstance(parts[0].y[0], tuple):
+        words = Vocabulary(
+            common_tokens(
+                (token for s in parts[0].x for token in s if token != LEAF_PADDING),
+                vocabulary_size - 2,
+            )
+        )
+        samples = [_sequences(part, words) for part in parts]
+        num_tokens = num_classes = len(words)
+    elif isinstance(parts[0].x[0], str):
+        characters = Vocabulary(sorted(_characters(parts[0])))
+        samples = [_texts(part, characters) for part in parts]
+        num_tokens = num_classes = len(characters)
+    else:
+        samples = [_numbers(part) for part in parts]
+        num_classes = 1 + max(int(y.max()) for _, y in samples)
+    others: dict[str, Any] = {"client_train": clients[0], "num_tokens": num_tokens}
+    if len(parts) == 1:
+        return pooled_arrays(*samples[0], num_classes, **others)
+    return LabelledArrays(*samples[0], *samples[1], num_classes, client_test=clients[1], **others)
+
+
+def _numbers(part: _Part) -> tuple[NDArray[Any], Targets]:
+    x = np.array(part.x, dtype=np.float32)
+    labels = np.array([int(label) for label in part.y], dtype=np.int64)
+    if x.ndim == 1 or not np.isfinite(x).all():
+        raise ValueError("samples must be lists of equally many finite numbers, texts or comments")
+    return x, labels
+
+
+def _characters(part: _Part) -> set[str]:
+    found = Counter[str]()
+    for text in (*part.x, *part.y):
+        found.update(text)
+    return set(found)
+
+
+def _texts(part: _Part, characters: Vocabulary) -> tuple[NDArray[Any], Targets]:
+    _check_lengths(part.x)
+    next_ones = np.array([characters.ids([label])[0] for label in part.y], dtype=np.int64)
+    return np.array([characters.ids(text) for text in part.x], dtype=np.int32), next_ones
+
+
+def _sequences(part: _Part, words: Vocabulary) -> tuple[NDArray[Any], Targets]:
+    _check_lengths(part.x)
+    padded = (
+        [PADDING if token == LEAF_PADDING else words.id(token) for token in sequence]
+        for sequence in part.x
+    )
+    x = np.array(list(padded), dtype=np.int32)
+    y = np.array([words.ids(targets) for targets, _ in part.y], dtype=np.int64)
+    counts = np.array([counted for _, counted in part.y], dtype=np.int64)
+    if not x.shape == y.shape == counts.shape:
+        raise ValueError(
+            f"tokens, target_tokens and count_tokens must be equally long, got {x.shape}, "
+            f"{y.shape} and {counts.shape}"
+        )
+    y[(counts == 0) | (y == UNKNOWN)] = NO_TARGET
+    return x, y
+
+
+def _check_lengths(sequences: Iterable[Sequence[Any]]) -> None:
+    lengths = sorted({len(sequence) for sequence in sequences})
+    if len(lengths) != 1 or lengths == [0]:
+        raise ValueError(f"sequences must be equally long, got lengths {lengths}")

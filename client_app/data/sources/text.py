@@ -1,0 +1,164 @@
+"""Texts in one CSV file: next-token prediction, or classes of texts and of pairs of texts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from client_app.data.base import Labels, one_line
+from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
+from client_app.data.sources.vocabulary import (
+    PADDING,
+    SEPARATOR,
+    UNKNOWN,
+    Vocabulary,
+    common_tokens,
+    hashed_id,
+    words,
+)
+from conf.errors import DataError
+from conf.schema import TextSettings
+
+
+def text_arrays(settings: TextSettings) -> LabelledArrays:
+    """Return the texts of ``data.path``, a CSV file in UTF-8, which may be compressed (.gz).
+
+    Its first line names the columns, or ``data.header`` does. Clients are the values of
+    ``data.client_column``, ascending. There is no test set: it is taken out of each client's rows.
+
+    With a ``data.target`` a row is one sample: the words of the texts of ``data.text_columns``,
+    with a separator in between, int32 (n, length), cut or padded to ``data.length`` (of several
+    texts each to an equal part of it). Words are in lower case and hashed, see ``hashed_id``.
+    Classes are the distinct values of the target, ascending. Rows with the same value of
+    ``data.group_column`` stay together, so that a text in two rows is not tested on after being
+    trained on.
+
+    Without a target the texts of a client, in the file's order, each with a line's end, are one
+    sequence of ``data.tokens``. It is cut into pieces of ``data.length`` tokens; the target at
+    every position is the token after it. The last piece is padded. Characters are all that there
+    are, words the ``data.vocabulary_size`` - 2 most common. A vocabulary is public: it is of the
+    whole file, test rows too; unknown words have no target.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or no such texts in it.
+    """
+    path = Path(settings.path).expanduser().resolve()
+    table = _table(path, settings.header)
+    wanted = {
+        "client_column": [settings.client_column],
+        "text_columns": settings.text_columns,
+        "target": [settings.target] if settings.target else [],
+        "group_column": [settings.group_column] if settings.group_column else [],
+    }
+    for key, names in wanted.items():
+        for name in names:
+            if name not in table.column_names:
+                raise DataError(
+                    f"data.{key} must be of the columns of {path}, which are "
+                    f"{', '.join(table.column_names)}, got {name!r}"
+                )
+            _check_complete(table, key, name, path)
+    _, clients = _distinct(table, settings.client_column)
+    texts = [[str(text) for text in table[name].to_pylist()] for name in settings.text_columns]
+    if settings.target is None:
+        return _next_tokens(texts[0], clients, settings)
+    classes, labels = _distinct(table, settings.target)
+    if len(classes) == 1:
+        raise DataError(
+            f"data.target must be a column of different values in {path}, got {settings.target}, "
+            f"which is always {classes[0]}"
+        )
+    groups = _distinct(table, settings.group_column)[1] if settings.group_column else None
+    return pooled_arrays(
+        _hashed(texts, settings.length, settings.vocabulary_size),
+        labels,
+        len(classes),
+        client_train=clients,
+        num_tokens=settings.vocabulary_size,
+        groups=groups,
+    )
+
+
+def _table(path: Path, header: Sequence[str]) -> Any:
+    try:
+        return _read(path, header)
+    except Exception as error:
+        raise DataError(f"data.path must be a .csv file, got {path}: {one_line(error)}") from None
+
+
+def _read(path: Path, header: Sequence[str]) -> Any:
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    parse = csv.ParseOptions(newlines_in_values=True)
+    read = csv.ReadOptions(column_names=list(header) or None)
+    table = csv.read_csv(path, read_options=read, parse_options=parse)
+    if header and [str(table[name][0]) for name in header] == list(header):
+        table = csv.read_csv(path, parse_options=parse)
+    if not table.num_rows:
+        raise ValueError("it has no rows")
+    for name in table.column_names:
+        if pa.types.is_binary(table.schema.field(name).type):
+            raise ValueError(f"{name} is not in UTF-8")
+    return table
+
+
+def _check_complete(table: Any, key: str, name: str, path: Path) -> None:
+    values = table[name].to_pylist()
+    gaps = [row for row, value in enumerate(values, 1) if value is None or not str(value).strip()]
+    if gaps:
+        raise DataError(
+            f"data.{key} must be a column without missing values, got {name}, which is missing in "
+            f"row {gaps[0]} of {path}"
+        )
+
+
+def _distinct(table: Any, name: str) -> tuple[list[Any], Labels]:
+    values = table[name].to_pylist()
+    distinct = sorted(set(values))
+    position = {value: i for i, value in enumerate(distinct)}
+    return distinct, np.array([position[value] for value in values], dtype=np.int64)
+
+
+def _hashed(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
+    """Return the tokens of all rows, (n, length)."""
+    # Every text but the last is followed by a separator.
+    own = (length - (len(texts) - 1)) // len(texts)
+    x = np.full((len(texts[0]), length), PADDING, dtype=np.int32)
+    for row, parts in enumerate(zip(*texts, strict=True)):
+        ids: list[int] = []
+        for part in parts:
+            ids += [SEPARATOR] * bool(ids) + [hashed_id(word, size) for word in words(part)[:own]]
+        x[row, : len(ids)] = ids
+    return x
+
+
+def _next_tokens(texts: Sequence[str], clients: Labels, settings: TextSettings) -> LabelledArrays:
+    by_characters = settings.tokens == "characters"
+    tokens = [[*(text if by_characters else words(text)), "\n"] for text in texts]
+    limit = len(set().union(*tokens)) if by_characters else settings.vocabulary_size - 2
+    vocabulary = Vocabulary(common_tokens((t for line in tokens for t in line), limit))
+    pieces, targets, owners = [], [], []
+    for client in range(int(clients.max()) + 1):
+        lines = [vocabulary.ids(tokens[row]) for row in np.flatnonzero(clients == client)]
+        sequence = np.array([i for line in lines for i in line], dtype=np.int64)
+        count = -(-(len(sequence) - 1) // settings.length)
+        x = np.full(count * settings.length, PADDING, dtype=np.int32)
+        y = np.full(count * settings.length, NO_TARGET, dtype=np.int64)
+        x[: len(sequence) - 1], y[: len(sequence) - 1] = sequence[:-1], sequence[1:]
+        y[y == UNKNOWN] = NO_TARGET
+        pieces.append(x.reshape(count, settings.length))
+        targets.append(y.reshape(count, settings.length))
+        owners.append(np.full(count, client, dtype=np.int64))
+    return pooled_arrays(
+        np.concatenate(pieces),
+        np.concatenate(targets),
+        len(vocabulary),
+        client_train=np.concatenate(owners),
+        num_tokens=len(vocabulary),
+    )

@@ -1,0 +1,305 @@
+"""Texts in a CSV file: the next token, or classes of pairs."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.data import load_data
+from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.text import text_arrays
+from client_app.data.sources.vocabulary import (
+    Vocabulary,
+    common_tokens,
+    hashed_id,
+    words,
+)
+from conf.compose import compose
+from conf.errors import DataError, SettingsError
+from conf.schema import TextSettings
+
+PAIRS = """\
+2,"Is it, doctor?",It is,1
+2,"Is it, doctor?",No,0
+1,Can I eat?,Eat,1
+1,Can I eat?,"Drink,
+please",0
+1,Why?,Because,0
+1,Why?,Why not?,1
+2,How?,So,0
+2,How?,How come?,1
+"""
+HEADER = "doctor,one,two,label"
+COLUMNS = "data.path=x data.client_column=c data.text_columns="
+ROLES = "role,text\nLEAR,abcab\nFOOL,ba\nLEAR,ca\n"
+
+
+def save(folder: Path, text: str, name: str = "texts.csv") -> Path:
+    path = folder / name
+    if name.endswith(".gz"):
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def pairs(path: Path, **others: Any) -> TextSettings:
+    given: dict[str, Any] = {
+        "path": str(path),
+        "client_column": "doctor",
+        "text_columns": ["one", "two"],
+        "target": "label",
+        "group_column": "one",
+        "length": 7,
+        "vocabulary_size": 1000,
+        **others,
+    }
+    return TextSettings(**given)
+
+
+def roles(path: Path, **others: Any) -> TextSettings:
+    given: dict[str, Any] = {
+        "path": str(path),
+        "client_column": "role",
+        "text_columns": ["text"],
+        "tokens": "characters",
+        "length": 4,
+        **others,
+    }
+    return TextSettings(**given)
+
+
+def rows(x: Any) -> list[list[int]]:
+    listed: list[list[int]] = np.asarray(x[:]).tolist()
+    return listed
+
+
+def test_words_of_a_text() -> None:
+    """Words are in lower case, with their apostrophes; punctuation stands alone."""
+    assert words("Don't eat IT, doctor!") == ["don't", "eat", "it", ",", "doctor", "!"]
+    assert words("  ") == []
+
+
+def test_common_tokens_first() -> None:
+    """The most common first, of equally common ones the alphabet's first; no more than asked."""
+    assert common_tokens("abcbcc", 9) == ["c", "b", "a"]
+    assert common_tokens("ba", 1) == ["a"]
+    vocabulary = Vocabulary(["c", "b"])
+    assert (vocabulary.ids("cbx"), len(vocabulary)) == ([2, 3, 1], 4)
+
+
+def test_hashes_depend_on_the_word_alone() -> None:
+    """A number is never that of padding, the unknown or the separator, and is the same always."""
+    numbers = [hashed_id(f"word {i}", 50) for i in range(2000)]
+    assert set(numbers) == set(range(3, 50))
+    check = 0xCBF43926  # the published check value of CRC-32
+    assert hashed_id("123456789", 10_000) == 3 + check % 9_997
+
+
+def test_pairs_of_texts(tmp_path: Path) -> None:
+    """Both texts in hashed words with a separator between, cut to half of the length, padded."""
+    arrays = text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}")))
+
+    def number(word: str) -> int:
+        return hashed_id(word, 1000)
+
+    assert rows(arrays.x_train)[0] == [
+        *map(number, ("is", "it", ",")),
+        2,
+        *map(number, ("it", "is")),
+        0,
+    ]
+    assert rows(arrays.x_train)[3] == [
+        *map(number, ("can", "i", "eat")),
+        2,
+        *map(number, ("drink", ",", "please")),
+    ]
+    assert arrays.y_train.tolist() == [1, 0, 1, 0, 0, 1, 0, 1]
+    assert arrays.client_train is not None
+    assert arrays.client_train.tolist() == [1, 1, 0, 0, 0, 0, 1, 1]
+    assert (arrays.num_classes, arrays.num_tokens, arrays.pooled) == (2, 1000, True)
+
+
+def test_header_of_a_file_without(tmp_path: Path) -> None:
+    """data.header names the columns, and does no harm where the first line has them."""
+    header = HEADER.split(",")
+    with_header = text_arrays(pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), header=header))
+    without = text_arrays(pairs(save(tmp_path, PAIRS), header=header))
+    assert len(without.y_train) == 8
+    assert rows(with_header.x_train) == rows(without.x_train)
+    assert with_header.y_train.tolist() == without.y_train.tolist()
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("partition", ["natural", "iid"])
+def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partition: str) -> None:
+    """No question is in a training and in a test part."""
+    own = pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), partition=partition, test_fraction=0.4)
+    own.num_clients = 2
+    data = load_data(own, seed)
+    sides: dict[str, set[int]] = {"train": set(), "test": set()}
+    for k in range(2):
+        client = data.client(k)
+        sides["train"] |= set(client.x_train[:, 0].tolist())
+        sides["test"] |= set(client.x_test[:, 0].tolist())
+        assert client.x_train.dtype == np.int64
+    assert sides["train"]
+    assert sides["test"]
+    assert not sides["train"] & sides["test"]
+
+
+def test_next_characters(tmp_path: Path) -> None:
+    """A role's lines are one text, cut into pieces; the target is the character after."""
+    arrays = text_arrays(roles(save(tmp_path, ROLES)))
+    a, end, b, c = 2, 3, 4, 5  # a 4 times, the line's end 3 times, b 3 times, c 2 times
+    # Clients in the alphabet's order: FOOL "ba|", LEAR "abcab|ca|".
+    assert rows(arrays.x_train) == [[b, a, 0, 0], [a, b, c, a], [b, end, c, a]]
+    assert rows(arrays.y_train) == [[a, end, -100, -100], [b, c, a, b], [end, c, a, end]]
+    assert arrays.client_train is not None
+    assert arrays.client_train.tolist() == [0, 1, 1]
+    assert arrays.num_tokens == arrays.num_classes == 6
+
+
+def test_next_words(tmp_path: Path) -> None:
+    """Words beyond the vocabulary are unknown, and no targets."""
+    text = "role,text\nLEAR,the cat the cat the dog\nFOOL,the cat\n"
+    arrays = text_arrays(roles(save(tmp_path, text), tokens="words", vocabulary_size=8))
+    the, cat, end, dog = 2, 3, 4, 5
+    assert rows(arrays.x_train) == [[the, cat, 0, 0], [the, cat, the, cat], [the, dog, 0, 0]]
+    small = text_arrays(roles(save(tmp_path, text), tokens="words", vocabulary_size=5))
+    assert rows(small.x_train)[2] == [the, 1, 0, 0]
+    assert rows(small.y_train)[1:] == [[cat, the, cat, the], [-100, end, -100, -100]]
+
+
+def test_roles_with_one_piece(tmp_path: Path) -> None:
+    """They cannot be divided: refused, or left out by data.min_samples."""
+    path = save(tmp_path, ROLES)
+    with pytest.raises(DataError, match=r"1 row of client 0 \(data\.min_samples"):
+        load_data(roles(path), 1)
+    data = load_data(roles(path, min_samples=2), 1)
+    assert (data.num_clients, data.num_tokens, data.input_shape) == (1, 6, (4,))
+    assert (len(data.client(0).y_train), len(data.client(0).y_test)) == (1, 1)
+
+
+def test_compressed_file(tmp_path: Path) -> None:
+    """A file that ends in .gz is read as it is."""
+    one, two = (text_arrays(roles(save(tmp_path, ROLES, f"t.csv{end}"))) for end in ("", ".gz"))
+    assert rows(one.x_train) == rows(two.x_train)
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"client_column": "actor"}, r"data\.client_column .* role, text, got 'actor'$"),
+        ({"text_columns": ["line"]}, r"data\.text_columns must be of the columns .*'line'$"),
+        ({"target": "class"}, r"data\.target must be of the columns of .*got 'class'$"),
+        ({"group_column": "q", "target": "role"}, r"data\.group_column must be .* got 'q'$"),
+    ],
+)
+def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) -> None:
+    """A column that is not there is one line with those that are."""
+    with pytest.raises(DataError, match=message):
+        text_arrays(roles(save(tmp_path, ROLES), **others))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("role,text\nLEAR,\nFOOL,x\n", "text, which is missing in row 1 of "),
+        ("role,text\nLEAR,x\n ,x\n", "role, which is missing in row 2 of "),
+        ("role,text\n", "it has no rows$"),
+        ("", "Empty CSV file$"),
+        ("role,text\nLEAR,x\nFOOL\n", "Expected 2 columns, got 1"),
+    ],
+)
+def test_damaged_file(tmp_path: Path, text: str, message: str) -> None:
+    """Gaps, no rows, and rows cut short are one line."""
+    with pytest.raises(DataError, match=message) as caught:
+        text_arrays(roles(save(tmp_path, text)))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_foreign_file(tmp_path: Path) -> None:
+    """A path that leads nowhere and bytes that are no text are one line."""
+    with pytest.raises(DataError, match=r"there is no such file$"):
+        text_arrays(roles(tmp_path / "none.csv"))
+    path = tmp_path / "texts.csv"
+    path.write_bytes(b"role,text\nLEAR,\xff\xfe\nFOOL,x\n")
+    with pytest.raises(DataError, match=r"text is not in UTF-8$"):
+        text_arrays(roles(path))
+    (tmp_path / "cut.csv.gz").write_bytes(save(tmp_path, ROLES, "t.csv.gz").read_bytes()[:30])
+    with pytest.raises(DataError, match=r"^data\.path must be a \.csv file, got "):
+        text_arrays(roles(tmp_path / "cut.csv.gz"))
+
+
+def test_target_of_one_value(tmp_path: Path) -> None:
+    """One class for all rows is nothing to learn."""
+    with pytest.raises(DataError, match=r"data\.target must be a column of different values"):
+        text_arrays(pairs(save(tmp_path, "doctor,one,two,label\n1,a,b,0\n1,c,d,0\n")))
+
+
+@pytest.mark.parametrize(
+    ("words_", "message"),
+    [
+        ("", r"data\.path must be the path of a \.csv file, got ''"),
+        ("data.path=x", "data.client_column must be the name of a column, got ''"),
+        ("data.path=x data.client_column=c", "data.text_columns must be "),
+        (
+            f"{COLUMNS}[a,b]",
+            "data.text_columns must be one column where data.target is null",
+        ),
+        (
+            f"{COLUMNS}[a,b,d] data.target=t data.length=4",
+            "data.length must be at least 5",
+        ),
+        (f"{COLUMNS}[c]", "data.text_columns must be at least one column other than "),
+        (
+            "data.path=x data.client_column=c data.text_columns=[a] data.tokens=bytes",
+            "one of words",
+        ),
+    ],
+)
+def test_mistakes_in_the_settings(words_: str, message: str) -> None:
+    """What can be told without the file is refused without it."""
+    with pytest.raises(SettingsError, match=message) as caught:
+        compose("custom", f"data=text {words_}")
+    assert "\n" not in str(caught.value)
+
+
+def of(arrays: LabelledArrays) -> tuple[int, int]:
+    assert arrays.client_train is not None
+    return len(arrays.y_train), len(set(arrays.client_train.tolist()))
+
+
+def test_real_medical_question_pairs(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,048 pairs of 11 doctors; both pairs of a question are on one side."""
+    monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
+    own = compose("custom", "data=mqp seed=91").settings.data
+    assert isinstance(own, TextSettings)
+    assert of(text_arrays(own)) == (3048, 11)
+    data = load_data(own, 1)
+    total = [len(data.client(k).y_train) + len(data.client(k).y_test) for k in range(11)]
+    assert sum(total) == 3048
+    for client in map(data.client, range(11)):
+        assert 0.17 < len(client.y_test) / (len(client.y_train) + len(client.y_test)) < 0.23
+        assert set(client.y_test.tolist()) == {0, 1}
+
+
+def test_real_shakespeare(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of all roles, by character: every target is the next input."""
+    monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
+    own = compose("custom", "data=shakespeare seed=92").settings.data
+    assert isinstance(own, TextSettings)
+    arrays = text_arrays(own)
+    assert of(arrays)[1] == 299
+    x, y = np.asarray(arrays.x_train[:]), arrays.y_train
+    inside = x[:, 1:] > 0
+    np.testing.assert_array_equal(y[:, :-1][inside], x[:, 1:][inside])
+    assert 0.9 < (y >= 0).mean() <= 1
+    assert arrays.num_tokens is not None
+    assert 60 <= arrays.num_tokens <= 70
+    data = load_data(own, 1)
+    assert data.num_clients > 200
