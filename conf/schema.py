@@ -335,6 +335,7 @@ class ImageSize(Range):
 
 
 IMAGE_SIZE = ImageSize()
+CLASSES = ListOf(Name("the name of a class"))
 
 
 @dataclass
@@ -355,18 +356,41 @@ class NaturalSettings(PartitionedSettings):
     min_samples: int | None = setting(None, Number(low=2, integer=True))
 
     def __post_init__(self) -> None:
-        if self.num_clients is None and self.partition != "natural":
+        if self.num_clients is None and self.partition not in {"natural", "device"}:
             self.num_clients = 60
 
 
 @dataclass
 class NpzSettings(NaturalSettings):
-    """See ``client_app.data.sources.npz``."""
+    """See ``client_app.data.sources.npz``; ``regression``: targets are numbers, not classes.
+
+    ``partition`` device: the file has the data of one client, that of the device it is on; see
+    ``client_app.data.device``. Then ``input_shape`` and ``num_classes`` say what all have.
+    """
 
     name: str = "npz"
     path: str = setting("", FilePath("an .npz file"))
     priority: Any = "heterogeneous"
-    partition: str = setting("shards", OneOf((*PARTITIONS, "natural")))
+    partition: str = setting("shards", OneOf((*PARTITIONS, "natural", "device")))
+    regression: bool = False
+    input_shape: list[int] | None = field(default=None, metadata={"allowed": COUNTS})
+    num_classes: int | None = setting(None, COUNT)
+
+
+@dataclass
+class ImageFolderSettings(NaturalSettings):
+    """See ``client_app.data.sources.image_folder``.
+
+    ``image_size``: height and width that images are scaled to; null where all have the same.
+    ``classes``: the names of all classes; null for the folders that there are. ``partition``
+    device: the images of one client, that of the device they are on; it needs both.
+    """
+
+    name: str = "image_folder"
+    path: str = setting("", FilePath("a folder of images"))
+    partition: str = setting("natural", OneOf((*PARTITIONS, "natural", "device")))
+    image_size: list[int] | None = field(default=None, metadata={"allowed": IMAGE_SIZE})
+    classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
 
 
 @dataclass
@@ -465,14 +489,22 @@ class BerkaSettings(TableSettings):
 
 @dataclass
 class CsvSettings(TableSettings):
-    """A file with a column that says whose each row is; see ``client_app.data.tabular``."""
+    """A file with a column that says whose each row is; see ``client_app.data.tabular``.
+
+    ``client_column`` null: the file has the rows of one client, that of the device it is on; see
+    ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
+    on, see ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the
+    target is a number, not a class.
+    """
 
     name: str = "csv"
     path: str = setting("", FilePath("a .csv file"))
-    client_column: str = setting("", COLUMN)
+    client_column: str | None = setting("", COLUMN)
     target: str = setting("", COLUMN)
     drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    columns: Any = None
+    regression: bool = False
 
 
 # --- availability --------------------------------------------------------------------------
@@ -795,6 +827,7 @@ def check(settings: Settings) -> None:
         _check_priority(settings.data, settings.data.num_clients)
         _check_number(settings.data)
         _check_shards(settings.data)
+        _check_device(settings.data)
         _check_columns(settings.data)
         _check_texts(settings.data)
         _check_draws(settings)
@@ -866,7 +899,7 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
 
 
 def _check_number(data: DataSettings) -> None:
-    natural = isinstance(data, PartitionedSettings) and data.partition == "natural"
+    natural = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
     if not natural and not isinstance(data, TableSettings):
         settled_clients(data)
 
@@ -896,9 +929,68 @@ def _check_shards(data: DataSettings) -> None:
         )
 
 
+def _check_device(data: DataSettings) -> None:
+    """Check that all is agreed on that a device cannot tell from its own rows."""
+    needed: tuple[str, ...] = ()
+    if isinstance(data, NpzSettings) and data.partition == "device":
+        needed = ("input_shape", *(() if data.regression else ("num_classes",)))
+    elif isinstance(data, ImageFolderSettings) and data.partition == "device":
+        needed = ("image_size", "classes")
+    elif isinstance(data, CsvSettings) and data.client_column is None:
+        needed = ("columns",)
+    for key in ("num_clients", *needed) if needed else ():
+        if getattr(data, key) is None:
+            raise ParameterError(
+                f"data.{key} must have a value where each device has the data of its own client "
+                "only, got null"
+            )
+    if needed and data.priority == "heterogeneous":
+        raise ParameterError(
+            "data.priority must be all, random or a list where each device has the data of its own "
+            "client only, got 'heterogeneous'"
+        )
+
+
+def _check_agreed(data: CsvSettings) -> None:
+    columns = data.columns
+    if columns is None:
+        return
+    known = {"numbers": list, "categories": dict, "classes": list}
+    form = isinstance(columns, dict) and set(columns) <= set(known)
+    if not form or any(not isinstance(value, known[key]) for key, value in columns.items()):
+        raise ParameterError(
+            "data.columns must be a mapping such as {numbers: [age], categories: {kind: [a, b]}, "
+            f"classes: [no, yes]}}, got {columns!r}"
+        )
+    categories = columns.get("categories", {})
+    lists = {"numbers": columns.get("numbers", []), "classes": columns.get("classes", [])}
+    lists |= {f"categories.{name}": values for name, values in categories.items()}
+    for key, values in lists.items():
+        if not isinstance(values, list) or len(set(map(str, values))) != len(values):
+            raise ParameterError(
+                f"data.columns.{key} must be a list of values, each once, got {values!r}"
+            )
+    inputs = [*lists["numbers"], *categories]
+    if (
+        not inputs
+        or len(set(inputs)) != len(inputs)
+        or {data.target, data.client_column} & {*inputs}
+    ):
+        raise ParameterError(
+            "data.columns must have at least one input column, each once, other than data.target "
+            f"and data.client_column, got {inputs}"
+        )
+    if (len(lists["classes"]) > 1) == data.regression:
+        raise ParameterError(
+            "data.columns.classes must be at least two values, none where data.regression is true, "
+            f"got {lists['classes']}"
+        )
+
+
 def _check_columns(data: DataSettings) -> None:
     if not isinstance(data, CsvSettings):
         return
+    _check_agreed(data)
     if data.target == data.client_column:
         raise ParameterError(
             f"data.target must be another column than data.client_column, got {data.target!r}"
@@ -985,6 +1077,7 @@ def register() -> None:
         ("data", "schema_torchvision", TorchvisionSettings),
         ("data", "schema_cinic10", Cinic10Settings),
         ("data", "schema_npz", NpzSettings),
+        ("data", "schema_image_folder", ImageFolderSettings),
         ("data", "schema_celeba", CelebASettings),
         ("data", "schema_speech_commands", SpeechCommandsSettings),
         ("data", "schema_leaf", LeafSettings),

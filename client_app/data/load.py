@@ -11,6 +11,7 @@ from conf.schema import (
     CsvSettings,
     DataSettings,
     HeartSettings,
+    ImageFolderSettings,
     Isic2019Settings,
     LeafSettings,
     NpzSettings,
@@ -55,6 +56,14 @@ def _make(settings: DataSettings, seed: int) -> FederatedData:
         from client_app.data.synth import Synth
 
         return Synth(settings, seed)
+    if isinstance(settings, CsvSettings) and settings.client_column is None:
+        from client_app.data.device import device_table
+
+        return device_table(settings, seed)
+    if isinstance(settings, NpzSettings | ImageFolderSettings) and settings.partition == "device":
+        from client_app.data.device import device_arrays
+
+        return device_arrays(settings, seed, lambda: _arrays(settings))
     if isinstance(settings, TableSettings):
         from client_app.data.tabular import TabularData
 
@@ -95,6 +104,10 @@ def _arrays(settings: PartitionedSettings) -> LabelledArrays:  # noqa: PLR0911 -
         from client_app.data.sources.npz import npz_arrays
 
         return npz_arrays(settings)
+    if isinstance(settings, ImageFolderSettings):
+        from client_app.data.sources.image_folder import image_folder_arrays
+
+        return image_folder_arrays(settings)
     if isinstance(settings, CelebASettings):
         from client_app.data.sources.celeba import celeba_arrays
 

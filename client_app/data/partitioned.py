@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.data.base import ClientData, Labels, Part, Pool, as_inputs, target_of
+from client_app.data.base import (
+    NEEDS_CLASSES,
+    ClientData,
+    Labels,
+    Part,
+    Pool,
+    as_inputs,
+    target_of,
+)
 from client_app.data.partition import (
     Shares,
     dirichlet_shares,
@@ -50,7 +58,6 @@ class PartitionedData:
         If its own clients cannot be taken as they are; see ``natural_shares``.
     """
 
-    num_tokens = None
 
     def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
@@ -70,13 +77,7 @@ class PartitionedData:
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        arrays, share = self._arrays, self._shares[client]
-        return ClientData(
-            as_inputs(arrays.x_train[share.train]),
-            arrays.y_train[share.train],
-            as_inputs(arrays.x_test[share.test]),
-            arrays.y_test[share.test],
-        )
+        return _client_data(self._arrays, self._shares[client])
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client.
@@ -87,10 +88,7 @@ class PartitionedData:
             If the targets are no classes.
         """
         if not self._arrays.has_classes:
-            raise SettingsError(
-                "data.priority must be all, random or a list, and availability.p a number or a "
-                "list, where the targets are no classes"
-            )
+            raise SettingsError(NEEDS_CLASSES)
         labels: Labels = self._arrays.y_train[self._shares[client].train]
         return labels
 
@@ -103,6 +101,25 @@ class PartitionedData:
         return Pool(x, y, {k: getattr(self._shares[k], part) for k in clients})
 
 
+def whole_client(
+    arrays: LabelledArrays, test_fraction: float, *, client: int, seed: int
+) -> ClientData:
+    """Return arrays of one client alone, with the test set as its test part where there is one."""
+    train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
+    if arrays.pooled:
+        train, test = own_split(arrays.strata, test_fraction, client=client, seed=seed)
+    return _client_data(arrays, Shares(train, test))
+
+
+def _client_data(arrays: LabelledArrays, share: Shares) -> ClientData:
+    return ClientData(
+        as_inputs(arrays.x_train[share.train]),
+        arrays.y_train[share.train],
+        as_inputs(arrays.x_test[share.test]),
+        arrays.y_test[share.test],
+    )
+
+
 def _divided(
     arrays: LabelledArrays, settings: PartitionedSettings, seed: int
 ) -> tuple[LabelledArrays, list[Shares]]:
@@ -112,7 +129,7 @@ def _divided(
     if not arrays.pooled:
         return arrays, _shares(arrays.y_train, arrays.y_test, arrays, settings, seed)
     train, test = own_split(
-        arrays.y_train if arrays.has_classes else np.zeros(len(arrays.y_train), dtype=np.int64),
+        arrays.strata,
         settings.test_fraction if isinstance(settings, NaturalSettings) else 0.2,
         client=0,
         seed=seed,
@@ -172,10 +189,9 @@ def _by_client(
 ) -> tuple[LabelledArrays, list[Shares]]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")
-    labels = arrays.y_train
     shares, own = natural_shares(
         arrays.client_train,
-        labels if arrays.has_classes else np.zeros(len(labels), dtype=np.int64),
+        arrays.strata,
         None if arrays.pooled else arrays.client_test,
         test_fraction=settings.test_fraction,
         seed=seed,

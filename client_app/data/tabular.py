@@ -6,10 +6,20 @@ from functools import cached_property
 
 import numpy as np
 
-from client_app.data.base import ClientData, Labels, Part, Pool, Target, part_of, pooled
+from client_app.data.base import (
+    NEEDS_CLASSES,
+    ClientData,
+    Labels,
+    Part,
+    Pool,
+    Target,
+    part_of,
+    pooled,
+)
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, own_split
+from conf.errors import SettingsError
 from conf.schema import TableSettings, check_clients
 
 
@@ -48,10 +58,14 @@ class TabularData:
         self._settings = settings
         self._seed = seed
         self.num_clients = len(table.client_names)
-        self.num_classes = len(table.classes)
+        self.num_classes = len(table.classes) or 1
         self.input_shape = (len(table.columns),)
         check_clients(settings, self.num_clients)
-        self._rows = [self._parts(client) for client in range(self.num_clients)]
+        fraction = settings.test_fraction
+        self._rows = [
+            client_rows(table, np.flatnonzero(table.clients == k), fraction, client=k, seed=seed)
+            for k in range(self.num_clients)
+        ]
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
@@ -60,29 +74,43 @@ class TabularData:
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        train, test = self._rows[client]
-        numbers, categories = self._table.numbers, self._table.categories
-        x_train, x_test = (
-            np.concatenate([scaled.astype(np.float32), categories[rows]], axis=1)
-            for scaled, rows in zip(
-                _scaled(numbers[train], numbers[test]), (train, test), strict=True
-            )
-        )
-        return ClientData(x_train, self._table.labels[train], x_test, self._table.labels[test])
+        return table_part(self._table, *self._rows[client])
 
     def labels(self, client: int) -> Labels:
-        """Return the training labels of one client."""
+        """Return the training labels of one client.
+
+        Raises
+        ------
+        SettingsError
+            If the targets are no classes.
+        """
+        if not self._table.classes:
+            raise SettingsError(NEEDS_CLASSES)
         return self._table.labels[self._rows[client][0]]
 
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return one part of these clients."""
         return pooled({k: part_of(self.client(k), part) for k in clients})
 
-    def _parts(self, client: int) -> tuple[Rows, Rows]:
-        rows = np.flatnonzero(self._table.clients == client)
-        labels, fraction = self._table.labels[rows], self._settings.test_fraction
-        train, test = own_split(labels, fraction, client=client, seed=self._seed)
-        return rows[train], rows[test]
+
+def client_rows(
+    table: Table, rows: Rows, fraction: float, *, client: int, seed: int
+) -> tuple[Rows, Rows]:
+    """Return which of a client's rows are for training and which for testing."""
+    labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)
+    train, test = own_split(labels, fraction, client=client, seed=seed)
+    return rows[train], rows[test]
+
+
+def table_part(table: Table, train: Rows, test: Rows) -> ClientData:
+    """Return the data of a client with these rows."""
+    x_train, x_test = (
+        np.concatenate([scaled.astype(np.float32), table.categories[rows]], axis=1)
+        for scaled, rows in zip(
+            _scaled(table.numbers[train], table.numbers[test]), (train, test), strict=True
+        )
+    )
+    return ClientData(x_train, table.labels[train], x_test, table.labels[test])
 
 
 def _scaled(train: Numbers, test: Numbers) -> tuple[Numbers, Numbers]:

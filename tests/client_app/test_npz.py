@@ -249,3 +249,55 @@ def test_path_is_told_in_full() -> None:
     """The path in a message is the absolute one, so that it can be looked for."""
     with pytest.raises(DataError, match=re.escape(str(Path.cwd() / "none.npz"))):
         load("none.npz")
+
+
+def load_regression(path: Path) -> LabelledArrays:
+    return npz_arrays(NpzSettings(path=str(path), regression=True))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_regression(tmp_path: Path, dtype: Any) -> None:
+    """With data.regression labels are numbers, of one output; without it they stay refused."""
+    y = np.array([3, -1, 0, 2, 5, 7]).astype(dtype)
+    path = save(tmp_path, **FLOATS | {"y_train": y, "y_test": y[:3]})
+    arrays = load_regression(path)
+    assert (arrays.num_classes, arrays.has_classes) == (1, False)
+    np.testing.assert_array_equal(arrays.y_train, y.astype(np.float32), strict=True)
+    assert_refused(path, "y_train must be whole numbers")
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e39])
+def test_targets_that_are_not_finite(tmp_path: Path, wrong: float) -> None:
+    """One target that is no number would make every model one."""
+    y = np.array([3.0, wrong, 0, 2, 5, 7])
+    with pytest.raises(DataError, match=r"y_train must be finite in float32"):
+        load_regression(save(tmp_path, **FLOATS | {"y_train": y, "y_test": np.zeros(3)}))
+
+
+@pytest.mark.parametrize("kind", [IMAGES, FLOATS | {"x_train": FLOATS["x_train"].astype("<f4")}])
+def test_inputs_are_mapped(tmp_path: Path, kind: dict[str, Any]) -> None:
+    """Inputs that are in the file as they are needed are not copied into memory, nor writable."""
+    x = load(save(tmp_path, **kind)).x_train
+    assert isinstance(x, np.ndarray)
+    np.testing.assert_array_equal(x, kind["x_train"], strict=True)
+    assert not x.flags.owndata
+    assert not x.flags.writeable
+
+
+def test_columns_first(tmp_path: Path) -> None:
+    """An array in Fortran's order is mapped with its rows and columns in place."""
+    x = np.asfortranarray(RNG.integers(256, size=(6, 5, 4), dtype=np.uint8))
+    arrays = load(save(tmp_path, **IMAGES | {"x_train": x}))
+    np.testing.assert_array_equal(arrays.x_train, x)
+
+
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
+def test_damaged_inputs(tmp_path: Path, place: float) -> None:
+    """A wrong byte anywhere in mapped inputs is found by the check sum."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(256, size=(6, 100, 100), dtype=np.uint8)
+    path = save(tmp_path, **IMAGES | {"x_train": x, "x_test": x[:3]})
+    content = bytearray(path.read_bytes())
+    content[int(place * 60_000)] ^= 255
+    path.write_bytes(content)
+    assert_refused(path, "Bad CRC-32")

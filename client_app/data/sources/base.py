@@ -51,6 +51,11 @@ class LabelledArrays:
         """Whether the target of a sample is one class."""
         return self.y_train.ndim == 1 and self.y_train.dtype == np.int64
 
+    @property
+    def strata(self) -> Labels:
+        """What training rows are divided by where test rows are taken out of them, (n,)."""
+        return self.y_train if self.has_classes else np.zeros(len(self.y_train), dtype=np.int64)
+
     def __post_init__(self) -> None:
         for part, x, y in (
             ("train", self.x_train, self.y_train),

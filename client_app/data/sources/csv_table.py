@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from client_app.data.base import Inputs, Labels, one_line
+from client_app.data.base import Inputs, Labels, Targets, one_line
 from conf.errors import DataError
 from conf.schema import CsvSettings
 
@@ -20,6 +20,52 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 HEADER = 1
 
 Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all clients of a table have in common: ``data.columns``.
+
+    Attributes
+    ----------
+    numbers : tuple of str
+        The columns of numbers, in the order of the inputs.
+    categories : dict of str to tuple
+        The columns of categories, and the values of each; None for a missing one.
+    classes : tuple of str
+        The values of the target, none where it is a number.
+    """
+
+    numbers: tuple[str, ...]
+    categories: dict[str, tuple[str | None, ...]]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of_settings(cls, columns: Any) -> "Agreed":
+        """Return what ``data.columns`` says, which ``conf.schema.check`` has looked at."""
+        return cls(
+            tuple(columns.get("numbers", [])),
+            {
+                name: tuple(None if value is None else _word(value) for value in values)
+                for name, values in columns.get("categories", {}).items()
+            },
+            tuple(_word(value) for value in columns.get("classes", [])),
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the input columns."""
+        flags = [
+            f"{name}={'' if value is None else value}"
+            for name, values in self.categories.items()
+            for value in values
+        ]
+        return (*self.numbers, *flags)
+
+
+def _word(value: Any) -> str:
+    """Return a cell as text: whole numbers without a point, whichever way they are written."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @dataclass(frozen=True)
@@ -32,25 +78,28 @@ class Table:
         (n,), from 0.
     client_names : tuple of str
         What the clients are called in the file, by id.
-    labels : array of int64
-        (n,), the position of the target in ``classes``.
+    labels : array of int64 or float32
+        (n,), the position of the target in ``classes``; the target itself where it is a number.
     classes : tuple of str
-        The targets that there are, ascending.
+        The targets that there are, ascending; none where the target is a number.
     numbers : array of float64
         (n, p), NaN where a number is missing.
     categories : array of float32
         (n, q), 1 where the row has this category of this column.
     columns : tuple of str
         The names of the p and then of the q columns, those as ``column=category``.
+    agreed : Agreed
+        The same in the form of ``data.columns``.
     """
 
     clients: Labels
     client_names: tuple[str, ...]
-    labels: Labels
+    labels: Targets
     classes: tuple[str, ...]
     numbers: Numbers
     categories: Inputs
     columns: tuple[str, ...]
+    agreed: Agreed
 
 
 def csv_table(settings: CsvSettings) -> Table:
@@ -64,7 +113,14 @@ def csv_table(settings: CsvSettings) -> Table:
 
     Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
     ascending: numbers as numbers, all else as text. Both columns, and those of ``data.drop``,
-    are no inputs.
+    are no inputs. With ``data.regression`` the target is a number itself.
+
+    A device that has the rows of one client only cannot tell from these which categories and
+    classes there are elsewhere. So ``data.columns`` may say it for all: ``{numbers: [column, ..],
+    categories: {column: [value, ..]}, classes: [value, ..]}``, null among the values for a missing
+    cell. Then these columns, in this order, are the inputs, no others, and a value that is not
+    among the agreed ones is refused. ``data.client_column`` null makes all rows those of one
+    client, with the name of no client.
 
     Raises
     ------
@@ -122,27 +178,42 @@ class _Columns:
     arrow: Any
 
     def table(self, settings: CsvSettings) -> Table:
+        own_client = settings.client_column
         for key, names in (
-            ("client_column", [settings.client_column]),
+            ("client_column", [own_client] if own_client is not None else []),
             ("target", [settings.target]),
             ("drop", settings.drop),
         ):
             self._check(key, names, self.arrow.schema.names)
-        client_names, clients = self._distinct("client_column", settings.client_column)
-        classes, labels = self._distinct("target", settings.target)
-        if len(classes) == 1:
+        agreed = self._agreed(settings)
+        client_names: tuple[str, ...] = ("",)
+        clients = np.zeros(self.arrow.num_rows, dtype=np.int64)
+        if own_client is not None:
+            client_names, clients = self._distinct("client_column", own_client)
+        labels = self._target(settings, agreed)
+        if len(agreed.classes) == 1:
             raise DataError(
                 f"data.target must be a column of different values in {self.path}, got "
-                f"{settings.target}, which is always {classes[0]}"
+                f"{settings.target}, which is always {agreed.classes[0]}"
             )
         for name, count in zip(client_names, np.bincount(clients), strict=True):
-            if count == 1:
+            if count == 1 and own_client is not None:
                 raise DataError(
                     f"data.client_column must be a column whose every value is in at least 2 rows "
-                    f"of {self.path}, for training and for testing, got {settings.client_column}, "
-                    f"where {name} is in 1"
+                    f"of {self.path}, for training and for testing, got {own_client}, where "
+                    f"{name} is in 1"
                 )
-        return Table(clients, client_names, labels, classes, *self._inputs(settings))
+        numbers, categories = self._inputs(settings, agreed)
+        return Table(
+            clients,
+            client_names,
+            labels,
+            agreed.classes,
+            numbers,
+            categories,
+            agreed.columns,
+            agreed,
+        )
 
     def _check(self, key: str, wanted: Sequence[str], names: Sequence[str]) -> None:
         for name in wanted:
@@ -165,27 +236,86 @@ class _Columns:
         position = {value: i for i, value in enumerate(distinct)}
         return tuple(map(str, distinct)), np.array([position[v] for v in values], dtype=np.int64)
 
-    def _inputs(self, settings: CsvSettings) -> tuple[Numbers, Inputs, tuple[str, ...]]:
+    def _target(self, settings: CsvSettings, agreed: Agreed) -> Targets:
+        """Return the position of the target among the classes, or the target."""
+        name = settings.target
+        if settings.regression:
+            if not _is_number(self.arrow.schema.field(name).type):
+                raise DataError(
+                    f"data.target must be a column of numbers in {self.path} where data.regression "
+                    f"is true, got {name}"
+                )
+            numbers = self._numbers(name, zero_is_missing=False)
+            if np.isnan(numbers).any():
+                self._distinct("target", name)  # says where one is missing
+            return numbers.astype(np.float32)
+        values = [None if one is None else _word(one) for one in self.arrow[name].to_pylist()]
+        return self._positions("target", name, values, agreed.classes)
+
+    def _agreed(self, settings: CsvSettings) -> Agreed:
+        """Return what the settings say of columns and classes, or what the file has."""
+        if settings.columns is not None:
+            return Agreed.of_settings(settings.columns)
         others = {settings.client_column, settings.target, *settings.drop}
         names = [name for name in self.arrow.schema.names if name not in others]
         if not names:
             raise DataError(f"data.drop must leave columns of {self.path} as inputs, got none")
         of_numbers = [name for name in names if _is_number(self.arrow.schema.field(name).type)]
-        self._check("zero_is_missing", settings.zero_is_missing, of_numbers)
-        numbers = np.empty((self.arrow.num_rows, len(of_numbers)))
-        for i, name in enumerate(of_numbers):
-            numbers[:, i] = self._numbers(name, zero_is_missing=name in settings.zero_is_missing)
-        flags, columns = [], list(of_numbers)
+        categories: dict[str, tuple[str | None, ...]] = {}
         for name in names:
             if name not in of_numbers:
                 values = self._text(name)
-                known: list[str | None] = [*sorted({one for one in values if one is not None})]
-                for category in known + [None] * (None in values):
-                    flags.append([value == category for value in values])
-                    columns.append(f"{name}={'' if category is None else category}")
-        shape = (len(flags), self.arrow.num_rows)
-        categories = np.array(flags, dtype=np.float32).reshape(shape).T
-        return numbers, categories, tuple(columns)
+                known = sorted({one for one in values if one is not None})
+                categories[name] = (*known, *([None] if None in values else []))
+        classes: tuple[str, ...] = ()
+        if not settings.regression:
+            classes = tuple(map(_word, self._distinct("target", settings.target)[0]))
+        return Agreed(tuple(of_numbers), categories, classes)
+
+    def _positions(
+        self, key: str, name: str, values: Sequence[str | None], known: Sequence[str | None]
+    ) -> Labels:
+        """Return the position of each cell of a column among the known values."""
+        position = {value: i for i, value in enumerate(known)}
+        for row, value in enumerate(values):
+            if value not in position:
+                line, words = self._line(row), ", ".join("null" if v is None else v for v in known)
+                raise DataError(
+                    f"data.{key} must lead to one of the agreed values {words} in each row, got "
+                    f"{'a missing one' if value is None else repr(value)} of {name} in line {line} "
+                    f"of {self.path}"
+                )
+        return np.array([position[value] for value in values], dtype=np.int64)
+
+    def _inputs(self, settings: CsvSettings, agreed: Agreed) -> tuple[Numbers, Inputs]:
+        self._check("columns", [*agreed.numbers, *agreed.categories], self.arrow.schema.names)
+        self._check("zero_is_missing", settings.zero_is_missing, agreed.numbers)
+        numbers = np.empty((self.arrow.num_rows, len(agreed.numbers)))
+        for i, name in enumerate(agreed.numbers):
+            if not _is_number(self.arrow.schema.field(name).type):
+                raise DataError(
+                    f"data.columns must have columns of numbers in {self.path} as numbers, got "
+                    f"{name}, where {self._not_a_number(name)}"
+                )
+            numbers[:, i] = self._numbers(name, zero_is_missing=name in settings.zero_is_missing)
+        flags = np.zeros(
+            (self.arrow.num_rows, len(agreed.columns) - len(agreed.numbers)), np.float32
+        )
+        first = 0
+        for name, known in agreed.categories.items():
+            column = self._positions("columns", name, self._text(name), known)
+            flags[np.arange(len(column)), first + column] = 1
+            first += len(known)
+        return numbers, flags
+
+    def _not_a_number(self, name: str) -> str:
+        """Say which cell of a column is no number, and where."""
+        for row, value in enumerate(self._text(name)):
+            try:
+                float(value or 0)
+            except ValueError:
+                return f"line {self._line(row)} has {value!r}"
+        return "cells are of several kinds"
 
     def _numbers(self, name: str, *, zero_is_missing: bool) -> Numbers:
         column = self.arrow[name]

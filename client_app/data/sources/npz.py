@@ -1,14 +1,15 @@
 """A data set of the user's own, in one NumPy file."""
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.data.base import Labels, Samples, one_line
+from client_app.data.base import Labels, Samples, Targets, one_line
 from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError
 from conf.schema import NpzSettings
@@ -17,15 +18,23 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 IMAGES = "uint8 images (n, height, width) or (n, height, width, channels)"
 KINDS = f"{IMAGES}, int16 sound (n, length) or floats (n, ...)"
 SOUND_AXES = ("n", "length")
+CHUNK_BYTES = 2**22
+LOCAL_HEADER = 30
+"""Bytes of a zip file before the name of a member; its length and that of extras end them."""
 
 
 def npz_arrays(settings: NpzSettings) -> LabelledArrays:
     """Return the arrays of ``data.path``, with 1 + the highest label as the number of classes.
 
+    Inputs of a file that ``numpy.savez`` wrote are mapped: they are read when a client needs them,
+    and memory holds no second copy. Those of ``numpy.savez_compressed`` are read at once, and
+    floats of another size than float32 are converted at once. Either way the check sums are
+    compared first.
+
     The file has ``x_train``, ``y_train``, ``x_test`` and ``y_test``; others are not read.
     Inputs are uint8 images (n, height, width) or (n, height, width, channels), int16 sound
     (n, length), or floats (n, ...), which are kept as they are, in float32. Labels are whole
-    numbers (n,) from 0.
+    numbers (n,) from 0; with ``data.regression`` they are finite numbers (n,) instead.
 
     With ``data.partition`` natural the file also has ``client_train``, and perhaps
     ``client_test``, whole numbers (n,): whose each row is.
@@ -39,7 +48,7 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
     natural = settings.partition == "natural"
     wanted = (*KEYS, "client_train") if natural else KEYS
     try:
-        return _read(path, wanted)
+        return _read(path, wanted, regression=settings.regression)
     except Exception as error:  # for a damaged file NumPy raises what it pleases
         raise DataError(
             f"data.path must be an .npz file with {', '.join(wanted)}, got {path}: "
@@ -47,7 +56,7 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
         ) from None
 
 
-def _read(path: Path, wanted: Sequence[str]) -> LabelledArrays:
+def _read(path: Path, wanted: Sequence[str], *, regression: bool) -> LabelledArrays:
     if not path.is_file():
         raise ValueError("there is no such file")
     if not zipfile.is_zipfile(path):
@@ -58,14 +67,16 @@ def _read(path: Path, wanted: Sequence[str]) -> LabelledArrays:
             raise ValueError(
                 f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
             )
-        x_train, y_train, x_test, y_test = (np.asarray(archive[key]) for key in KEYS)
+        y_train, y_test = (np.asarray(archive[key]) for key in ("y_train", "y_test"))
+        x_train, x_test = (_mapped(path, archive, key) for key in ("x_train", "x_test"))
         clients: dict[str, Any] = {
             key: _whole_numbers(key, np.asarray(archive[key]))
             for key in ("client_train", "client_test")
             if "client_train" in wanted and key in archive.files
         }
-    labels = _labels("y_train", y_train), _labels("y_test", y_test)
-    num_classes = 1 + max(int(y.max(initial=0)) for y in labels)
+    kind = _targets if regression else _labels
+    labels = kind("y_train", y_train), kind("y_test", y_test)
+    num_classes = 1 if regression else 1 + max(int(y.max(initial=0)) for y in labels)
     samples = _samples("x_train", x_train), _samples("x_test", x_test)
     return LabelledArrays(samples[0], labels[0], samples[1], labels[1], num_classes, **clients)
 
@@ -79,9 +90,53 @@ def _samples(key: str, x: NDArray[Any]) -> Samples:
         raise ValueError(f"{key} must be {KINDS}, got {x.dtype} {x.shape}")
     with np.errstate(over="ignore"):  # what overflows is refused below
         inputs = np.ascontiguousarray(x, dtype=np.float32)
-    if not np.isfinite(inputs).all():
-        raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
+    rows = max(1, CHUNK_BYTES // max(1, inputs[:1].nbytes))
+    for start in range(0, len(inputs), rows):
+        if not np.isfinite(inputs[start : start + rows]).all():
+            raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
     return inputs
+
+
+def _mapped(path: Path, archive: Any, key: str) -> NDArray[Any]:
+    """Return an array of an archive, mapped where its bytes are in the file as they are."""
+    if f"{key}.npy" not in archive.zip.namelist():
+        return np.asarray(archive[key])
+    member = archive.zip.getinfo(f"{key}.npy")
+    if member.compress_type != zipfile.ZIP_STORED:
+        return np.asarray(archive[key])
+    with path.open("rb") as file:
+        file.seek(member.header_offset)
+        lengths = file.read(LOCAL_HEADER)[-4:]
+        start = file.tell() + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2))
+        file.seek(start)
+        crc, left = 0, member.file_size
+        while left:
+            content = file.read(min(left, CHUNK_BYTES))
+            if not content:
+                raise ValueError(f"{key} is cut short")
+            crc, left = zlib.crc32(content, crc), left - len(content)
+        if crc != member.CRC:
+            raise ValueError(f"Bad CRC-32 for file {member.filename!r}")
+        file.seek(start)
+        if file.read(6) != b"\x93NUMPY" or file.read(2)[0] != 1:
+            return np.asarray(archive[key])  # no array, or one of a rare kind
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        if dtype.hasobject or not np.prod(shape):
+            return np.asarray(archive[key])
+        order: Literal["F", "C"] = "F" if fortran else "C"
+        array = np.memmap(path, dtype, "r", offset=file.tell(), shape=shape, order=order)
+    return array.view(np.ndarray)
+
+
+def _targets(key: str, y: NDArray[Any]) -> Targets:
+    kinds = np.issubdtype(y.dtype, np.floating) or np.issubdtype(y.dtype, np.integer)
+    if not kinds or y.ndim != 1:
+        raise ValueError(f"{key} must be numbers (n,), got {y.dtype} {y.shape}")
+    with np.errstate(over="ignore"):
+        targets = y.astype(np.float32)
+    if not np.isfinite(targets).all():
+        raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
+    return targets
 
 
 def _labels(key: str, y: NDArray[Any]) -> Labels:

@@ -1,0 +1,142 @@
+"""The data of one client, on the device that it belongs to.
+
+Nobody sees all rows: not the other devices, and not the server. What all have to have in common,
+the shape of an input and the classes, is therefore in the settings, which travel with the run, and
+every device compares its own data with them.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from client_app.data.base import ClientData, Labels
+from client_app.data.priority import priority_clients
+from client_app.data.sources.base import LabelledArrays
+from conf.errors import DataError
+from conf.schema import (
+    CsvSettings,
+    DataSettings,
+    ImageFolderSettings,
+    NpzSettings,
+    settled_clients,
+)
+
+
+class DeviceData:
+    """``data.num_clients`` clients, of which this device has the data of one.
+
+    Nothing is read before a client's data is asked for, so a server needs no file. Whichever
+    client is asked for gets the data that is here: the node's ``client-id`` says whose it is.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        Number of clients and priority.
+    seed : int
+        The run's seed.
+    input_shape : tuple of int
+        Shape of one input.
+    num_classes : int
+        Number of classes.
+    read : callable
+        Returns the data that is here, for a client id, from which its split follows.
+
+    Raises
+    ------
+    SettingsError
+        If priority depends on the clients' classes.
+    """
+
+    num_tokens = None
+
+    def __init__(
+        self,
+        settings: DataSettings,
+        seed: int,
+        *,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        read: Callable[[int], ClientData],
+    ) -> None:
+        self.num_clients = settled_clients(settings)
+        self.input_shape = input_shape
+        self.num_classes = num_classes
+        self._read = read
+        self.client = cache(self._client)
+        self.priority = priority_clients(settings, self.num_clients, self.labels, seed)
+
+    def labels(self, client: int) -> Labels:
+        """Return the training labels of one client."""
+        labels: Labels = self.client(client).y_train
+        return labels
+
+    def _client(self, client: int) -> ClientData:
+        try:
+            own = self._read(client)
+        except ValueError as error:
+            raise DataError(f"data.path must lead to the data of a client: {error}") from None
+        for part, x, y in (("train", own.x_train, own.y_train), ("test", own.x_test, own.y_test)):
+            if x.shape[1:] != self.input_shape:
+                raise DataError(
+                    f"data.path must lead to {part} inputs of the agreed shape {self.input_shape}, "
+                    f"got {x.shape[1:]}"
+                )
+            if y.dtype == np.int64 and y.max(initial=0) >= self.num_classes:
+                raise DataError(
+                    f"data.path must lead to {part} labels below the agreed number of classes, "
+                    f"{self.num_classes}, got {y.max()}"
+                )
+        return own
+
+
+def device_table(settings: CsvSettings, seed: int) -> DeviceData:
+    """Return the data of a table that has the rows of one client, with the agreed columns.
+
+    The client's split is that of the table of all clients, if its rows are in the same order.
+    """
+    from client_app.data.sources.csv_table import Agreed, csv_table
+    from client_app.data.tabular import client_rows, table_part
+
+    agreed = Agreed.of_settings(settings.columns)
+
+    def read(client: int) -> ClientData:
+        table = csv_table(settings)
+        rows = np.arange(len(table.clients))
+        fraction = settings.test_fraction
+        return table_part(table, *client_rows(table, rows, fraction, client=client, seed=seed))
+
+    return DeviceData(
+        settings,
+        seed,
+        input_shape=(len(agreed.columns),),
+        num_classes=len(agreed.classes) or 1,
+        read=read,
+    )
+
+
+def device_arrays(
+    settings: NpzSettings | ImageFolderSettings, seed: int, arrays: Callable[[], LabelledArrays]
+) -> DeviceData:
+    """Return the data of a file or folder that has the samples of one client.
+
+    Its test set is the client's test part; without one, ``data.test_fraction`` of its samples.
+    """
+    from client_app.data.partitioned import whole_client
+
+    if isinstance(settings, NpzSettings):
+        input_shape = tuple(settings.input_shape or ())
+        num_classes = settings.num_classes or 1
+    else:
+        height, width = settings.image_size or (0, 0)
+        input_shape = 3, height, width
+        num_classes = len(settings.classes or ())
+    return DeviceData(
+        settings,
+        seed,
+        input_shape=input_shape,
+        num_classes=num_classes,
+        read=lambda client: whole_client(
+            arrays(), settings.test_fraction, client=client, seed=seed
+        ),
+    )

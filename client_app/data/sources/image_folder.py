@@ -1,0 +1,109 @@
+"""Images of the user's own, in folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from client_app.data.base import Labels, one_line
+from client_app.data.sources.base import LabelledArrays, pooled_arrays
+from client_app.data.sources.files import ImageFiles, image_size
+from conf.errors import DataError
+from conf.schema import ImageFolderSettings
+
+PARTS = ("train", "test")
+
+
+def image_folder_arrays(settings: ImageFolderSettings) -> LabelledArrays:
+    """Return the images of ``data.path``, uint8 (n, height, width, 3), read when asked for.
+
+    Images are ``client/class/name.png`` with ``data.partition`` natural and ``class/name.png`` with
+    the others, of any of torchvision's kinds of files. Where the folder has ``train`` and ``test``
+    and nothing else, these are the training and the test set, with such paths in each; else there
+    is no test set. Clients and classes are the names of folders, ascending, the classes those of
+    all clients together, or ``data.classes``. Names that begin with a dot, and files of other
+    kinds beside the folders of classes, are passed over.
+
+    Raises
+    ------
+    DataError
+        If there is no such folder, or not what it must hold.
+    """
+    path = Path(settings.path).expanduser().resolve()
+    natural = settings.partition == "natural"
+    wanted = "client/class/image" if natural else "class/image"
+    try:
+        return _read(path, settings, natural=natural)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"data.path must be a folder with images as {wanted}, or train/{wanted} and "
+            f"test/{wanted}, got {path}: {one_line(error)}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Part:
+    paths: list[Path]
+    classes: list[str]
+    clients: list[str]
+
+
+def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> LabelledArrays:
+    if not path.is_dir():
+        raise ValueError("there is no such folder")
+    divided = [folder.name for folder in _folders(path)] == sorted(PARTS)
+    parts = [
+        _part(path / part if divided else path, natural=natural) for part in PARTS[: 1 + divided]
+    ]
+    classes = settings.classes or sorted({name for part in parts for name in part.classes})
+    foreign = sorted({name for part in parts for name in part.classes} - set(classes))
+    if foreign:
+        raise ValueError(f"data.classes has no {foreign[0]}, but there is a folder of it")
+    height, width = settings.image_size or image_size(parts[0].paths[0])
+    fit = "exact" if settings.image_size is None else "stretch"
+    names = sorted({name for part in parts for name in part.clients})
+    samples = [ImageFiles("data.path", part.paths, (height, width), fit=fit) for part in parts]
+    labels = [_positions(part.classes, classes) for part in parts]
+    clients = [_positions(part.clients, names) if natural else None for part in parts]
+    if not divided:
+        return pooled_arrays(samples[0], labels[0], len(classes), client_train=clients[0])
+    return LabelledArrays(
+        samples[0],
+        labels[0],
+        samples[1],
+        labels[1],
+        len(classes),
+        client_train=clients[0],
+        client_test=clients[1],
+    )
+
+
+def _part(folder: Path, *, natural: bool) -> _Part:
+    part = _Part([], [], [])
+    for client in _folders(folder) if natural else [folder]:
+        classes = _folders(client)
+        if not classes:
+            raise ValueError(f"{client} has no folders of classes")
+        for own in classes:
+            images = sorted(p for p in own.iterdir() if p.suffix.lower() in IMG_EXTENSIONS)
+            inner = _folders(own)
+            if inner or not images:
+                kind = f"has the folder {inner[0].name}" if inner else "has no images"
+                raise ValueError(f"{own} {kind}")
+            part.paths.extend(images)
+            part.classes.extend([own.name] * len(images))
+            part.clients.extend([client.name] * len(images))
+    if not part.paths:
+        raise ValueError(f"{folder} has no folders")
+    return part
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _positions(values: Sequence[str], names: Sequence[str]) -> Labels:
+    position = {name: i for i, name in enumerate(names)}
+    return np.array([position[value] for value in values], dtype=np.int64)

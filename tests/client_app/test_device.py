@@ -1,0 +1,228 @@
+"""The data of one client on its own device, and what all have to agree on."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_app.data import FederatedData, load_data
+from conf.compose import compose
+from conf.errors import DataError, SettingsError
+from conf.schema import CsvSettings, DataSettings, NpzSettings
+
+HEADER = "client,size,kind,label"
+COLUMNS = {"numbers": ["size"], "categories": {"kind": ["x", "y", None]}, "classes": ["no", "yes"]}
+
+
+def row(client: str, i: int) -> str:
+    kind = "xy"[i % 2] if client == "a" else "" if i % 3 else "x"
+    size = "" if i == 4 else f"{i * 1.5}"
+    return f"{client},{size},{kind},{'yes' if i % 2 and client == 'a' else 'no'}"
+
+
+def rows(client: str) -> list[str]:
+    return [row(client, i) for i in range(8)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Write a table of two clients, and each one's rows in a file without the client's column."""
+    (tmp_path / "all.csv").write_text("\n".join([HEADER, *rows("b"), *rows("a")]))
+    for client in "ab":
+        own = [HEADER, *rows(client)]
+        text = "\n".join(line.partition(",")[2] for line in own)
+        (tmp_path / f"{client}.csv").write_text(text)
+    return tmp_path
+
+
+def table(path: Path, **others: Any) -> CsvSettings:
+    given: dict[str, Any] = {"client_column": None, "num_clients": 2, "columns": COLUMNS, **others}
+    return CsvSettings(path=str(path), target="label", **given)
+
+
+def assert_equal(one: FederatedData, other: FederatedData, client: int) -> None:
+    for part in ("x_train", "y_train", "x_test", "y_test"):
+        np.testing.assert_array_equal(
+            getattr(one.client(client), part), getattr(other.client(client), part), strict=True
+        )
+
+
+def test_a_device_has_what_the_simulation_has(files: Path) -> None:
+    """The rows of one client alone give the same inputs, classes and split as the whole table."""
+    whole = load_data(table(files / "all.csv", client_column="client", num_clients=None), 3)
+    derived = CsvSettings(path=str(files / "all.csv"), client_column="client", target="label")
+    for k, name in enumerate("ab"):
+        own = load_data(table(files / f"{name}.csv"), 3)
+        assert (own.num_clients, own.input_shape, own.num_classes) == (2, (4,), 2)
+        assert own.priority == (0, 1)
+        assert_equal(own, whole, k)
+        assert_equal(own, load_data(derived, 3), k)
+        np.testing.assert_array_equal(own.labels(k), own.client(k).y_train)
+
+
+def test_a_server_needs_no_file(tmp_path: Path) -> None:
+    """Number of clients, priority and shapes follow from the settings alone."""
+    data = load_data(table(tmp_path / "none.csv", priority=[1]), 1)
+    assert (data.num_clients, data.priority, data.input_shape) == (2, (1,), (4,))
+    with pytest.raises(DataError, match=r"there is no such file$"):
+        data.client(1)
+    own = NpzSettings(
+        path=str(tmp_path / "none.npz"),
+        partition="device",
+        num_clients=5,
+        priority="all",
+        input_shape=[1, 6, 5],
+        num_classes=3,
+    )
+    data = load_data(own, 1)
+    assert (data.num_clients, data.input_shape, data.num_classes) == (5, (1, 6, 5), 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("x,", "z,", r"data\.columns must lead to one of the agreed values x, y, null in each row"),
+        (
+            ",yes",
+            ",maybe",
+            r"data\.target must .* values no, yes .*'maybe' of label in line",
+        ),
+        ("size", "length", r"data\.columns must be of the columns of .* got 'size'$"),
+        (
+            "1.5",
+            "one",
+            r"data\.columns must have columns of numbers .*, where line 3 has 'one'",
+        ),
+        (",yes", ",", r"data\.target must .* got a missing one of label in line"),
+    ],
+)
+def test_what_was_not_agreed_on(files: Path, old: str, new: str, message: str) -> None:
+    """A category, class or column that the others do not know is refused, with the line."""
+    path = files / "a.csv"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(DataError, match=f"^{message}") as caught:
+        load_data(table(path), 1).client(0)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_as_categories(tmp_path: Path) -> None:
+    """Agreed categories and classes may be whole numbers; one device writes 1, another 1.0."""
+    columns = {"categories": {"kind": [1, 2]}, "classes": [0, 1]}
+    parts = []
+    for name, one in (("a", "1"), ("b", "1.0")):
+        lines = [f"{one},0", f"2,{one}", f"{one},0", f"2,{one}"]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["kind,label", *lines]))
+        data = load_data(table(tmp_path / f"{name}.csv", columns=columns), 1)
+        parts.append(data.client(0))
+    np.testing.assert_array_equal(parts[0].x_train, parts[1].x_train)
+    np.testing.assert_array_equal(parts[0].y_train, parts[1].y_train)
+
+
+def test_one_row(tmp_path: Path) -> None:
+    """It cannot be divided into a training and a test part."""
+    (tmp_path / "a.csv").write_text("size,kind,label\n1,x,no\n")
+    with pytest.raises(DataError, match=r"two parts need at least 2 rows, got 1$"):
+        load_data(table(tmp_path / "a.csv"), 1).client(0)
+
+
+def save(path: Path, classes: int = 3, shape: tuple[int, ...] = (6, 5)) -> NpzSettings:
+    rng = np.random.default_rng(classes)
+    x = rng.integers(256, size=(9, *shape), dtype=np.uint8)
+    y = np.arange(9) % classes
+    np.savez(path, allow_pickle=False, x_train=x[:6], y_train=y[:6], x_test=x[6:], y_test=y[6:])
+    return NpzSettings(
+        path=str(path),
+        partition="device",
+        num_clients=5,
+        priority="all",
+        input_shape=[1, 6, 5],
+        num_classes=3,
+    )
+
+
+def test_arrays_of_one_client(tmp_path: Path) -> None:
+    """A file of one client's arrays: all rows are its own, even where it lacks a class."""
+    own = save(tmp_path / "mine.npz", classes=2)
+    client = load_data(own, 1).client(4)
+    assert client.x_train.shape == (6, 1, 6, 5)
+    assert client.y_train.tolist() == [0, 1, 0, 1, 0, 1]
+    assert client.y_test.tolist() == [0, 1, 0]
+
+
+def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
+    """More classes or another shape than agreed on are refused before training."""
+    with pytest.raises(DataError, match=r"below the agreed number of classes, 3, got 3$"):
+        load_data(save(tmp_path / "a.npz", classes=4), 1).client(0)
+    with pytest.raises(DataError, match=r"of the agreed shape \(1, 6, 5\), got \(1, 7, 5\)$"):
+        load_data(save(tmp_path / "b.npz", shape=(7, 5)), 1).client(0)
+
+
+CSV = "data=csv data.path=x data.target=t"
+NPZ = "data=npz data.path=x data.partition=device"
+NEEDED = "must have a value where each device has the data of its own client only, got null"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            f"{CSV} data.client_column=null",
+            f"data.num_clients {NEEDED}",
+        ),
+        (
+            f"{CSV} data.client_column=null data.num_clients=2",
+            f"data.columns {NEEDED}",
+        ),
+        (f"{NPZ}", f"data.num_clients {NEEDED}"),
+        (
+            f"{NPZ} data.num_clients=2",
+            f"data.input_shape {NEEDED}",
+        ),
+        (
+            f"{NPZ} data.num_clients=2 data.input_shape=[3]",
+            f"data.num_classes {NEEDED}",
+        ),
+        (
+            f"{NPZ} data.num_clients=2 data.input_shape=[3] data.num_classes=2",
+            "data.priority must be all, random or a list where each device has the data of its own",
+        ),
+        (
+            f"{CSV} data.client_column=c data.columns=[a]",
+            "data.columns must be a mapping such as",
+        ),
+        (
+            f"{CSV} data.client_column=c 'data.columns={{number: [a]}}'",
+            "data.columns must be a mapping such as",
+        ),
+        (
+            f"{CSV} data.client_column=c 'data.columns={{numbers: [a, a], classes: [0, 1]}}'",
+            "data.columns.numbers must be a list of values, each once",
+        ),
+        (
+            f"{CSV} data.client_column=c 'data.columns={{numbers: [t], classes: [0, 1]}}'",
+            "data.columns must have at least one input column, each once, other than data.target",
+        ),
+        (
+            f"{CSV} data.client_column=c 'data.columns={{numbers: [a]}}'",
+            "data.columns.classes must be at least two values, none where data.regression is true",
+        ),
+    ],
+)
+def test_what_has_to_be_agreed_on(words: str, message: str) -> None:
+    """What no device can tell alone has to be in the settings, and to make sense."""
+    with pytest.raises(SettingsError) as caught:
+        compose("custom", words)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_agreed_columns_on_the_command_line(files: Path) -> None:
+    """A mapping in the settings is the same as in Python."""
+    words = (
+        f"data=csv data.path={files / 'a.csv'} data.target=label data.client_column=null "
+        "data.num_clients=2 'data.columns={numbers: [size], categories: {kind: [x, y, null]}, "
+        'classes: ["no", "yes"]}\''
+    )
+    settings: DataSettings = compose("custom", words).settings.data
+    assert_equal(load_data(settings, 3), load_data(table(files / "a.csv"), 3), 0)

@@ -1,0 +1,190 @@
+"""Images of the user's own, in folders."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from client_app.data import load_data
+from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.image_folder import image_folder_arrays
+from conf.compose import compose
+from conf.errors import DataError, SettingsError
+from conf.schema import ImageFolderSettings
+
+
+def write(folder: Path, colours: list[int], size: tuple[int, int] = (5, 4)) -> None:
+    """Write an image in each colour."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, colour in enumerate(colours):
+        pixels = np.full((*size, 3), colour, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i:03}.png")
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Path:
+    """Write the images of two clients; only one has all classes."""
+    write(tmp_path / "images/ann/cat", [1, 2, 3])
+    write(tmp_path / "images/ann/dog", [4, 5])
+    write(tmp_path / "images/bob/dog", [6, 7, 8, 9])
+    (tmp_path / "images/.git").mkdir()
+    (tmp_path / "images/ann/notes.txt").write_text("mine")
+    (tmp_path / "images/ann/cat/Thumbs.db").write_text("not mine")
+    return tmp_path / "images"
+
+
+def load(path: Path, **others: Any) -> LabelledArrays:
+    return image_folder_arrays(ImageFolderSettings(path=str(path), **others))
+
+
+def assert_refused(path: Path, reason: str, **others: Any) -> None:
+    with pytest.raises(DataError, match=reason) as caught:
+        load(path, **others)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith("data.path must be a folder with images as ")
+
+
+def colours(x: Any) -> list[int]:
+    listed: list[int] = np.asarray(x[:])[:, 0, 0, 0].tolist()
+    return listed
+
+
+def test_clients_by_folder(clients: Path) -> None:
+    """client/class/image: the classes are those of all clients, other files are passed over."""
+    arrays = load(clients)
+    assert colours(arrays.x_train) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert arrays.x_train.shape == (9, 5, 4, 3)
+    assert arrays.y_train.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert arrays.client_train is not None
+    assert arrays.client_train.tolist() == [0] * 5 + [1] * 4
+    data = load_data(ImageFolderSettings(path=str(clients)), 1)
+    assert (data.num_clients, data.num_classes, data.input_shape) == (2, 2, (3, 5, 4))
+    own = data.client(1)
+    assert (len(own.y_train), len(own.y_test)) == (3, 1)
+    seen = np.concatenate([own.x_train, own.x_test])[:, 0, 0, 0]
+    assert sorted(np.rint(seen * 255).astype(int).tolist()) == [6, 7, 8, 9]
+
+
+def test_only_the_images_asked_for_are_read(clients: Path) -> None:
+    """A damaged image of another client does no harm here, and is one line there."""
+    (clients / "bob/dog/002.png").write_bytes(b"\x89PNG cut")
+    data = load_data(ImageFolderSettings(path=str(clients)), 1)
+    assert len(data.client(0).y_train) == 4
+    with pytest.raises(DataError, match=r"^data\.path must lead to images, got .*bob/dog/002\.png"):
+        data.client(1)
+
+
+def test_training_and_test_folders(tmp_path: Path) -> None:
+    """train/ and test/ alone are the training and the test set, by client or divided."""
+    for part, first in (("train", 10), ("test", 20)):
+        write(tmp_path / part / "a/x", [first, first + 1])
+        write(tmp_path / part / "b/y", [first + 2, first + 3])
+    arrays = load(tmp_path)
+    assert (colours(arrays.x_train), colours(arrays.x_test)) == ([10, 11, 12, 13], [20, 21, 22, 23])
+    assert arrays.client_test is not None
+    assert arrays.client_test.tolist() == [0, 0, 1, 1]
+    data = load_data(ImageFolderSettings(path=str(tmp_path)), 1)
+    assert [len(data.client(k).y_test) for k in range(2)] == [2, 2]
+
+
+@pytest.mark.parametrize("partition", ["iid", "quantity", "dirichlet"])
+def test_divided_among_clients(tmp_path: Path, partition: str) -> None:
+    """class/image: a share of all images becomes the test set, the rest is divided."""
+    for c, name in enumerate("xyz"):
+        write(tmp_path / name, list(range(20 * c, 20 * c + 20)))
+    own = ImageFolderSettings(path=str(tmp_path), partition=partition, num_clients=3, alpha=5.0)
+    data = load_data(own, 1)
+    assert (data.num_clients, data.num_classes) == (3, 3)
+    train, test = (
+        [round(255 * float(v)) for k in range(3) for v in getattr(data.client(k), part)[:, 0, 0, 0]]
+        for part in ("x_train", "x_test")
+    )
+    assert not set(train) & set(test)
+    assert len(set(train)) == len(train) == 48
+    assert 9 <= len(set(test)) == len(test) <= 12
+    for k in range(3):
+        client = data.client(k)
+        np.testing.assert_array_equal(
+            client.y_train, np.rint(255 * client.x_train[:, 0, 0, 0]).astype(int) // 20
+        )
+
+
+def test_scaled_to_a_size(clients: Path) -> None:
+    """With data.image_size images of any size fit; without it they have to be alike."""
+    write(clients / "bob/dog", [6], size=(9, 9))
+    assert load(clients, image_size=[3, 2]).x_train[:].shape == (9, 3, 2, 3)
+    with pytest.raises(DataError, match=r"images of 5 x 4, got .*bob/dog/000\.png of 9 x 9$"):
+        load(clients).x_train[:]
+
+
+def test_agreed_classes(clients: Path) -> None:
+    """data.classes is the order and number of classes, whoever has them; others are refused."""
+    arrays = load(clients, classes=["dog", "emu", "cat"])
+    assert arrays.num_classes == 3
+    assert arrays.y_train.tolist() == [2, 2, 2, 0, 0, 0, 0, 0, 0]
+    assert_refused(
+        clients, "data.classes has no dog, but there is a folder of it$", classes=["cat"]
+    )
+
+
+def test_one_clients_images_on_a_device(clients: Path) -> None:
+    """A device has class/image of its client, with all classes agreed on."""
+    others: dict[str, Any] = {
+        "partition": "device",
+        "num_clients": 2,
+        "image_size": [5, 4],
+        "classes": ["cat", "dog"],
+    }
+    whole = load_data(ImageFolderSettings(path=str(clients)), 1)
+    for k, name in enumerate(("ann", "bob")):
+        data = load_data(ImageFolderSettings(path=str(clients / name), **others), 1)
+        assert (data.num_clients, data.num_classes, data.input_shape) == (2, 2, (3, 5, 4))
+        for part in ("x_train", "y_train", "x_test", "y_test"):
+            np.testing.assert_array_equal(
+                getattr(data.client(k), part), getattr(whole.client(k), part)
+            )
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    """A path that leads nowhere, or to nothing, is one line."""
+    assert_refused(tmp_path / "none", "there is no such folder$")
+    assert_refused(tmp_path, "has no folders$")
+
+
+def test_wrong_depth(clients: Path, tmp_path: Path) -> None:
+    """Folders that are one too many or too few are told, and never taken for classes."""
+    assert_refused(clients, "ann has the folder cat$", partition="iid", num_clients=2)
+    assert_refused(clients / "ann", "cat has no folders of classes$")
+
+
+def test_class_without_images(clients: Path) -> None:
+    """An empty folder is refused: a download may have been interrupted."""
+    (clients / "bob/cat").mkdir()
+    assert_refused(clients, "bob/cat has no images$")
+
+
+def test_first_image_is_none(clients: Path) -> None:
+    """The size cannot be told from a file that is no image."""
+    (clients / "ann/cat/000.png").write_text("<html>")
+    assert_refused(clients, "ann/cat/000.png is no image: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", r"data\.path must be the path of a folder of images, got ''"),
+        ("data.path=x data.image_size=[3]", "data.image_size must be a list of two whole numbers"),
+        ("data.path=x data.partition=device", "data.num_clients must have a value where each"),
+        (
+            "data.path=x data.partition=device data.num_clients=3",
+            "data.image_size must have a value where each device",
+        ),
+    ],
+)
+def test_mistakes_in_the_settings(words: str, message: str) -> None:
+    """What can be told without the folder is refused without it."""
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        compose("custom", f"data=image_folder {words}")
