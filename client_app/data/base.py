@@ -105,6 +105,9 @@ class FederatedData(Protocol):
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
 
+    def targets(self, client: int) -> tuple[Targets, Targets]:
+        """Return the targets of a client's two parts, without making inputs where possible."""
+
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client, without making its inputs where possible.
 

@@ -5,12 +5,21 @@ the shape of an input and the classes, is therefore in the settings, which trave
 every device compares its own data with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 
-from client_app.data.base import ClientData, Labels
+from client_app.data.base import (
+    ClientData,
+    Labels,
+    Part,
+    Pool,
+    Target,
+    Targets,
+    part_of,
+    pooled,
+)
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError
@@ -39,6 +48,8 @@ class DeviceData:
         Shape of one input.
     num_classes : int
         Number of classes.
+    target : str
+        What is predicted.
     read : callable
         Returns the data that is here, for a client id, from which its split follows.
 
@@ -57,14 +68,25 @@ class DeviceData:
         *,
         input_shape: tuple[int, ...],
         num_classes: int,
+        target: Target,
         read: Callable[[int], ClientData],
     ) -> None:
         self.num_clients = settled_clients(settings)
         self.input_shape = input_shape
         self.num_classes = num_classes
+        self.target = target
         self._read = read
         self.client = cache(self._client)
         self.priority = priority_clients(settings, self.num_clients, self.labels, seed)
+
+    def targets(self, client: int) -> tuple[Targets, Targets]:
+        """Return the targets of a client's two parts."""
+        own = self.client(client)
+        return own.y_train, own.y_test
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+        """Return one part of these clients."""
+        return pooled({k: part_of(self.client(k), part) for k in clients})
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
@@ -111,6 +133,7 @@ def device_table(settings: CsvSettings, seed: int) -> DeviceData:
         seed,
         input_shape=(len(agreed.columns),),
         num_classes=len(agreed.classes) or 1,
+        target="class" if agreed.classes else "number",
         read=read,
     )
 
@@ -127,15 +150,18 @@ def device_arrays(
     if isinstance(settings, NpzSettings):
         input_shape = tuple(settings.input_shape or ())
         num_classes = settings.num_classes or 1
+        target: Target = "number" if settings.regression else "class"
     else:
         height, width = settings.image_size or (0, 0)
         input_shape = 3, height, width
         num_classes = len(settings.classes or ())
+        target = "class"
     return DeviceData(
         settings,
         seed,
         input_shape=input_shape,
         num_classes=num_classes,
+        target=target,
         read=lambda client: whole_client(
             arrays(), settings.test_fraction, client=client, seed=seed
         ),

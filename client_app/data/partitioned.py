@@ -14,6 +14,7 @@ from client_app.data.base import (
     Labels,
     Part,
     Pool,
+    Targets,
     as_inputs,
     target_of,
 )
@@ -78,6 +79,11 @@ class PartitionedData:
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
         return _client_data(self._arrays, self._shares[client])
+
+    def targets(self, client: int) -> tuple[Targets, Targets]:
+        """Return the targets of a client's two parts."""
+        share = self._shares[client]
+        return self._arrays.y_train[share.train], self._arrays.y_test[share.test]
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client.

@@ -68,6 +68,11 @@ class Synth:
             return self._priority_data[client]
         return self._noisy_client(client)
 
+    def targets(self, client: int) -> tuple[Labels, Labels]:
+        """Return the labels of a client's two parts."""
+        own = self.client(client)
+        return own.y_train, own.y_test
+
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""
         labels: Labels = self.client(client).y_train

@@ -13,6 +13,7 @@ from client_app.data.base import (
     Part,
     Pool,
     Target,
+    Targets,
     part_of,
     pooled,
 )
@@ -51,7 +52,6 @@ class TabularData:
     """
 
     num_tokens = None
-    target: Target = "class"
 
     def __init__(self, table: Table, settings: TableSettings, seed: int) -> None:
         self._table = table
@@ -59,6 +59,7 @@ class TabularData:
         self._seed = seed
         self.num_clients = len(table.client_names)
         self.num_classes = len(table.classes) or 1
+        self.target: Target = "class" if table.classes else "number"
         self.input_shape = (len(table.columns),)
         check_clients(settings, self.num_clients)
         fraction = settings.test_fraction
@@ -75,6 +76,11 @@ class TabularData:
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
         return table_part(self._table, *self._rows[client])
+
+    def targets(self, client: int) -> tuple[Targets, Targets]:
+        """Return the targets of a client's two parts."""
+        train, test = self._rows[client]
+        return self._table.labels[train], self._table.labels[test]
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client.

@@ -17,7 +17,7 @@ from client_app.availability.probabilities import (
 )
 from client_app.availability.processes import Bernoulli, Cyclic, Markov, Trace
 from client_app.data import ClientData, FederatedData, load_data
-from client_app.data.base import Labels, Part, Pool, Target
+from client_app.data.base import Labels, Part, Pool, Target, Targets
 from conf import Settings, SettingsError, compose
 from conf.errors import DataError
 from conf.schema import AvailabilitySettings, RandomAvailabilitySettings
@@ -141,6 +141,13 @@ class OwnLabelsOnly:
     data: FederatedData
     visible: int
     num_tokens = None
+    target: Target = "class"
+
+    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
+        raise AssertionError("inputs are not needed")
+
+    def targets(self, client: int) -> tuple[Targets, Targets]:
+        raise AssertionError("test labels are not needed")
 
     @property
     def num_clients(self) -> int:

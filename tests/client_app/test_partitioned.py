@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from client_app.data import load_data
+from client_app.data.base import Samples
 from client_app.data.partitioned import PartitionedData
-from client_app.data.sources.base import LabelledArrays, Samples
+from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
 from conf.errors import SettingsError
 from conf.schema import NpzSettings, PartitionedSettings, TorchvisionSettings

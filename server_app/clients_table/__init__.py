@@ -1,0 +1,1 @@
+"""What each client got, before any training: the command ``fedquorum-data``."""

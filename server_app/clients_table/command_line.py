@@ -1,0 +1,92 @@
+"""The command ``fedquorum-data``: what each client got, before any training."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from conf.compose import compose_words
+from conf.errors import FedQuorumError, RunError
+
+EXIT_ERROR = 1
+PLAIN_WIDTH = 200
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit status, 1 for an error of the user's.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The arguments, by default those of the process.
+    """
+    arguments = _parser().parse_args(words)
+    try:
+        show_clients(arguments.settings, arguments.output)
+    except FedQuorumError as error:
+        print(f"fedquorum-data: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0
+
+
+def show_clients(words: Sequence[str], output: Path) -> None:
+    """Print what each client of these settings gets, and write it and its picture.
+
+    Makes the folder ``output`` where it is missing and writes ``clients.csv``, ``clients.png`` and
+    ``clients.svg`` into it, over those of an earlier call. Nothing is trained.
+
+    Raises
+    ------
+    SettingsError, DataError
+        As a run with these settings.
+    RunError
+        If ``output`` cannot be written.
+    """
+    composed = compose_words(tuple(words))
+    # The libraries that divide and draw take seconds to import: not for --help or a typo.
+    from server_app.clients_table.rows import client_rows, remarks, write_csv
+    from server_app.clients_table.show import clients_figure, terminal_table
+    from server_app.report.figures import save
+
+    settings = composed.settings
+    rows = client_rows(settings)
+    title = f"{composed.experiment}: {settings.data.name}, seed {settings.seed}"
+    output = output.absolute()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        write_csv(rows, output / "clients.csv")
+        figures = save(clients_figure(rows, title), output, "clients")
+    except OSError as error:
+        raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit
+    console.print(terminal_table(rows, title))
+    for remark in remarks(rows, settings.client.batch_size):
+        console.print(remark, soft_wrap=True, markup=False, highlight=False)
+    for path in (output / "clients.csv", *figures):
+        console.print(str(path), soft_wrap=True, markup=False, highlight=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedquorum-data",
+        description="Print what each client of a run gets and write it (CSV) with a picture (PNG, "
+        "SVG), before any training.",
+    )
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="the settings of the run, as for fedquorum: experiment=fedalign/fmnist seed=2",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("clients"),
+        metavar="FOLDER",
+        help="where to write (default: clients)",
+    )
+    return parser

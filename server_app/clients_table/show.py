@@ -1,0 +1,95 @@
+"""The table in the terminal, and the heat map of clients and classes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+
+from server_app.clients_table.rows import ClientRow
+
+MOST_CLASSES = 12
+MOST_CLIENTS = 100
+SHOWN_OF_MORE = 50
+INCHES = (6.0, 5.0)
+TICK_CLASSES = 25
+
+
+def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
+    """Return one line for each client, of more than 100 the first 50, and a line for all.
+
+    The samples of each class are columns where there are at most 12 classes.
+    """
+    counts = rows[0].train_counts
+    per_class = counts is not None and len(counts) <= MOST_CLASSES
+    shown = rows if len(rows) <= MOST_CLIENTS else rows[:SHOWN_OF_MORE]
+    varies = any(row.available != 1 for row in rows)
+    table = Table(title=title, caption=_caption(rows, len(shown)))
+    table.add_column("client", justify="right")
+    table.add_column("priority", justify="center")
+    names = ["training", "test"]
+    names += ["classes"] if counts is not None else []
+    names += ["available"] if varies else []
+    names += [f"class {c}" for c in range(len(counts))] if counts is not None and per_class else []
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in shown:
+        cells = [str(row.client), "yes" if row.priority else "", str(row.train), str(row.test)]
+        if row.train_counts is not None:
+            cells.append(str(row.classes))
+        if varies:
+            cells.append("" if row.available is None else f"{row.available:.3f}")
+        if row.train_counts is not None and per_class:
+            cells += [str(count) if count else "" for count in row.train_counts.tolist()]
+        table.add_row(*cells)
+    return table
+
+
+def _caption(rows: Sequence[ClientRow], shown: int) -> str:
+    train = np.array([row.train for row in rows])
+    tests = sum(row.test for row in rows)
+    text = (
+        f"{len(rows)} clients, {sum(row.priority for row in rows)} with priority; "
+        f"{train.sum()} training and {tests} test samples; a client has {train.min()} to "
+        f"{train.max()} training samples, median {np.median(train):g}"
+    )
+    return text + (f"; the first {shown} are shown" if shown < len(rows) else "")
+
+
+def clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
+    """Return a heat map of training samples, clients x classes, or their number without classes.
+
+    A triangle on the right marks the clients with priority, where not all have it.
+    """
+    figure = Figure(figsize=INCHES, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(title=title, ylabel="client")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    counts = [row.train_counts for row in rows if row.train_counts is not None]
+    right = 1.0
+    if counts:
+        matrix = np.stack(counts)
+        image = axes.imshow(
+            np.ma.masked_equal(matrix, 0), aspect="auto", cmap="viridis_r", interpolation="nearest"
+        )
+        figure.colorbar(image, ax=axes, label="training samples (white: none)")
+        axes.set_xlabel("class")
+        right = matrix.shape[1] - 0.5
+        if matrix.shape[1] <= TICK_CLASSES:
+            axes.set_xticks(range(matrix.shape[1]))
+    else:
+        sizes = [row.train for row in rows]
+        axes.barh(range(len(rows)), sizes, color="#0072B2")
+        axes.set_xlabel("training samples")
+        axes.invert_yaxis()
+        right = max(sizes)
+    priority = [row.client for row in rows if row.priority]
+    if len(priority) < len(rows):
+        axes.plot(
+            [right] * len(priority), priority, "<", color="#D55E00", clip_on=False, label="priority"
+        )
+        figure.legend(loc="outside lower center", frameon=False)
+    return figure
