@@ -73,7 +73,11 @@ def clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
     if counts:
         matrix = np.stack(counts)
         image = axes.imshow(
-            np.ma.masked_equal(matrix, 0), aspect="auto", cmap="viridis_r", interpolation="nearest"
+            np.ma.masked_equal(matrix, 0),
+            aspect="auto",
+            cmap="viridis_r",
+            vmin=0,
+            interpolation="nearest",
         )
         figure.colorbar(image, ax=axes, label="training samples (white: none)")
         axes.set_xlabel("class")
