@@ -1,0 +1,139 @@
+"""A new user with data of their own, in this process: from a file to records, or to one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from conf.compose import compose_words
+from conf.errors import DataError
+from server_app.command_line import run_in_process
+from tests.integration.conftest import read_rounds
+
+QUICK = ("experiment=custom", "strategy=fedavg", "rounds=2", "client.local_epochs=1")
+
+
+def run(directory: Path, *words: str) -> list[dict[str, Any]]:
+    """Run two rounds of FedAvg; returns the rows of the audit trail."""
+    run_in_process(compose_words((*QUICK, *words)), str(directory))
+    assert len(read_rounds(directory)) == 2
+    rows: list[dict[str, Any]] = pq.read_table(directory / "clients").to_pylist()
+    assert {row["status"] for row in rows} == {"trained"}
+    assert all(np.isfinite(row["loss"]) for row in rows)
+    return rows
+
+
+def table(folder: Path, **change: str) -> Path:
+    """Write a table of patients of three clinics, with gaps and categories; returns its path."""
+    rng = np.random.default_rng(0)
+    lines = [change.get("header", "clinic,age,smoker,pressure,ill")]
+    for clinic, count in (("east", 30), ("north", 12), ("west", 3)):
+        for i in range(count):
+            age = "" if i % 7 == 3 else f"{rng.integers(20, 80)}"
+            smoker = rng.choice(["yes", "no"])
+            ill = "no" if clinic == "west" else "yes" if i % 3 else "no"
+            lines.append(f"{clinic},{age},{smoker},{rng.normal(120, 15):.1f},{ill}")
+    lines += change.get("more", "").split()
+    path = folder / "patients.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def of_table(path: Path) -> tuple[str, ...]:
+    return ("data=csv", f"data.path={path}", "data.client_column=clinic", "data.target=ill")
+
+
+def test_a_table(tmp_path: Path) -> None:
+    """A CSV file, its client column and its target are all that is needed."""
+    rows = run(tmp_path / "run", *of_table(table(tmp_path)))
+    assert [row["num_examples"] for row in rows[:3]] == [24, 10, 2]
+
+
+def test_arrays(tmp_path: Path) -> None:
+    """Images in an .npz file, divided among clients, are all that is needed."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "mine.npz"
+    x, y = rng.integers(256, size=(300, 12, 12), dtype=np.uint8), np.arange(300) % 5
+    np.savez(path, allow_pickle=False, x_train=x[:200], y_train=y[:200], x_test=x, y_test=y)
+    words = ("data=npz", f"data.path={path}", "data.num_clients=8")
+    for partition in ("iid", "quantity", "dirichlet"):
+        more = (f"data.partition={partition}", "data.alpha=5")
+        rows = run(tmp_path / partition, *words, *more)
+        assert len(rows) == 16
+        assert sum(row["num_examples"] for row in rows[:8]) == 200
+
+
+def test_folders_of_images(tmp_path: Path) -> None:
+    """Folders of clients with folders of classes are all that is needed."""
+    for client, count in (("ann", 6), ("bob", 3)):
+        for c, name in enumerate(("cat", "dog")):
+            folder = tmp_path / "images" / client / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = np.full((8, 8, 3), 100 * c + i, dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    rows = run(tmp_path / "run", "data=image_folder", f"data.path={tmp_path / 'images'}")
+    assert [row["num_examples"] for row in rows[:2]] == [10, 5]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 31])
+def test_fewer_samples_than_a_batch(tmp_path: Path, samples: int) -> None:
+    """Then an epoch is one smaller batch; the client counts by what it has."""
+    x = np.random.default_rng(0).normal(size=(64 + samples, 4)).astype(np.float32)
+    y = np.arange(len(x)) % 2
+    clients = np.array([0] * 64 + [1] * samples)
+    path = tmp_path / "mine.npz"
+    np.savez(
+        path,
+        allow_pickle=False,
+        x_train=x,
+        y_train=y,
+        x_test=x,
+        y_test=y,
+        client_train=clients,
+        client_test=clients,
+    )
+    words = ("data=npz", f"data.path={path}", "data.partition=natural", "client.batch_size=32")
+    rows = run(tmp_path / "run", *words, "data.priority=all")
+    assert [row["num_examples"] for row in rows[:2]] == [64, samples]
+    assert rows[1]["weight"] == pytest.approx(samples / (64 + samples))
+
+
+def test_a_client_with_one_class(tmp_path: Path) -> None:
+    """It trains like the others; its AUROC is not defined, and left out rather than 0 or 1."""
+    run(tmp_path / "run", *of_table(table(tmp_path)), "evaluation.metric=auroc")
+    tests = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
+    west = [row["test_metric"] for row in tests if row["client"] == 2]
+    assert west
+    assert all(value is None for value in west)
+    assert read_rounds(tmp_path / "run")[-1]["test"]["all"]["left_out"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        (
+            {"header": "clinic,age,smoker,pressure,sick"},
+            (),
+            r"data\.target must be of the columns of .*, got 'ill'$",
+        ),
+        ({"more": "west,30,yes,inf,no"}, (), "pressure is inf in line 47$"),
+        ({"more": "west,30,yes,120,"}, (), "got ill, which is missing in line 47 of "),
+        ({"more": ",30,yes,120,no"}, (), "got clinic, which is missing in line 47 of "),
+        ({"more": "south,30,yes,120,no"}, (), "where south is in 1$"),
+        ({"more": "west,30,yes"}, (), "Expected 5 columns, got 3"),
+        ({}, ("data.drop=[agee]",), r"data\.drop must be of the columns of .*, got 'agee'$"),
+    ],
+)
+def test_what_is_wrong_with_a_table(
+    tmp_path: Path, change: dict[str, str], words: tuple[str, ...], message: str
+) -> None:
+    """Nothing is trained on what may be a mistake; it is one line with the place."""
+    path = table(tmp_path, **change)
+    with pytest.raises(DataError, match=message) as caught:
+        run(tmp_path / "run", *of_table(path), *words)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
