@@ -59,7 +59,6 @@ class PartitionedData:
         If its own clients cannot be taken as they are; see ``natural_shares``.
     """
 
-
     def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed

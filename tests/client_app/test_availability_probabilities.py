@@ -140,11 +140,6 @@ class OwnLabelsOnly:
 
     data: FederatedData
     visible: int
-    num_tokens = None
-    target: Target = "class"
-
-    def pool(self, part: Part, clients: Sequence[int]) -> Pool:
-        raise AssertionError("inputs are not needed")
 
     def targets(self, client: int) -> tuple[Targets, Targets]:
         raise AssertionError("test labels are not needed")

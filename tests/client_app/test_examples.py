@@ -12,7 +12,7 @@ from client_app.data.base import Pool, as_inputs
 from client_app.examples import Examples
 
 CPU = torch.device("cpu")
-ROWS = {7: np.array([4, 1, 9]), 2: np.array([0]), 5: np.array([], dtype=np.int64), 3: [8, 2, 3, 6]}
+ROWS: dict[int, list[int]] = {7: [4, 1, 9], 2: [0], 5: [], 3: [8, 2, 3, 6]}
 READY = {True: 2**30, False: 0}
 KINDS: dict[str, NDArray[Any]] = {
     "grey": np.random.default_rng(1).integers(256, size=(10, 4, 3), dtype=np.uint8),
@@ -95,7 +95,7 @@ def test_neighbours_are_views() -> None:
         assert labels.data_ptr() == all_labels[start:].data_ptr()
 
 
-class Counting(np.memmap):  # type: ignore[type-arg]
+class Counting(np.memmap[Any, Any]):
     """A file's samples that count how many are read."""
 
     read = 0

@@ -52,6 +52,9 @@ class Data:
     def labels(self, client: int) -> Labels:
         return self.clients[client].y_train
 
+    def targets(self, client: int) -> tuple[Labels, Labels]:
+        return self.clients[client].y_train, self.clients[client].y_test
+
     def pool(self, part: Part, clients: Any) -> Pool:
         return pooled({k: part_of(self.clients[k], part) for k in clients})
 
