@@ -317,6 +317,8 @@ def test_fair_strategies(tmp_path: Path, words: tuple[str, ...]) -> None:
         ("heart", (), 4),
         ("spoken_digits", (), 6),
         ("mnist_writers", ("model=logistic_regression",), 5),
+        ("shakespeare", ("model.hidden=16", "model.embedding=8", "model.layers=1"), 5),
+        ("mqp", ("data.length=40",), 11),
     ],
 )
 def test_every_aaggff_preset_runs_two_rounds(
@@ -331,7 +333,7 @@ def test_every_aaggff_preset_runs_two_rounds(
     assert len({row["mixing"] for row in table}) > 2
     test = read_rounds(directory)[-1]["test"]["all"]
     assert 0 <= test["worst"] <= test["average"] <= test["best"] <= 1
-    assert ("auroc" in test) == (experiment in ("berka", "heart"))
+    assert ("auroc" in test) == (experiment in ("berka", "heart", "mqp"))
 
 
 def test_one_number_is_no_list_of_probabilities(tmp_path: Path) -> None:
