@@ -20,6 +20,8 @@ from conf.schema import Settings, check, register
 
 register()
 
+GROUPS = ("strategy", "data", "model", "availability", "engine")
+
 
 @dataclass(frozen=True)
 class Composed:
@@ -78,6 +80,31 @@ def compose_words(words: tuple[str, ...]) -> Composed:
     check(settings)
     kept = tuple(word for word in words if not word.startswith(("experiment=", "hydra.", "hydra/")))
     return Composed(settings, experiment, kept)
+
+
+def settings_of(text: str) -> Settings:
+    """Return the settings that ``Composed.to_yaml`` wrote, checked.
+
+    What the text does not name, as where a run is older than a setting, is the default.
+
+    Raises
+    ------
+    SettingsError
+        If the text is no YAML, or names an option or a setting that there is not.
+    """
+    try:
+        own = OmegaConf.create(text)
+        names = {group: OmegaConf.select(own, f"{group}.name") for group in GROUPS}
+        words = [f"{group}={name!s}" for group, name in names.items() if name is not None]
+    except Exception as error:  # PyYAML's and OmegaConf's errors have no common base
+        raise SettingsError(f"expected settings as YAML, {' '.join(str(error).split())}") from None
+    typed = _compose_config(("experiment=custom", *words))
+    try:
+        settings = _to_settings(OmegaConf.merge(typed, own))
+    except OmegaConfBaseException as error:
+        raise SettingsError(_explain(error, ())) from None
+    check(settings)
+    return settings
 
 
 def _compose_config(words: Sequence[str]) -> DictConfig:

@@ -50,7 +50,8 @@ def run(
     settings = composed.settings
     data = load_data(settings.data, settings.seed)
     rates = participation_probabilities(settings, data)
-    strategy = build_strategy(settings, build_population(settings.data, data), rates)
+    population = build_population(settings.data, data)
+    strategy = build_strategy(settings, population, rates)
     parts = _Parts(grid, strategy, settings, rates)
     arrays = initial_arrays(settings, data)
     directory = (
@@ -63,10 +64,13 @@ def run(
         if at_exit is not None:
             at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
+        records.save_population(population, rates)
         try:
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(1, settings.rounds + 1):
-                    arrays, record = _round(parts, arrays, server_round)
+                    previous = rounds[-1] if rounds else None
+                    arrays, record = _round(parts, arrays, server_round, previous)
+                    records.add_evaluations(server_round - 1, strategy.measured_before)
                     records.add_round(record, strategy.train_report, strategy.evaluations)
                     rounds.append(record)
                     display.show(record)
@@ -88,7 +92,7 @@ class _Parts:
 
 
 def _round(
-    parts: _Parts, arrays: ArrayRecord, server_round: int
+    parts: _Parts, arrays: ArrayRecord, server_round: int, previous: RoundRecord | None
 ) -> tuple[ArrayRecord, RoundRecord]:
     """Train, combine and evaluate once; return the new model and the record of the round."""
     grid, strategy, settings = parts.grid, parts.strategy, parts.settings
@@ -115,4 +119,5 @@ def _round(
         rates=parts.rates,
         metric=settings.evaluation.metric,
         all_evaluated=settings.evaluation.clients == "all",
+        previous=previous,
     )

@@ -2,6 +2,7 @@
 
 ``config.yaml``         all settings, resolved
 ``manifest.json``       versions, commit, engine, device, seed, start, end, status
+``population.parquet``  one row per client: what the server knows of it, and p_n of a simulation
 ``rounds.jsonl``        one line a round, flushed
 ``clients/``            Parquet, one row per client asked and round: the audit trail
 ``evaluations/``        Parquet, one row per client evaluated and round
@@ -39,7 +40,7 @@ from conf.schema import StrategySettings
 from server_app.fairness import spread, weighted_mean
 from server_app.regret import decision_summary
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
-from strategies.types import FloatArray
+from strategies.types import FloatArray, Population
 
 CLIENTS_SCHEMA = pa.schema(
     [
@@ -55,6 +56,7 @@ CLIENTS_SCHEMA = pa.schema(
         pa.field("mixing", pa.float64()),
         pa.field("omega", pa.float64()),
         pa.field("draws", pa.int32()),
+        pa.field("update_norm", pa.float64()),
         pa.field("weight", pa.float64(), nullable=False),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
@@ -72,6 +74,14 @@ EVALUATIONS_SCHEMA = pa.schema(
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
         pa.field("test_metric", pa.float64()),
+    ]
+)
+POPULATION_SCHEMA = pa.schema(
+    [
+        pa.field("client", pa.int32(), nullable=False),
+        pa.field("priority", pa.bool_(), nullable=False),
+        pa.field("priority_weight", pa.float64(), nullable=False),
+        pa.field("participation_rate", pa.float64()),
     ]
 )
 PACKAGES = (
@@ -95,6 +105,7 @@ ROUND_SCALARS = (
     "theta",
     "weight_error",
     "decision_loss",
+    "decision_loss_sum",
     "kl",
 )
 SOURCE = Path(__file__).resolve().parent.parent
@@ -121,9 +132,12 @@ class RoundRecord:
     state_bytes: int
     weight_error: float | None
     decision_loss: float | None
+    decision_loss_sum: float | None
     kl: float | None
     inclusion_mass: float | None
     theta: float | None
+    priority_data: float | None
+    unknown: tuple[int, ...]
     test: Mapping[str, Mapping[str, float] | None] | None
 
 
@@ -138,13 +152,16 @@ def round_record(
     rates: Sequence[float] | None,
     metric: str,
     all_evaluated: bool,
+    previous: RoundRecord | None = None,
 ) -> RoundRecord:
     """Return the record of a round.
 
     ``rates``: p_n by client id where a simulation knows it. ``metric``: the setting
     ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only priority
-    clients were.
+    clients were. ``previous``: the record of the round before, for what is summed over rounds.
     """
+    draws = report.call.draws
+    omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
     return RoundRecord(
         round=report.server_round,
         epsilon=report.call.epsilon,
@@ -160,26 +177,44 @@ def round_record(
         bytes_up=bytes_up,
         seconds=seconds,
         state_bytes=state_bytes,
-        weight_error=_weight_error(report, rates),
+        weight_error=weight_error(omega, rates),
         decision_loss=report.decision_loss,
+        decision_loss_sum=_running_sum(previous, report.decision_loss),
         kl=report.divergence,
         inclusion_mass=report.inclusion_mass,
         theta=report.theta,
-        test=_test_summary(evaluations, metric, all_evaluated),
+        priority_data=None if draws is None else draws.priority_data,
+        unknown=report.unknown,
+        test=evaluation_summary(evaluations, metric, all_evaluated),
     )
 
 
-def _weight_error(report: TrainReport, rates: Sequence[float] | None) -> float | None:
+def _running_sum(previous: RoundRecord | None, loss: float | None) -> float | None:
+    before = None if previous is None else previous.decision_loss_sum
+    return before if loss is None else (before or 0.0) + loss
+
+
+def weight_error(omega: Mapping[int, float], rates: Sequence[float] | None) -> float | None:
     """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji)."""
-    weighted = [(d.client, d.omega) for d in report.decisions if d.omega is not None]
-    if rates is None or not weighted:
+    if rates is None or not omega:
         return None
-    return fmean((rates[client] * omega - 1.0) ** 2 for client, omega in weighted)
+    return fmean((rates[client] * own - 1.0) ** 2 for client, own in omega.items())
 
 
-def _test_summary(
+def evaluation_summary(
     evaluations: Sequence[ClientEvaluation], metric: str, all_evaluated: bool
 ) -> dict[str, Mapping[str, float] | None] | None:
+    """Return ``test`` of a round's record, None if nobody's test part was measured.
+
+    Parameters
+    ----------
+    evaluations : sequence of ClientEvaluation
+        One for each client that was evaluated after the round.
+    metric : str
+        The setting ``evaluation.metric``, what the spread over clients is of.
+    all_evaluated : bool
+        Whether not only priority clients were asked.
+    """
     tested = [e for e in evaluations if e.test_num_examples > 0]
     if not tested:
         return None
@@ -318,6 +353,28 @@ class RunRecords:
             }
             self._write_manifest()
 
+    def save_population(self, population: Population, rates: Sequence[float] | None) -> None:
+        """Write who the clients are; ``rates`` is p_n by client id where a simulation knows it."""
+        clients = population.ascending.tolist()
+        columns = {
+            "client": clients,
+            "priority": [k in population.priority for k in clients],
+            "priority_weight": [population.priority_weight(k) for k in clients],
+            "participation_rate": None if rates is None else [rates[k] for k in clients],
+        }
+        table = pa.table(
+            [pa.array(columns[f.name] or [None] * len(clients), f.type) for f in POPULATION_SCHEMA],
+            schema=POPULATION_SCHEMA,
+        )
+        _write_whole(table, self.directory / "population.parquet")
+
+    def add_evaluations(
+        self, number: int, evaluations: Sequence[ClientEvaluation]
+    ) -> None:
+        """Write evaluations of the model after round ``number``; 0 is the first model."""
+        with self._lock:
+            self._evaluations.add(_evaluation_row(number, e) for e in evaluations)
+
     def add_round(
         self,
         record: RoundRecord,
@@ -420,13 +477,16 @@ class _ParquetParts:
     def close(self) -> None:
         """Write the rows that are still kept; an empty data set gets one empty part."""
         if self._rows or self._parts == 0:
-            path = self._folder / f"part-{self._parts:05d}.parquet"
             table = pa.Table.from_pylist(self._rows, schema=self._schema)
-            pq.write_table(table, path.with_suffix(".part"))
-            path.with_suffix(".part").replace(path)
+            _write_whole(table, self._folder / f"part-{self._parts:05d}.parquet")
             self._parts += 1
             self._rows = []
         self._flushed = time.monotonic()
+
+
+def _write_whole(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path.with_suffix(".part"))
+    path.with_suffix(".part").replace(path)
 
 
 def new_run_directory(base: Path, experiment: str) -> Path:

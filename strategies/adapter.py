@@ -209,6 +209,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._traffic = Traffic()
         self._train_report: TrainReport | None = None
         self._evaluations: tuple[ClientEvaluation, ...] = ()
+        self._measured_before: tuple[ClientEvaluation, ...] = ()
 
     # --- what a run loop reads after each step ---------------------------------------------
 
@@ -223,6 +224,14 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     def evaluations(self) -> tuple[ClientEvaluation, ...]:
         """What the clients measured in the last evaluation, ascending by client id."""
         return self._evaluations
+
+    @property
+    def measured_before(self) -> tuple[ClientEvaluation, ...]:
+        """What the clients measured before the last round that was configured, to begin with.
+
+        Where the selection needs F: F(w_0) and the amounts of data, before round 1; empty else.
+        """
+        return self._measured_before
 
     @property
     def traffic(self) -> Traffic:
@@ -264,8 +273,10 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         else:
             for problem in self._directory.refresh(grid, self.communication.round_timeout):
                 log(WARNING, "A node cannot take part: %s", problem)
+        self._measured_before = ()
         if self.selection.measures and not self._examples:
             self._measure_before_first_round(arrays, grid)
+            self._measured_before = self._evaluations
         call = self._call(server_round)
         asked_at = self._directory.by_node(call.clients)
         proportions = self._proportions(call)
@@ -311,6 +322,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 decisions[client],
                 draws=None if draws is None else draws.count.get(client),
                 response=None if weights.response is None else _number(weights.response[i]),
+                update_norm=(
+                    None if weights.update_norm is None else _number(weights.update_norm[i])
+                ),
                 status="trained" if admission.share[i] > 0 else "rejected",
                 reason=admission.reason[i],
                 weight=float(weights.weight[i]),
@@ -332,6 +346,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             decision_loss=weights.decision_loss,
             response=weights.estimate,
             divergence=self._divergence(weights.mixing),
+            unknown=self._directory.unknown,
         )
         self._train_report = report
         still = self._memory_settings is None or not self._memory_settings.moves_alone

@@ -43,6 +43,13 @@ class ClientDirectory:
         """The clients whose nodes were ever there, ascending."""
         return tuple(sorted(self._node_of))
 
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """The expected clients whose nodes were never there, ascending."""
+        if len(self._node_of) == len(self._expected):
+            return ()
+        return tuple(sorted(self._expected.difference(self._node_of)))
+
     def by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return the nodes that host ``clients``, each with its share, all ascending."""
         shares: dict[int, list[int]] = {}

@@ -15,7 +15,8 @@ class ClientDecision:
     was rejected, failed or was unavailable. ``loss`` and ``accuracy`` are of the model received.
     ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
     ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
-    1 / (participation rate) that the round used; None where the rule has none.
+    1 / (participation rate) that the round used, ``update_norm`` |Delta_k| where the rule weighs
+    by it; None where the rule has none.
     ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
     """
 
@@ -30,6 +31,7 @@ class ClientDecision:
     response: float | None = None
     mixing: float | None = None
     omega: float | None = None
+    update_norm: float | None = None
     weight: float = 0.0
 
 
@@ -42,7 +44,7 @@ class TrainReport:
     ``response`` r (doubly robust under sampling), both of all clients ascending, shape (K,);
     ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before; ``divergence`` is
     KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, where the server
-    knows them of all clients.
+    knows them of all clients. ``unknown`` are the clients whose nodes the server has never met.
     """
 
     server_round: int
@@ -54,6 +56,7 @@ class TrainReport:
     decision_loss: float | None = None
     response: FloatArray | None = None
     divergence: float | None = None
+    unknown: tuple[int, ...] = ()
 
     @property
     def empty(self) -> bool:

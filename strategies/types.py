@@ -165,6 +165,9 @@ class Weights:
     ascending, 0 for clients not heard where the rule remembers no p; ``decision_loss``,
     l(p) = -log(1 + <p, r>) of the p held BEFORE this decision; ``estimate``, the r in it, of all
     clients, doubly robust under sampling, shape (K,). All None elsewhere.
+
+    Rules that look at the updates themselves tell ``update_norm``, |Delta_i|, shape (n,), NaN
+    where an update did not count.
     """
 
     weight: FloatArray
@@ -174,3 +177,4 @@ class Weights:
     mixing: FloatArray | None = None
     decision_loss: float | None = None
     estimate: FloatArray | None = None
+    update_norm: FloatArray | None = None

@@ -28,7 +28,8 @@ _COUNTS = (
     "bytes_up",
 )
 _NUMBERS = ("global_loss", "global_accuracy", "seconds")
-_LATER_NUMBERS = ("weight_error", "decision_loss", "kl")  # records of older runs lack them
+# Records of older runs lack these.
+_LATER_NUMBERS = ("weight_error", "decision_loss", "decision_loss_sum", "kl", "priority_data")
 _OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
 
@@ -123,7 +124,7 @@ def load_run(directory: Path) -> Run:
 
 def _load_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(_read(path))
+        manifest = json.loads(read_bytes(path))
     except json.JSONDecodeError as error:
         raise RunError(f"{path}, line {error.lineno}: expected JSON, {error.msg}") from None
     except ValueError as error:
@@ -144,7 +145,7 @@ def _load_manifest(path: Path) -> dict[str, Any]:
 
 
 def _load_settings(path: Path) -> Mapping[str, Any]:
-    text = _read(path)
+    text = read_bytes(path)
     try:
         settings = OmegaConf.to_container(OmegaConf.create(text.decode()))
     except Exception as error:  # PyYAML's and OmegaConf's errors have no common base
@@ -165,7 +166,7 @@ def _flat(node: Mapping[Any, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def _load_rounds(path: Path) -> Iterable[RoundRecord]:
-    *lines, tail = _read(path).split(b"\n")
+    *lines, tail = read_bytes(path).split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             yield _round_record(_parsed(line))
@@ -183,7 +184,8 @@ def _load_rounds(path: Path) -> Iterable[RoundRecord]:
         raise RunError(f"{path}, line {len(lines) + 1}: {error}") from None
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Return a file of a run; RunError names one that cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -213,6 +215,7 @@ def _round_record(line: Any) -> RoundRecord:
     values["state_bytes"] = _count({"state_bytes": 0, **fields}, "state_bytes")
     for name in _LATER_NUMBERS:
         values[name] = None if fields.get(name) is None else _number(fields, name)
+    values["unknown"] = tuple(fields.get("unknown", ()))
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
     return RoundRecord(**values)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategies.parameters import FRACTION
-from strategies.responses import positions
+from strategies.responses import positions, told
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
 from strategies.weighting.exponentiated_gradient import base_weights
 from strategies.weighting.simplex import minimise_quadratic
@@ -83,4 +83,4 @@ class FedMGDAPlus:
         )
         weight[counts] = own * inverse
         mixing[positions(state, responses)[counts]] = own
-        return state, Weights(weight, mixing=mixing)
+        return state, Weights(weight, mixing=mixing, update_norm=told(length, counts))

@@ -78,8 +78,13 @@ class QFedAvg:
         # F^q over its largest value, so that no power overflows
         loss = np.where(counts, np.maximum(responses.loss, _SMALLEST_LOSS), 1.0)
         power = base * (loss / loss[counts].max()) ** self.q
-        bend = self.q * self.lipschitz * squared_norms(responses) / loss
-        return state, replace(weights, weight=power / (power * (1.0 + bend)).sum())
+        squared = squared_norms(responses)
+        bend = self.q * self.lipschitz * squared / loss
+        return state, replace(
+            weights,
+            weight=power / (power * (1.0 + bend)).sum(),
+            update_norm=np.where(counts, np.sqrt(squared), np.nan),
+        )
 
     def _respond(self, loss: FloatArray) -> FloatArray:
         if self.q == 0.0:
