@@ -95,12 +95,18 @@ def settings_of(text: str) -> Settings:
     try:
         own = OmegaConf.create(text)
         names = {group: OmegaConf.select(own, f"{group}.name") for group in GROUPS}
-        words = [f"{group}={name!s}" for group, name in names.items() if name is not None]
     except Exception as error:  # PyYAML's and OmegaConf's errors have no common base
         raise SettingsError(f"expected settings as YAML, {' '.join(str(error).split())}") from None
+    for group, name in names.items():
+        if name is not None and not isinstance(name, str):
+            raise SettingsError(
+                f"{group}.name must be one of {', '.join(options(group))}, got {name}"
+            )
+    words = [f"{group}={name}" for group, name in names.items() if name is not None]
     typed = _compose_config(("experiment=custom", *words))
     try:
-        settings = _to_settings(OmegaConf.merge(typed, own))
+        typed.merge_with(own)
+        settings = _to_settings(typed)
     except OmegaConfBaseException as error:
         raise SettingsError(_explain(error, ())) from None
     check(settings)

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+SPREAD = ("average", "worst", "best", "worst10", "best10", "gini", "std", "jain")
+"""What ``spread`` tells of a metric over clients."""
+
 
 def spread(values: Sequence[float], *, higher_is_better: bool = True) -> dict[str, float]:
     """Return the spread of one metric over n clients, all in the metric's unit except gini, jain.

@@ -368,9 +368,7 @@ class RunRecords:
         )
         _write_whole(table, self.directory / "population.parquet")
 
-    def add_evaluations(
-        self, number: int, evaluations: Sequence[ClientEvaluation]
-    ) -> None:
+    def add_evaluations(self, number: int, evaluations: Sequence[ClientEvaluation]) -> None:
         """Write evaluations of the model after round ``number``; 0 is the first model."""
         with self._lock:
             self._evaluations.add(_evaluation_row(number, e) for e in evaluations)

@@ -7,7 +7,7 @@ clients' test metrics. What the records cannot show is named, and not passed ove
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -91,19 +91,19 @@ def audit(directory: Path) -> Audit:
     rounds = decisions = 0
     before: float | None = None
     statuses: Counter[str] = Counter()
+    admitted: Counter[int] = Counter()
     try:
         for replayed in replay(recorded):
             problems += _round_problems(recorded, replayed, before)
             before = replayed.record.decision_loss_sum
             rounds, decisions = rounds + 1, decisions + len(replayed.rows)
             statuses.update(_kind(row) for row in replayed.rows)
+            admitted.update(row["client"] for row in replayed.rows if row["weight"] != 0.0)
     except UndecidableError as error:
-        problems.append(
-            Problem(error.number, None, f"the rules refuse what is recorded: {error}")
-        )
+        problems.append(Problem(error.number, None, f"the rules refuse what is recorded: {error}"))
     else:
         problems += _missing_rows(recorded, rounds)
-    problems += _summary_problems(recorded)
+    problems += _summary_problems(recorded, admitted)
     unknown = tuple(_unknown(recorded, statuses, rounds))
     return Audit(recorded.run, rounds, decisions, tuple(problems), unknown)
 
@@ -302,8 +302,8 @@ def _direction_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Prob
 # --- the whole run ----------------------------------------------------------------------------
 
 
-def _summary_problems(recorded: Recorded) -> Iterator[Problem]:
-    """Compare the manifest's summary with the rounds."""
+def _summary_problems(recorded: Recorded, admitted: Mapping[int, int]) -> Iterator[Problem]:
+    """Compare the manifest's summary with the rounds, and with who was admitted how often."""
     if not recorded.summary:
         return
     rounds = recorded.run.rounds
@@ -314,10 +314,17 @@ def _summary_problems(recorded: Recorded) -> Iterator[Problem]:
         "inclusion_mass": fmean(masses) if masses else None,
         "empty_rounds": sum(record.admitted == 0 for record in rounds),
     }
+    given = dict(recorded.summary)
+    mixing = given.get("mixing")
+    if mixing is not None and rounds:
+        given["decision_loss_sum"] = mixing.get("decision_loss_sum")
+        expected["decision_loss_sum"] = rounds[-1].decision_loss_sum
     for name, value in expected.items():
-        if not _same(recorded.summary.get(name), value, TOLERANCE):
-            text = _differs(f"the manifest's {name}", recorded.summary.get(name), value)
+        if not _same(given.get(name), value, TOLERANCE):
+            text = _differs(f"the manifest's {name}", given.get(name), value)
             yield Problem(None, None, text)
+    if given.get("admitted_rounds") != {str(k): n for k, n in sorted(admitted.items())}:
+        yield Problem(None, None, "the manifest's admitted_rounds are not those of clients/")
 
 
 def _unknown(recorded: Recorded, statuses: Mapping[str, int], rounds: int) -> Iterator[str]:
@@ -343,7 +350,7 @@ def _unknown(recorded: Recorded, statuses: Mapping[str, int], rounds: int) -> It
         yield f"that clients were unavailable or failed ({statuses['absent']} times)"
     missing = len(recorded.run.rounds) - rounds
     if missing and recorded.run.status == "running":
-        yield f"the last {missing} rounds, whose rows in clients/ are not written yet, or never were"
+        yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
 
 
 def _kind(row: Row) -> str:
@@ -387,11 +394,3 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.{SHOWN_DIGITS}g}"
     return str(value)
-
-
-def sorted_problems(problems: Iterable[Problem]) -> Sequence[Problem]:
-    """Return the problems by round and client, those of the whole run last."""
-    return sorted(
-        problems,
-        key=lambda p: (p.round is None, p.round or 0, -1 if p.client is None else p.client),
-    )

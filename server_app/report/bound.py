@@ -36,9 +36,7 @@ from conf import Settings
 from conf.errors import RunError
 from server_app.build import build_population
 from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data
-from server_app.report.runs import Run
-
-LOCAL_ONLY = "local_only"
+from server_app.report.runs import LOCAL_ONLY, Run
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,52 @@
-"""The command ``fedquorum-report``: tables and figures from the records of runs."""
+"""The command ``fedquorum-report``: a page, tables and figures of runs, and their audit."""
 
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from conf.errors import FedQuorumError, RunError
 
+if TYPE_CHECKING:
+    from server_app.report.audit import Audit
+    from server_app.report.experiment import Experiment
+
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
+SHOWN_PROBLEMS = 20
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit status, 1 for an error of the user's.
+    """Do what the command line says and return the exit status.
+
+    It is 1 for an error of the user's, and where an audit finds what does not fit.
 
     Parameters
     ----------
     words : sequence of str, optional
         The arguments, by default those of the process.
     """
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    one_decision = (arguments.client, arguments.round)
+    if arguments.audit is None and not arguments.directories:
+        parser.error("expected a DIR with runs, or --audit RUN")
+    if arguments.audit is not None and arguments.directories:
+        parser.error("expected either DIR or --audit RUN, not both")
+    if arguments.audit is None and one_decision != (None, None):
+        parser.error("--client and --round explain a decision: expected --audit RUN with them")
+    if (arguments.client is None) != (arguments.round is None):
+        parser.error("--client and --round go together")
     try:
-        report(arguments.directories, arguments.output)
+        if arguments.audit is None:
+            report(arguments.directories, arguments.output)
+        elif arguments.client is None:
+            return audit_runs(arguments.audit)
+        else:
+            explain_decision(arguments.audit, arguments.client, arguments.round)
     except FedQuorumError as error:
         print(f"fedquorum-report: {error}", file=sys.stderr)
         return EXIT_ERROR
@@ -31,57 +54,164 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def report(directories: Iterable[Path], output: Path) -> None:
-    """Print the table of all runs below ``directories`` and write it and the figure.
+    """Print the table of all runs below ``directories`` and write page, tables and figures.
 
-    Where a run has a local-only run of the same experiment and seed beside it, the terms of
-    FedALIGN's bound are printed too, which needs the runs' data.
-
-    Makes the folder ``output`` where it is missing and writes ``table.csv``, ``figure.png`` and
-    ``figure.svg`` into it, over those of an earlier report.
+    Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
+    ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and
+    in ``figures`` every chart as PNG and SVG. Runs that cannot be read are told on standard
+    error and left out. Where a run has a local-only run of the same experiment and seed beside
+    it, the terms of FedALIGN's bound are printed too, which needs the runs' data.
 
     Raises
     ------
     RunError
-        If there is no run, a record is damaged, or ``output`` cannot be written.
+        If there is no run that can be read, or ``output`` cannot be written.
     DataError
         If the bound's terms need data that is not here.
     """
-    # PyTorch and matplotlib take seconds to import: not for --help.
-    from server_app.report.bound import bound_table, bound_terms
-    from server_app.report.figures import save, training_figure
+    # These take seconds to import: not for --help.
+    from server_app.report.experiment import experiments_of
     from server_app.report.groups import group_runs
-    from server_app.report.runs import find_runs, load_run
-    from server_app.report.tables import summarize, terminal_table, write_csv
+    from server_app.report.runs import LOCAL_ONLY, read_runs
+    from server_app.report.tables import terminal_table
 
-    runs = [load_run(directory) for directory in find_runs(directories)]
-    groups = group_runs(runs)
-    rows = summarize(groups)
+    runs, damaged = read_runs(directories)
+    for problem in damaged:
+        print(f"fedquorum-report: left out: {problem}", file=sys.stderr)
+    if not runs:
+        raise RunError("expected a run that can be read, got none")
+    experiments = experiments_of(group_runs(runs))
     output = output.absolute()
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        write_csv(rows, output / "table.csv")
-        figures = save(training_figure(groups), output, "figure")
+        written = _write(experiments, damaged, output)
     except OSError as error:
         raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit
-    console.print(terminal_table(rows))
-    terms = bound_terms(runs)
-    if terms:
-        console.print(bound_table(terms))
-    for path in (output / "table.csv", *figures):
+    console = _console()
+    console.print(terminal_table([row for one in experiments for row in one.rows]))
+    if any(run.strategy == LOCAL_ONLY for run in runs):
+        from server_app.report.bound import bound_table, bound_terms
+
+        terms = bound_terms(runs)
+        if terms:
+            console.print(bound_table(terms))
+    for path in written:
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
+
+
+def _write(
+    experiments: Sequence["Experiment"], warnings: Sequence[str], output: Path
+) -> list[Path]:
+    """Write all files and return those that a reader opens."""
+    from server_app.report.figures import draw, save, small_picture
+    from server_app.report.page import page
+    from server_app.report.sweep_charts import slug
+    from server_app.report.tables import (
+        experiment_tables,
+        latex,
+        markdown,
+        write_csv,
+        write_differences_csv,
+    )
+
+    figures = output / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    pictures = {}
+    for one in experiments:
+        for chart in one.charts:
+            png, _ = save(draw(chart), figures, f"{slug(one.name)}_{chart.name}")
+            pictures[one.name, chart.name] = small_picture(png)
+    tables = [
+        table
+        for one in experiments
+        for table in experiment_tables(one.groups, one.rows, one.differences, one.name)
+    ]
+    written = [output / name for name in ("report.html", "tables.md", "tables.tex")]
+    texts = (page(experiments, pictures, warnings), markdown(tables), latex(tables))
+    for path, text in zip(written, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    rows = [row for one in experiments for row in one.rows]
+    pairs = [pair for one in experiments for pair in one.differences]
+    write_csv(rows, output / "table.csv")
+    write_differences_csv(pairs, output / "differences.csv")
+    return [*written, output / "table.csv", output / "differences.csv", figures]
+
+
+def audit_runs(directory: Path) -> int:
+    """Decide every run in or below ``directory`` again and print what does not fit.
+
+    Returns 1 if anything does not, otherwise 0.
+
+    Raises
+    ------
+    RunError
+        If there is no run, or a record is missing or damaged.
+    """
+    from server_app.report.audit import audit
+    from server_app.report.runs import find_runs
+
+    found = [_tell_audit(audit(run)) for run in find_runs([directory])]
+    return EXIT_ERROR if any(found) else 0
+
+
+def _tell_audit(audited: "Audit") -> int:
+    """Print an audit and return how much does not fit."""
+    console, run, problems = _console(), audited.run, audited.problems
+    told = (
+        f"  {run.strategy}, seed {run.seed}, {run.status}: {audited.rounds} of {len(run.rounds)} "
+        f"rounds and {audited.decisions} answers of clients decided again"
+    )
+    lines = [
+        str(run.directory),
+        told,
+        *(f"  not in the records: {text}" for text in audited.unknown),
+        *(f"  does not fit: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
+    ]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
+    ending = f"{len(problems)} do not fit" if problems else "all of them fit"
+    lines.append(f"  {ending}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return len(problems)
+
+
+def explain_decision(directory: Path, client: int, server_round: int) -> None:
+    """Print why a client was asked in a round, what it answered, and how its weight came about.
+
+    Raises
+    ------
+    RunError
+        If ``directory`` is not one run, or has no such client or round.
+    """
+    from server_app.report.explain import explain
+    from server_app.report.replay import read_recorded
+    from server_app.report.runs import find_runs
+
+    runs = find_runs([directory])
+    if len(runs) > 1:
+        raise RunError(
+            f"--audit must be one run where a decision is explained, got {directory} with "
+            f"{len(runs)}"
+        )
+    console = _console()
+    for line in explain(read_recorded(runs[0]), client, server_round):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _console() -> Console:
+    console = Console()
+    # a file or a pipe has no width to fit
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum-report",
-        description="Print a table of runs and write it (CSV) and their curves (PNG, SVG).",
+        description="Make a page, tables and figures of runs, or check what they decided.",
     )
     parser.add_argument(
         "directories",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="DIR",
         help="a run, or a folder with runs at any depth",
@@ -93,4 +223,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where to write (default: report)",
     )
+    parser.add_argument(
+        "--audit",
+        type=Path,
+        metavar="RUN",
+        help="decide a run, or all below a folder, again from its records, and say what does not "
+        "fit (exit status 1)",
+    )
+    parser.add_argument(
+        "--client", type=int, metavar="K", help="with --audit and --round: explain one decision"
+    )
+    parser.add_argument("--round", type=int, metavar="T", help="see --client; rounds count from 1")
     return parser

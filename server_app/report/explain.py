@@ -4,7 +4,7 @@ The formulas are those of the rules, filled in with the numbers of the records.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import singledispatch
 from typing import Any
 
@@ -85,7 +85,7 @@ def _lines(recorded: Recorded, replayed: Replayed, client: int) -> Iterator[str]
     if replayed.admission.share[place] == 0.0:
         yield f"weight: 0, as the update was refused; recorded {_n(row['weight'])}"
         return
-    for line in weight_lines(strategy.weighting, recorded, replayed, place):
+    for line in weight_lines(strategy.weighting, replayed, place):
         yield f"weight: {line}"
     yield f"weight recorded: {_n(row['weight'])}"
 
@@ -174,7 +174,9 @@ def _gate(replayed: Replayed, place: int, row: Row) -> str:
             f"{_n(record.global_loss)} - {epsilon:g} = {_n(bound)}"
         )
     if own > 0.0:
-        return f"share lambda_k + (1 - lambda_k) [inside] = {_n(share)}, lambda_k = {own:g}; {inside}"
+        return (
+            f"share lambda_k + (1 - lambda_k) [inside] = {_n(share)}, lambda_k = {own:g}; {inside}"
+        )
     return f"{'whole' if share > 0 else 'no'}; {inside}"
 
 
@@ -186,15 +188,15 @@ def _sign(value: float, bound: float) -> str:
 
 
 @singledispatch
-def weight_lines(rule: Any, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def weight_lines(rule: Any, replayed: Replayed, place: int) -> Iterator[str]:
     """Yield the weight's formula with its numbers.
 
     Parameters
     ----------
     rule : Any
         The weighting.
-    recorded, replayed
-        The run and the round.
+    replayed : Replayed
+        The round.
     place : int
         Where the client is among the usable updates.
     """
@@ -203,7 +205,7 @@ def weight_lines(rule: Any, recorded: Recorded, replayed: Replayed, place: int) 
 
 
 @weight_lines.register
-def _(rule: DataFraction, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(_rule: DataFraction, replayed: Replayed, place: int) -> Iterator[str]:
     responses, share, draws = replayed.responses, replayed.admission.share, replayed.call.draws
     weights = replayed.weights
     if weights is None:
@@ -211,10 +213,10 @@ def _(rule: DataFraction, recorded: Recorded, replayed: Replayed, place: int) ->
     c, mass = weights.weight[place], weights.inclusion_mass
     examples = responses.num_examples[place]
     if draws is not None:
-        total = sum(draws.count.get(k, 0) for k in responses.client.tolist())
+        drawn = sum(draws.count.get(k, 0) for k in responses.client.tolist())
         if responses.priority[place]:
             count = draws.count.get(int(responses.client[place]), 0)
-            yield f"c_k = n_k / |S| / (1 + A) = {count} / {total} / (1 + {_n(mass)}) = {_n(c)}"
+            yield f"c_k = n_k / |S| / (1 + A) = {count} / {drawn} / (1 + {_n(mass)}) = {_n(c)}"
         else:
             p = examples / draws.priority_data
             yield (
@@ -236,7 +238,7 @@ def _(rule: DataFraction, recorded: Recorded, replayed: Replayed, place: int) ->
 
 
 @weight_lines.register
-def _(rule: FedAU, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: FedAU, replayed: Replayed, place: int) -> Iterator[str]:
     state, client = replayed.state, int(replayed.responses.client[place])
     i = int(np.searchsorted(state.client, client))
     n = len(replayed.responses.known)
@@ -249,15 +251,13 @@ def _(rule: FedAU, recorded: Recorded, replayed: Replayed, place: int) -> Iterat
 
 
 @weight_lines.register
-def _(
-    rule: AverageParticipating, recorded: Recorded, replayed: Replayed, place: int
-) -> Iterator[str]:
+def _(_rule: AverageParticipating, replayed: Replayed, place: int) -> Iterator[str]:
     total = float(replayed.admission.share.sum())
     yield f"c_n = 1 / |S_t| = 1 / {_n(total)} = {_n(replayed.admission.share[place] / total)}"
 
 
 @weight_lines.register
-def _(rule: AverageAll, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: AverageAll, replayed: Replayed, place: int) -> Iterator[str]:
     n, client = len(replayed.responses.known), int(replayed.responses.client[place])
     omega = rule.omega.get(client, 1.0)
     told = "1 / p_n" if client in rule.omega else "1"
@@ -265,12 +265,12 @@ def _(rule: AverageAll, recorded: Recorded, replayed: Replayed, place: int) -> I
 
 
 @weight_lines.register
-def _(rule: NoWeight, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(_rule: NoWeight, _replayed: Replayed, _place: int) -> Iterator[str]:
     yield "c_k = 0: every client keeps its own model, nothing is aggregated"
 
 
 @weight_lines.register
-def _(rule: AAggFFS, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: AAggFFS, replayed: Replayed, place: int) -> Iterator[str]:
     size = len(replayed.state.client)
     c1, c2 = response_range(rule.c1, rule.c2, 1.0 / size)
     yield from _response_line(rule.cdf, c1, c2, replayed, place)
@@ -285,7 +285,7 @@ def _(rule: AAggFFS, recorded: Recorded, replayed: Replayed, place: int) -> Iter
 
 
 @weight_lines.register
-def _(rule: AAggFFD, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: AAggFFD, replayed: Replayed, place: int) -> Iterator[str]:
     size = len(replayed.state.client)
     fraction = len(replayed.call.clients) / size
     c1, c2 = response_range(rule.c1, rule.c2, fraction)
@@ -308,7 +308,7 @@ def _(rule: AAggFFD, recorded: Recorded, replayed: Replayed, place: int) -> Iter
 
 
 @weight_lines.register
-def _(rule: QFedAvg, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: QFedAvg, replayed: Replayed, place: int) -> Iterator[str]:
     loss = replayed.responses.loss[place]
     formula = f"q log F_k = {rule.q:g} x log {_n(loss)}"
     if rule.lipschitz is None:
@@ -320,39 +320,41 @@ def _(rule: QFedAvg, recorded: Recorded, replayed: Replayed, place: int) -> Iter
     bend = rule.q / loss * (rule.lipschitz * row["update_norm"]) ** 2 + rule.lipschitz
     w = base_weights(replayed.call, replayed.responses, replayed.admission.share)[place]
     yield (
-        f"c_k = w_k F_k^q L / sum of w_j h_j, h_k / F_k^q = q |L Delta_k|^2 / F_k + L = {_n(bend)} "
-        f"with w_k = {_n(w)}, F_k = {_n(loss)}, q = {rule.q:g}, L = {rule.lipschitz:g}, |Delta_k| = "
-        f"{_n(row['update_norm'])}: c_k = {_n(weights.weight[place])}"
+        f"c_k = w_k F_k^q L / sum of w_j h_j, h_k / F_k^q = q |L Delta_k|^2 / F_k + L = "
+        f"{_n(bend)} with w_k = {_n(w)}, F_k = {_n(loss)}, q = {rule.q:g}, L = {rule.lipschitz:g}, "
+        f"|Delta_k| = {_n(row['update_norm'])}: c_k = {_n(weights.weight[place])}"
     )
 
 
 @weight_lines.register
-def _(rule: TERM, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: TERM, replayed: Replayed, place: int) -> Iterator[str]:
     loss = replayed.responses.loss[place]
     yield from _prior_lines(f"lambda F_k = {rule.tilt:g} x {_n(loss)}", replayed, place)
 
 
 @weight_lines.register
-def _(rule: PropFair, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: PropFair, replayed: Replayed, place: int) -> Iterator[str]:
     loss = replayed.responses.loss[place]
-    formula = f"-log max(M - F_k, {rule.guard:g}) = -log max({rule.bound:g} - {_n(loss)}, {rule.guard:g})"
+    formula = (
+        f"-log max(M - F_k, {rule.guard:g}) = -log max({rule.bound:g} - {_n(loss)}, {rule.guard:g})"
+    )
     yield from _prior_lines(formula, replayed, place)
 
 
 @weight_lines.register
-def _(rule: AFL, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: AFL, replayed: Replayed, place: int) -> Iterator[str]:
     i, loss = _position(replayed, place), replayed.responses.loss[place]
     before, after = replayed.state.mixing[i], replayed.following.mixing[i]
     moved = before + rule.step_size * loss
     yield (
-        f"p_k + gamma F_k = {_n(before)} + {rule.step_size:g} x {_n(loss)} = {_n(moved)}, projected "
-        f"onto the simplex of those heard: p_k = {_n(after)}"
+        f"p_k + gamma F_k = {_n(before)} + {rule.step_size:g} x {_n(loss)} = {_n(moved)}, "
+        f"projected onto the simplex of those heard: p_k = {_n(after)}"
     )
     yield from _restricted_line(replayed.following.mixing, replayed, place)
 
 
 @weight_lines.register
-def _(rule: FedMGDAPlus, recorded: Recorded, replayed: Replayed, place: int) -> Iterator[str]:
+def _(rule: FedMGDAPlus, replayed: Replayed, place: int) -> Iterator[str]:
     row = replayed.usable[place]
     w = base_weights(replayed.call, replayed.responses, replayed.admission.share)[place]
     yield (
@@ -368,9 +370,7 @@ def _position(replayed: Replayed, place: int) -> int:
     return int(np.searchsorted(replayed.state.client, client))
 
 
-def _response_line(
-    cdf: str, c1: float, c2: float, replayed: Replayed, place: int
-) -> Iterator[str]:
+def _response_line(cdf: str, c1: float, c2: float, replayed: Replayed, place: int) -> Iterator[str]:
     counts = replayed.admission.share > 0
     losses = replayed.responses.loss[counts]
     mean = float(losses[np.isfinite(losses)].mean())

@@ -1,63 +1,50 @@
-"""Curves over rounds. Built on figure objects alone: no window, no state shared in matplotlib."""
+"""Charts on paper: PNG and SVG. Built on figure objects alone: no window, no shared state."""
 
+import io
 import math
 import textwrap
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import cycle, product
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
-from server_app.records import RoundRecord
-from server_app.report.groups import Group, metric_after_round
+from server_app.report.charts import (
+    COLOURS,
+    NUM_DASHES,
+    Chart,
+    GridChart,
+    Layer,
+    Line,
+    LineChart,
+    Panel,
+    band_opacity,
+    grid_shape,
+)
 
-# Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 LINE_STYLES = ("-", "--", ":", "-.")
-PANEL_INCHES = (5.2, 3.8)
+PANEL_INCHES = (4.6, 3.5)
 LEGEND_LINE_INCHES = 0.24
-LEGEND_CHARACTERS = 110
+LEGEND_CHARACTERS = 60
+GRIDS_IN_A_ROW = 3
+MOST_GRIDS = 6
+DPI = 150
+PAGE_SCALE = 2 / 3
+PAGE_QUALITY = 80
 
 
-def training_figure(groups: Sequence[Group]) -> Figure:
-    """Return test accuracy and training loss over rounds.
-
-    Left: accuracy on the priority clients' test parts, weighted by training data, in percent, of
-    the model after the round. Middle, where measured: the same of the non-priority clients.
-    Right: F(w) = sum_{k in P} p_k F_k(w), mean cross entropy in nats on the training data, of the
-    model broadcast in the round. One line per group, the mean over seeds; the band is one
-    standard deviation to either side where a group has several seeds.
-    """
-    tested = [name for name in ("priority", "non_priority") if _is_measured(groups, name)]
-    labels = [textwrap.fill(group.label, LEGEND_CHARACTERS) for group in groups]
-    legend = LEGEND_LINE_INCHES * (1 + sum(label.count("\n") + 1 for label in labels))
-    width, height = PANEL_INCHES
-    figure = Figure(
-        figsize=((len(tested) + 1) * width, height + legend),
-        layout=ConstrainedLayoutEngine(wspace=0.06),
-    )
-    FigureCanvasAgg(figure)
-    *panels, right = figure.subplots(1, len(tested) + 1, squeeze=False)[0]
-    for name, panel in zip(tested, panels, strict=True):
-        _panel(panel, groups, labels, partial(_percent_correct, clients=name))
-        panel.set(
-            ylabel=f"test accuracy, {name.replace('_', '-')} clients (%)",
-            title="Model after the round",
-        )
-    _panel(right, groups, labels, lambda record: record.global_loss)
-    right.set(
-        ylabel="training loss F(w), priority clients (nats)", title="Model broadcast in the round"
-    )
-    handles, named = right.get_legend_handles_labels()
-    figure.legend(handles, named, loc="outside lower center", frameon=False)
-    return figure
+def draw(chart: Chart) -> Figure:
+    """Return a chart's figure; of tables the first six, side by side."""
+    return _grids(chart) if isinstance(chart, GridChart) else _lines(chart)
 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
@@ -69,45 +56,170 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
         If a file cannot be written.
     """
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-    figure.savefig(png, dpi=150)
+    figure.savefig(png, dpi=DPI)
+    figure.set_layout_engine(None)  # placed once, for both formats
     with mpl.rc_context({"svg.hashsalt": "fedquorum"}):
         figure.savefig(svg, metadata={"Date": None})
     return png, svg
 
 
-def _percent_correct(record: RoundRecord, clients: str) -> float:
-    return 100 * metric_after_round(record, clients, "accuracy")
+def small_picture(path: Path) -> bytes:
+    """Return a PNG file as WebP, smaller in pixels and in bytes, for a page that has many."""
+    with Image.open(path) as picture:
+        flat = picture.convert("RGB")
+    size = (round(flat.width * PAGE_SCALE), round(flat.height * PAGE_SCALE))
+    out = io.BytesIO()
+    flat.resize(size, Image.Resampling.LANCZOS).save(out, "WEBP", quality=PAGE_QUALITY)
+    return out.getvalue()
 
 
-def _is_measured(groups: Sequence[Group], clients: str) -> bool:
-    return any(
-        not math.isnan(_percent_correct(record, clients))
-        for group in groups
-        for run in group.counted
-        for record in run.rounds
+def _figure(size: tuple[float, float]) -> Figure:
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+# --- lines ------------------------------------------------------------------------------------
+
+
+def _lines(chart: LineChart) -> Figure:
+    labels = {line.label: line.style for panel in chart.panels for line in panel.lines}
+    labels |= {level.label: level.style for panel in chart.panels for level in panel.levels}
+    rows, columns = grid_shape(len(chart.panels))
+    longest = max(map(len, labels))
+    entries = max(1, min(len(labels), int(columns * LEGEND_CHARACTERS / (longest + 6))))
+    legend = LEGEND_LINE_INCHES * (1 + math.ceil(len(labels) / entries))
+    width, height = PANEL_INCHES
+    figure = _figure((columns * width, rows * height + legend))
+    all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    handles: dict[str, Artist] = {}
+    for axes, panel in zip(all_axes, chart.panels, strict=False):
+        handles |= _panel(axes, panel)
+    for axes in all_axes[len(chart.panels) :]:
+        axes.set_visible(False)
+    texts = [textwrap.fill(label, LEGEND_CHARACTERS) for label in handles]
+    figure.legend(
+        list(handles.values()),
+        texts,
+        loc="outside lower center",
+        frameon=False,
+        ncols=entries,
     )
+    return figure
 
 
-def _panel(
-    axes: Axes,
-    groups: Sequence[Group],
-    labels: Sequence[str],
-    value: Callable[[RoundRecord], float],
-) -> None:
-    styles = cycle(product(LINE_STYLES, COLOURS))
-    for group, label, (style, colour) in zip(groups, labels, styles, strict=False):
-        curve = group.curve(value)
-        mean = np.array([statistic.mean for statistic in curve.statistics])
-        sd = np.array([statistic.sd or 0.0 for statistic in curve.statistics])
-        marker = "o" if len(mean) == 1 else None  # a single round is no line
-        axes.plot(
-            curve.rounds, mean, style, color=colour, marker=marker, linewidth=1.3, label=label
-        )
-        if sd.any():
-            axes.fill_between(
-                curve.rounds, mean - sd, mean + sd, color=colour, alpha=0.2, linewidth=0
-            )
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
+    """Draw one panel and return what stands for each label in the legend."""
+    handles: dict[str, Artist] = {}
+    for low, high in panel.shaded:
+        axes.axvspan(low, high, color="#E5E5E5", alpha=0.5, linewidth=0)
+    for line in panel.lines:
+        handles[line.label] = _line(axes, line, band_opacity(panel))
+    for level in panel.levels:
+        colour, _ = _style(level.style)
+        drawn = axes.axhline(level.y, color=colour, linestyle=":", linewidth=1.1)
+        handles.setdefault(level.label, drawn)
+    if panel.diagonal:
+        axes.axline((1.0, 1.0), (2.0, 2.0), color="black", linestyle="--", linewidth=0.8)
+    if panel.x_ticks is not None:
+        axes.set_xticks(panel.x_ticks.positions, panel.x_ticks.texts)
+    elif "x" not in panel.log:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "x" in panel.log:
+        axes.set_xscale("log")
+    if "y" in panel.log:
+        axes.set_yscale("log")
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
     axes.grid(visible=True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+    return handles
+
+
+def _line(axes: Axes, line: Line, opacity: float) -> Artist:
+    colour, dash = _style(line.style)
+    marker = "o" if line.points or len(line.x) == 1 else None  # a single round is no line
+    (drawn,) = axes.plot(
+        line.x,
+        line.y,
+        "" if line.points else dash,
+        color=colour,
+        marker=marker,
+        markersize=3 if line.points else 5,
+        alpha=0.6 if line.points else 1.0,
+        linewidth=1.3,
+    )
+    if line.spread is not None:
+        low, high = line.y - line.spread, line.y + line.spread
+        axes.fill_between(line.x, low, high, color=colour, alpha=opacity, linewidth=0)
+    return drawn
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _grids(chart: GridChart) -> Figure:
+    layers = chart.layers[:MOST_GRIDS]
+    columns = min(GRIDS_IN_A_ROW, len(layers))
+    rows = math.ceil(len(layers) / columns)
+    width, height = PANEL_INCHES
+    figure = _figure((columns * width, rows * height + LEGEND_LINE_INCHES))
+    all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    finite = [layer.values[np.isfinite(layer.values)] for layer in layers]
+    together = not chart.written
+    ends = np.concatenate(finite) if together else np.empty(0)
+    for axes, layer in zip(all_axes, layers, strict=False):
+        _grid(axes, chart, layer, (float(ends.min()), float(ends.max())) if len(ends) else None)
+    for axes in all_axes[len(layers) :]:
+        axes.set_visible(False)
+    if chart.categories:
+        present = set(np.concatenate([layer.values.ravel() for layer in layers]).tolist())
+        patches = [
+            Patch(facecolor=colour, edgecolor="#444444", label=name)
+            for code, (name, colour) in enumerate(chart.categories)
+            if code in present
+        ]
+        figure.legend(
+            handles=patches, loc="outside lower center", frameon=False, ncols=len(patches)
+        )
+    elif together:
+        figure.colorbar(all_axes[0].images[0], ax=list(all_axes), label=chart.value_label)
+    return figure
+
+
+def _grid(axes: Axes, chart: GridChart, layer: Layer, ends: tuple[float, float] | None) -> None:
+    low, high = ends or (None, None)
+    if chart.categories:
+        colours = ListedColormap([colour for _, colour in chart.categories])
+        norm = BoundaryNorm(np.arange(len(chart.categories) + 1) - 0.5, len(chart.categories))
+        axes.imshow(layer.values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
+    else:
+        axes.imshow(
+            layer.values,
+            cmap="cividis",
+            vmin=low,
+            vmax=high,
+            aspect="auto",
+            interpolation="nearest",
+        )
+    if chart.written:
+        for row, column in np.argwhere(np.isfinite(layer.values)):
+            text = axes.text(
+                column, row, f"{layer.values[row, column]:.4g}", ha="center", va="center"
+            )
+            text.set_bbox({"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1})
+    if layer.divider:
+        axes.axhline(layer.divider - 0.5, color="black", linewidth=0.8)
+    _name_ticks(axes, layer.columns, layer.rows)
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set_title("\n".join(textwrap.wrap(layer.label, LEGEND_CHARACTERS)), fontsize=9)
+
+
+def _name_ticks(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
+    for axis, names, most in ((axes.xaxis, columns, 8), (axes.yaxis, rows, 12)):
+        step = max(1, math.ceil(len(names) / most))
+        places = list(range(0, len(names), step))
+        axis.set_ticks(places, [names[i] for i in places])
+
+
+def _style(place: int) -> tuple[str, str]:
+    return COLOURS[place % len(COLOURS)], LINE_STYLES[place // len(COLOURS) % NUM_DASHES]

@@ -54,9 +54,25 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The group's name in a legend."""
-        name = f"{self.experiment}, {self.strategy}"
-        return f"{name} ({', '.join(self.variant)})" if self.variant else name
+        """The group's name."""
+        return f"{self.experiment}, {self.method}"
+
+    @property
+    def method(self) -> str:
+        """The group's name within its experiment, such as ``fedalign (epsilon=0.2)``."""
+        if not self.variant:
+            return self.strategy
+        return f"{self.strategy} ({', '.join(map(_short, self.variant))})"
+
+    @property
+    def metric(self) -> str:
+        """What the fairness over clients is of: accuracy, auroc or loss."""
+        return str(self.runs[0].settings.get("evaluation.metric", "accuracy"))
+
+    @property
+    def unfinished(self) -> str:
+        """What the runs that enter the statistics are where they are not completed, else empty."""
+        return ", ".join(sorted({run.status for run in self.counted} - {"completed"}))
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -73,7 +89,7 @@ class Group:
 
     def statistic(self, value: Callable[[Run], float]) -> Statistic | None:
         """Return the statistic of ``value`` over seeds; a seed with NaN is left out."""
-        return _statistic([value(run) for run in self.counted])
+        return statistic_of([value(run) for run in self.counted])
 
     def curve(self, value: Callable[[RoundRecord], float]) -> Curve:
         """Return the statistic of ``value`` at each round where every seed has a finite value.
@@ -84,7 +100,7 @@ class Group:
         rounds, statistics = [], []
         for number in sorted(set().union(*seeds)):
             values = [seed.get(number, math.nan) for seed in seeds]
-            found = _statistic(values)
+            found = statistic_of(values)
             if found is not None and all(map(math.isfinite, values)):
                 rounds.append(number)
                 statistics.append(found)
@@ -99,24 +115,37 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """
     by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        key = json.dumps(_influential(run), sort_keys=True)
+        key = json.dumps(influential(run), sort_keys=True)
         by_name[run.experiment, run.strategy][key].append(run)
     groups = []
     for (experiment, strategy), by_settings in by_name.items():
         members = list(by_settings.values())
-        variants = _variants([_influential(same[0]) for same in members])
+        variants = _variants([influential(same[0]) for same in members])
         for variant, same in zip(variants, members, strict=True):
             groups.append(Group(experiment, strategy, variant, tuple(same)))
-    return tuple(sorted(groups, key=lambda g: (g.experiment, g.strategy, g.variant)))
+    return tuple(sorted(groups, key=lambda g: (g.experiment, g.strategy, _ascending(g.variant))))
+
+
+def _ascending(variant: Sequence[str]) -> tuple[tuple[str, tuple[int, float, str]], ...]:
+    parts = [setting.partition("=") for setting in variant]
+    return tuple((key, ascending(value)) for key, _, value in parts)
+
+
+def ascending(value: str) -> tuple[int, float, str]:
+    """Return what sorts values of a setting as people do: 2 before 10, inf, then words."""
+    try:
+        return 0, float(value), ""
+    except ValueError:
+        return 1, 0.0, value
 
 
 def metric_after_round(record: RoundRecord, group: str, name: str) -> float:
     """Return a test metric of one of ``TEST_GROUPS`` after a round, NaN if not measured."""
     values = None if record.test is None else record.test[group]
-    return math.nan if values is None else values[name]
+    return math.nan if values is None else values.get(name, math.nan)
 
 
-def _influential(run: Run) -> dict[str, Any]:
+def influential(run: Run) -> dict[str, Any]:
     """Return all settings but the seed and those that leave the numbers as they are."""
     return {
         key: value
@@ -126,18 +155,49 @@ def _influential(run: Run) -> dict[str, Any]:
 
 
 def _variants(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    keys = list(dict.fromkeys(key for one in settings for key in one))
-    texts = [{key: _word(one[key]) for key in one} for one in settings]
-    telling = [key for key in keys if len({text.get(key) for text in texts}) > 1]
+    texts = [{key: word(one[key]) for key in one} for one in settings]
+    telling = telling_keys(texts)
     return [tuple(f"{key}={text[key]}" for key in telling if key in text) for text in texts]
 
 
-def _word(value: Any) -> str:
+def telling_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the keys that tell the settings apart, in their order.
+
+    Those whose values differ, but for what the option of the key's group tells already:
+    ``availability.period`` comes with ``availability=cyclic``, and tells only where two settings
+    with this option differ in it.
+    """
+    keys = dict.fromkeys(key for one in settings for key in one)
+    differing = [key for key in keys if len({one.get(key) for one in settings}) > 1]
+    return [key for key in differing if _tells(key, settings)]
+
+
+def _tells(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
+    name = f"{key.rpartition('.')[0]}.name"
+    values: dict[str | None, set[str | None]] = defaultdict(set)
+    for one in settings:
+        values[one.get(name)].add(one.get(key))
+    return key == name or any(len(found) > 1 for found in values.values())
+
+
+def _short(setting: str) -> str:
+    """Return ``epsilon=0.2`` of ``strategy.epsilon=0.2``, ``bernoulli`` of an option's name."""
+    key, _, value = setting.partition("=")
+    group, _, name = key.rpartition(".")
+    if name == "name":
+        return value
+    return f"{name}={value}" if group in ("", "strategy") else setting
+
+
+def word(value: Any) -> str:
     """Return a setting as it is written on the command line."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-def _statistic(values: Iterable[float]) -> Statistic | None:
+def statistic_of(values: Iterable[float]) -> Statistic | None:
+    """Return mean and sample standard deviation of the values that are numbers."""
     x = [value for value in values if not math.isnan(value)]
     if not x:
         return None

@@ -28,7 +28,7 @@ from server_app.records import (
     POPULATION_SCHEMA,
     RoundRecord,
 )
-from server_app.report.runs import Run, load_run, read_bytes
+from server_app.report.runs import Run, load_run, read_bytes, read_parts
 from strategies import ComposedStrategy
 from strategies.regret import kl_divergence
 from strategies.report import ClientEvaluation, priority_objective
@@ -85,7 +85,7 @@ class Recorded:
         The settings, typed.
     population : Population
         All clients.
-    rates : list of float or None
+    rates : sequence of float or None
         p_n by client id where a simulation knew it.
     rows : RowsByRound
         Those of ``clients/``.
@@ -98,7 +98,7 @@ class Recorded:
     run: Run
     settings: Settings
     population: Population
-    rates: list[float] | None
+    rates: Sequence[float] | None
     rows: RowsByRound
     evaluated: RowsByRound
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def read_recorded(directory: Path) -> Recorded:
         settings = settings_of(read_bytes(run.directory / "config.yaml").decode())
     except (SettingsError, UnicodeDecodeError) as error:
         raise RunError(f"{run.directory}/config.yaml: {error}") from None
-    table = _table(run.directory / "population.parquet", POPULATION_SCHEMA).to_pylist()
+    table = _population(run.directory / "population.parquet").to_pylist()
     weights = {r["client"]: r["priority_weight"] for r in table if r["priority"]}
     rates = [row["participation_rate"] for row in table]
     try:
@@ -214,7 +214,9 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         if not rows and record.asked > 0:
             return
         try:
-            replayed = _replay_round(recorded, strategy, record, rows, state, examples)
+            replayed = _replay_round(
+                recorded, strategy, record, rows, state=state, examples=examples
+            )
         except (ValueError, RuntimeError, KeyError, IndexError) as error:
             raise UndecidableError(record.round, str(error)) from None
         yield replayed
@@ -227,9 +229,11 @@ def _replay_round(
     strategy: ComposedStrategy[Any],
     record: RoundRecord,
     rows: Sequence[Row],
+    *,
     state: Any,
     examples: dict[int, float],
 ) -> Replayed:
+    """Decide one round; ``examples``, D_k as far as known, takes up what the clients tell."""
     population = recorded.population
     call, by_rule = _call(strategy, record, rows, population, examples)
     measure = _measure(strategy, recorded.evaluations(record.round - 1), call)
@@ -345,15 +349,23 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
     )
 
 
-def _table(path: Path, schema: pa.Schema) -> pa.Table:
-    if not path.exists():
+def _population(path: Path) -> pa.Table:
+    if not path.is_file():
         raise RunError(
-            f"expected a record of a run, got {path} (No such file or directory); runs of older "
-            "versions have no population.parquet and cannot be recomputed"
+            f"expected a file of a run, got {path} (No such file or directory); runs of older "
+            "versions lack it and cannot be decided again"
         )
     try:
-        table = pq.read_table(path)
-        return table.select(schema.names).cast(schema)
+        return pq.read_table(path).select(POPULATION_SCHEMA.names).cast(POPULATION_SCHEMA)
     except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise RunError(f"{path}: {' '.join(str(error).split())}") from None
 
+
+def _table(folder: Path, schema: pa.Schema) -> pa.Table:
+    table = read_parts(folder)
+    if table.num_columns == 0:
+        return schema.empty_table()
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise RunError(f"{folder}: {' '.join(str(error).split())}") from None

@@ -3,16 +3,20 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from omegaconf import OmegaConf
 
 from conf.errors import RunError
 from server_app.records import TEST_GROUPS, RoundRecord
 
+LOCAL_ONLY = "local_only"
+TABLES = ("clients", "evaluations")
 STATUSES = ("completed", "running", "interrupted", "failed")
 TEST_METRICS = ("accuracy", "worst")
 _COUNTS = (
@@ -55,6 +59,12 @@ class Run:
         All settings by dotted key, such as ``client.lr``.
     rounds : tuple of RoundRecord
         The complete rounds, in order; NaN where the file has null and a number is usual.
+    planned : int
+        How many rounds were to be; 0 where a record does not say.
+    error : str
+        What made the run fail, otherwise empty.
+    summary : mapping
+        The diagnostics of the whole run; empty while it goes on.
     """
 
     directory: Path
@@ -66,6 +76,9 @@ class Run:
     started: str
     settings: Mapping[str, Any]
     rounds: tuple[RoundRecord, ...]
+    planned: int = 0
+    error: str = ""
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
@@ -85,6 +98,28 @@ def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
             raise RunError(f"expected a folder with runs (manifest.json) in it, got {directory}")
         found |= below
     return tuple(sorted(found))
+
+
+def read_runs(directories: Iterable[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """Return all runs in or below ``directories``, and what is wrong with those left out.
+
+    Raises
+    ------
+    RunError
+        As ``find_runs``.
+    """
+    runs, problems = [], []
+    for directory in find_runs(directories):
+        try:
+            run = load_run(directory)
+            for folder in TABLES:
+                if (directory / folder).is_dir():
+                    read_parts(directory / folder, [])
+        except RunError as error:
+            problems.append(str(error))
+        else:
+            runs.append(run)
+    return tuple(runs), tuple(problems)
 
 
 def _runs_below(directory: Path) -> Iterable[Path]:
@@ -138,6 +173,9 @@ def _load_manifest(path: Path) -> dict[str, Any]:
             "seed": _count(fields, "seed"),
             "status": _status(fields),
             "overrides": _texts(fields, "overrides"),
+            "planned": _count({"rounds": 0, **fields}, "rounds"),
+            "error": " ".join(str(fields.get("error") or "").split()),
+            "summary": _object(fields.get("summary") or {}, "summary"),
         }
     except _DamagedError as error:
         raise RunError(f"{path}: {error}") from None
@@ -182,6 +220,34 @@ def _load_rounds(path: Path) -> Iterable[RoundRecord]:
         yield _round_record(last)
     except _DamagedError as error:
         raise RunError(f"{path}, line {len(lines) + 1}: {error}") from None
+
+
+def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a Parquet table that was written in parts, without those that are incomplete.
+
+    Parameters
+    ----------
+    folder : Path
+        ``clients`` or ``evaluations`` of a run.
+    columns : sequence of str, optional
+        Which columns, by default all; those that the table lacks are left out.
+
+    Raises
+    ------
+    RunError
+        If there is no such folder, or a part of it is damaged.
+    """
+    if not folder.is_dir():
+        raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
+    parts = sorted(folder.glob("*.parquet"))
+    try:
+        schemas = [pq.read_schema(part) for part in parts]
+        found = [name for one in schemas[:1] for name in one.names]
+        wanted = [name for name in found if columns is None or name in columns]
+        tables = [pq.read_table(part, columns=wanted) for part in parts]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RunError(f"{folder}: {' '.join(str(error).split())}") from None
+    return pa.concat_tables(tables) if tables else pa.table({})
 
 
 def read_bytes(path: Path) -> bytes:

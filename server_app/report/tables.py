@@ -1,165 +1,505 @@
-"""One row per group of runs, for the terminal and as CSV."""
+"""What the runs come to, as tables: for the terminal, the page, CSV, Markdown and LaTeX."""
 
 import csv
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
 
-from server_app.records import TEST_GROUPS
-from server_app.report.groups import Group, Statistic, metric_after_round
+from server_app.report.data import WHERE_DATA_LIES
+from server_app.report.groups import Group, Statistic, statistic_of, word
+from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
 from server_app.report.runs import STATUSES, Run
+
+METRIC_NAMES = {"accuracy": "accuracy, %", "auroc": "AUROC, %", "loss": "loss, nats"}
+METHODS_OF_OURS = ("fedalign", "fedau", "aaggff_s", "aaggff_d")
+COMPARED = ("test", "average", "worst", "worst10", "gini", "largest_training_loss")
+WORLD = ("data.", "model.", "availability.", "evaluation.")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of one group; statistics are over seeds, None if never measured.
+    """What a table says of one group of runs and one group of clients.
 
     Parameters
     ----------
     group : Group
         The runs.
-    statuses : mapping
-        How many of all its runs have each status.
-    seeds : tuple of int
-        The seeds that enter the statistics.
-    rounds : tuple of int
-        Fewest and most complete rounds of the runs that enter the statistics.
-    test_accuracy, worst_client : mapping
-        For each of ``TEST_GROUPS``, as a fraction, after the last round in which it
-        was measured: the accuracy on the test parts weighted by training data, and the lowest
-        of a single client.
-    admitted : Statistic or None
-        Updates admitted per round, mean over rounds.
-    theta : Statistic or None
-        theta_T, the mean over rounds of 1 / (1 + A), in (0, 1].
+    clients : str
+        Whose test parts: ``priority``, ``non_priority`` or ``all``.
+    by_seed : mapping
+        ``final_measures`` of the run with each seed that enters the statistics.
     """
 
     group: Group
-    statuses: Mapping[str, int]
-    seeds: tuple[int, ...]
-    rounds: tuple[int, int]
-    test_accuracy: Mapping[str, Statistic | None]
-    worst_client: Mapping[str, Statistic | None]
-    admitted: Statistic | None
-    theta: Statistic | None
+    clients: str
+    by_seed: Mapping[int, Mapping[str, float]]
+
+    @property
+    def statuses(self) -> Mapping[str, int]:
+        """How many of all its runs have each status."""
+        return Counter(run.status for run in self.group.runs)
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Fewest and most complete rounds of the runs that enter the statistics."""
+        lengths = [len(run.rounds) for run in self.group.counted] or [0]
+        return min(lengths), max(lengths)
+
+    def statistic(self, name: str) -> Statistic | None:
+        """Return a measure's mean and standard deviation over seeds, None if never measured."""
+        return statistic_of(values[name] for values in self.by_seed.values())
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method minus another, seed by seed.
+
+    Parameters
+    ----------
+    one, other : Row
+        The methods.
+    by_seed : mapping
+        The difference of each measure, for each seed that both have.
+    """
+
+    one: Row
+    other: Row
+    by_seed: Mapping[int, Mapping[str, float]]
+
+    def statistic(self, name: str) -> Statistic | None:
+        """Return mean and standard deviation of a measure's differences."""
+        return statistic_of(values[name] for values in self.by_seed.values())
+
+    def above(self, name: str) -> tuple[int, int]:
+        """Return in how many seeds the first method's value is larger, and of how many."""
+        gaps = [values[name] for values in self.by_seed.values()]
+        known = [gap for gap in gaps if not math.isnan(gap)]
+        return sum(gap > 0 for gap in known), len(known)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table in words: a title, headings, and rows of as many cells."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 def summarize(groups: Iterable[Group]) -> tuple[Row, ...]:
-    """Return a row for each group."""
-    return tuple(_row(group) for group in groups)
+    """Return the rows of each group, one for each group of clients that was measured.
+
+    A group of which nothing was measured has one row.
+
+    Raises
+    ------
+    RunError
+        If the table of evaluations of a run is damaged.
+    """
+    return tuple(
+        Row(group, clients, {run.seed: final_measures(run, clients) for run in group.counted})
+        for group in groups
+        for clients in measured_groups(group) or ("all",)
+    )
 
 
-def _row(group: Group) -> Row:
-    lengths = [len(run.rounds) for run in group.counted] or [0]
-    return Row(
-        group=group,
-        statuses=Counter(run.status for run in group.runs),
-        seeds=tuple(run.seed for run in group.counted),
-        rounds=(min(lengths), max(lengths)),
-        test_accuracy={g: group.statistic(_final(g, "accuracy")) for g in TEST_GROUPS},
-        worst_client={g: group.statistic(_final(g, "worst")) for g in TEST_GROUPS},
-        admitted=group.statistic(lambda run: _mean(record.admitted for record in run.rounds)),
-        theta=group.statistic(
-            lambda run: _mean(record.theta for record in run.rounds if record.theta is not None)
+def differences(rows: Sequence[Row]) -> tuple[Difference, ...]:
+    """Return the paired differences of methods that met the same data.
+
+    Methods are compared if experiment, data, model, availability, evaluation and number of rounds
+    agree. The project's own are compared with each of the others; where there are only the one or
+    only the other, all with the first of them. Pairs without a common seed are left out.
+    """
+    worlds: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        worlds.setdefault(_world(row), []).append(row)
+    return tuple(chain.from_iterable(map(_pairs, worlds.values())))
+
+
+def _world(row: Row) -> tuple[object, ...]:
+    settings = row.group.runs[0].settings
+    shared = sorted(
+        (key, word(value))
+        for key, value in settings.items()
+        if (key.startswith(WORLD) or key == "rounds") and key not in WHERE_DATA_LIES
+    )
+    return (row.group.experiment, row.clients, *shared)
+
+
+def _pairs(rows: Sequence[Row]) -> Iterator[Difference]:
+    ours = [row for row in rows if row.group.strategy in METHODS_OF_OURS]
+    others = [row for row in rows if row.group.strategy not in METHODS_OF_OURS]
+    if not ours or not others:
+        ours, others = list(rows[1:]), list(rows[:1])
+    for one in ours:
+        for other in others:
+            seeds = sorted(one.by_seed.keys() & other.by_seed.keys())
+            if seeds:
+                yield Difference(
+                    one,
+                    other,
+                    {seed: _gaps(one.by_seed[seed], other.by_seed[seed]) for seed in seeds},
+                )
+
+
+def _gaps(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - other[name] for name, value in one.items()}
+
+
+# --- in words -------------------------------------------------------------------------------
+
+
+def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
+    """Return how the clients' test metrics are spread, "mean ± standard deviation" over seeds."""
+    metrics = {row.group.metric for row in rows}
+    told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    headings = {
+        "test": f"test {told}, by data",
+        "average": "average",
+        "worst": "worst",
+        "best": "best",
+        "worst10": "worst 10 %",
+        "best10": "best 10 %",
+        "std": "sd",
+        "gini": "Gini, %",
+        "jain": "Jain",
+        "left_out": "left out",
+        "largest_training_loss": "largest training loss, nats",
+    }
+    optional = [name for name in ("regret", "regret_bound") if _any(rows, name)]
+    headings |= {name: name.replace("_", " ") for name in optional}
+    return TextTable(
+        title=f"{title}: {told} over clients' own test parts",
+        headings=("method", "clients", "seeds", *headings.values()),
+        rows=tuple(
+            (
+                row.group.method,
+                row.clients.replace("_", "-"),
+                str(len(row.by_seed)),
+                *(_cell(row.statistic(name), name, row.group.metric) for name in headings),
+            )
+            for row in rows
         ),
     )
 
 
-def _final(group: str, name: str) -> Callable[[Run], float]:
-    def value(run: Run) -> float:
-        measured = (metric_after_round(record, group, name) for record in reversed(run.rounds))
-        return next((x for x in measured if not math.isnan(x)), math.nan)
+def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
+    """Return the paired differences, "mean ± standard deviation (in how many seeds above 0)"."""
+    metrics = {pair.one.group.metric for pair in pairs}
+    told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    headings = {
+        "test": f"test {told}, by data",
+        "average": "average",
+        "worst": "worst",
+        "worst10": "worst 10 %",
+        "gini": "Gini, %",
+        "largest_training_loss": "largest training loss, nats",
+    }
+    return TextTable(
+        title=f"{title}: differences, paired by seed (k/n: above 0 in k of n seeds)",
+        headings=("difference", "clients", "seeds", *(headings[name] for name in COMPARED)),
+        rows=tuple(
+            (
+                f"{pair.one.group.method} - {pair.other.group.method}",
+                pair.one.clients.replace("_", "-"),
+                str(len(pair.by_seed)),
+                *(_difference_cell(pair, name) for name in COMPARED),
+            )
+            for pair in pairs
+        ),
+    )
 
-    return value
+
+def costs_table(rows: Sequence[Row], title: str) -> TextTable:
+    """Return admissions and costs of each group, once for all its clients."""
+    first = {id(row.group): row for row in reversed(rows)}
+    headings = {
+        "admitted": "updates admitted a round",
+        "theta": "theta_T",
+        "seconds": "seconds a round",
+        "megabytes": "MB a round, both ways",
+        "state_bytes": "server state, bytes",
+    }
+    told = {name: text for name, text in headings.items() if _any(rows, name)}
+    return TextTable(
+        title=f"{title}: admissions and costs",
+        headings=("method", "seeds", "rounds", *told.values()),
+        rows=tuple(
+            (
+                row.group.method,
+                str(len(row.by_seed)),
+                _range(row.rounds),
+                *(_cell(row.statistic(name), name, row.group.metric) for name in told),
+            )
+            for row in rows
+            if first[id(row.group)] is row
+        ),
+    )
 
 
-def _mean(values: Iterable[float]) -> float:
-    x = list(values)
-    return math.fsum(x) / len(x) if x else math.nan
+def experiment_tables(
+    groups: Sequence[Group], rows: Sequence[Row], pairs: Sequence[Difference], title: str
+) -> tuple[TextTable, ...]:
+    """Return all tables of one experiment that have rows, in the order of a report."""
+    tables = (
+        fairness_table(rows, title),
+        differences_table(pairs, title),
+        costs_table(rows, title),
+        settings_table(groups, title),
+    )
+    return tuple(table for table in tables if table.rows)
+
+
+def runs_table(runs: Sequence[Run], title: str) -> TextTable:
+    """Return where the runs are and what became of them."""
+    return TextTable(
+        title=f"{title}: runs",
+        headings=("strategy", "seed", "status", "rounds", "started", "directory", "error"),
+        rows=tuple(
+            (
+                run.strategy,
+                str(run.seed),
+                run.status,
+                f"{len(run.rounds)} of {run.planned}" if run.planned else str(len(run.rounds)),
+                run.started,
+                str(run.directory),
+                run.error,
+            )
+            for run in sorted(runs, key=lambda run: (run.strategy, run.seed, run.started))
+        ),
+    )
+
+
+def settings_table(groups: Sequence[Group], title: str) -> TextTable:
+    """Return the settings in which groups of an experiment differ, and no others.
+
+    A setting that only one option of its group has is told by the option's name.
+    """
+    settings = [
+        {key: word(value) for key, value in group.runs[0].settings.items() if key != "seed"}
+        for group in groups
+    ]
+    keys = dict.fromkeys(key for own in settings for key in own)
+    telling = [key for key in keys if len({own[key] for own in settings if key in own}) > 1]
+    return TextTable(
+        title=f"{title}: settings that differ",
+        headings=("method", "settings"),
+        rows=tuple(
+            (group.method, " ".join(f"{key}={own[key]}" for key in telling if key in own))
+            for group, own in zip(groups, settings, strict=True)
+            if telling
+        ),
+    )
+
+
+def _any(rows: Iterable[Row], name: str) -> bool:
+    return any(row.statistic(name) is not None for row in rows)
+
+
+def _range(numbers: tuple[int, int]) -> str:
+    fewest, most = numbers
+    return str(most) if fewest == most else f"{fewest} to {most}"
+
+
+def _cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
+    """Return "mean ± sd" in the units of the headings."""
+    if statistic is None:
+        return "-"
+    factor, digits = _unit(name, metric)
+    mean = f"{factor * statistic.mean:.{digits}f}"
+    if statistic.sd is None or name in ("left_out", "state_bytes"):
+        return mean
+    return f"{mean}{separator}± {factor * statistic.sd:.{digits}f}"
+
+
+def _difference_cell(pair: Difference, name: str) -> str:
+    above, seeds = pair.above(name)
+    if seeds == 0:
+        return "-"
+    return f"{_cell(pair.statistic(name), name, pair.one.group.metric)} ({above}/{seeds})"
+
+
+def _unit(name: str, metric: str) -> tuple[float, int]:
+    """Return the factor and the decimals with which a measure is told."""
+    if name == "gini":
+        return 100.0, 2
+    if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
+        return (1.0, 3) if metric == "loss" else (100.0, 2)
+    return 1.0, {"left_out": 0, "state_bytes": 0, "admitted": 1}.get(name, 3)
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:
-    """Return the rows as a table for people: percentages, "mean ± standard deviation"."""
+    """Return the rows as a table for people, groups in their order, clients below each other."""
     table = Table(
         title="Runs, mean ± standard deviation over seeds", title_justify="left", show_lines=True
     )
     table.add_column("experiment\nstrategy", overflow="fold")
     table.add_column("runs", overflow="fold")
     table.add_column("clients")
-    for heading in ("test\naccuracy, %", "worst\nclient, %", "admitted\na round", "theta_T"):
+    headings = ("test metric", "worst\nclient", "worst\n10 %", "Gini, %")
+    for heading in (*headings, "admitted\na round", "theta_T"):
         table.add_column(heading, justify="right", overflow="fold")
+    by_group: dict[int, list[Row]] = {}
     for row in rows:
-        table.add_row(*_cells(row))
+        by_group.setdefault(id(row.group), []).append(row)
+    for same in by_group.values():
+        table.add_row(*_terminal_cells(same))
     return table
 
 
-def _cells(row: Row) -> Iterator[str]:
-    group = row.group
+def _terminal_cells(rows: Sequence[Row]) -> Iterator[str]:
+    first = rows[0]
+    group = first.group
     yield escape("\n".join((group.experiment, group.strategy, *group.variant)))
-    fewest, most = row.rounds
-    rounds = str(most) if fewest == most else f"{fewest} to {most}"
-    statuses = [f"{row.statuses[s]} {s}" for s in STATUSES if row.statuses.get(s)]
-    yield "\n".join((*statuses, f"seeds: {len(row.seeds)}", f"rounds: {rounds}"))
-    yield "\n".join(TEST_GROUPS)
-    for metric in (row.test_accuracy, row.worst_client):
-        yield "\n".join(_cell(metric[name], factor=100, digits=1) for name in TEST_GROUPS)
-    yield _cell(row.admitted, digits=1, separator="\n")
-    yield _cell(row.theta, digits=3, separator="\n")
+    statuses = [f"{first.statuses[s]} {s}" for s in STATUSES if first.statuses.get(s)]
+    rounds = f"rounds: {_range(first.rounds)}"
+    yield "\n".join((*statuses, f"seeds: {len(first.by_seed)}", rounds, METRIC_NAMES[group.metric]))
+    yield "\n".join(row.clients for row in rows)
+    for name in ("test", "worst", "worst10", "gini"):
+        yield "\n".join(_cell(row.statistic(name), name, group.metric) for row in rows)
+    for name in ("admitted", "theta"):
+        yield _cell(first.statistic(name), name, group.metric, separator="\n")
 
 
-def _cell(
-    statistic: Statistic | None, *, digits: int, factor: float = 1, separator: str = " "
-) -> str:
-    if statistic is None:
-        return "-"
-    mean = f"{factor * statistic.mean:.{digits}f}"
-    if statistic.sd is None:
-        return mean
-    return f"{mean}{separator}± {factor * statistic.sd:.{digits}f}"
+# --- files ------------------------------------------------------------------------------------
 
 
-def write_csv(rows: Iterable[Row], path: Path) -> None:
+def write_csv(rows: Sequence[Row], path: Path) -> None:
     """Write the rows as CSV in UTF-8 with a header: fractions, full precision, empty for None.
 
-    Columns: experiment, strategy, variant, runs, one per status, seeds (how many enter the
-    statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of test_accuracy and
-    worst_client (with ``_priority``, ``_non_priority`` and ``_all``), admitted and theta.
+    Columns: experiment, strategy, variant, clients, metric, runs, one per status, seeds (how many
+    enter the statistics), rounds_min, rounds_max, and ``_mean`` and ``_sd`` of every final
+    measure (``server_app.report.measures``).
 
     Raises
     ------
     OSError
         If the file cannot be written.
     """
-    lines = [_line(row) for row in rows]
+    _write(
+        path,
+        [
+            {
+                **_names(row),
+                "runs": len(row.group.runs),
+                **{status: row.statuses.get(status, 0) for status in STATUSES},
+                "seeds": len(row.by_seed),
+                "rounds_min": row.rounds[0],
+                "rounds_max": row.rounds[1],
+                **_numbers(row.statistic),
+            }
+            for row in rows
+        ],
+    )
+
+
+def write_differences_csv(pairs: Sequence[Difference], path: Path) -> None:
+    """Write the paired differences as CSV: one line a pair, units as in ``write_csv``.
+
+    Columns: experiment, strategy, variant, clients, metric, other_strategy, other_variant, seeds,
+    and ``_mean``, ``_sd`` and ``_above`` (in how many seeds above 0) of every final measure.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    _write(
+        path,
+        [
+            {
+                **_names(pair.one),
+                "other_strategy": pair.other.group.strategy,
+                "other_variant": ", ".join(pair.other.group.variant),
+                "seeds": len(pair.by_seed),
+                **_numbers(pair.statistic),
+                **{f"{name}_above": pair.above(name)[0] for name in (*OF_CLIENTS, *OF_RUN)},
+            }
+            for pair in pairs
+        ],
+    )
+
+
+def _names(row: Row) -> dict[str, str | int | float | None]:
+    return {
+        "experiment": row.group.experiment,
+        "strategy": row.group.strategy,
+        "variant": ", ".join(row.group.variant),
+        "clients": row.clients,
+        "metric": row.group.metric,
+    }
+
+
+def _numbers(
+    statistic: Callable[[str], Statistic | None],
+) -> dict[str, str | int | float | None]:
+    columns: dict[str, str | int | float | None] = {}
+    for name in (*OF_CLIENTS, *OF_RUN):
+        found = statistic(name)
+        columns[f"{name}_mean"] = None if found is None else found.mean
+        columns[f"{name}_sd"] = None if found is None else found.sd
+    return columns
+
+
+def _write(path: Path, lines: Sequence[Mapping[str, str | int | float | None]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]) if lines else [])
         writer.writeheader()
         writer.writerows(lines)
 
 
-def _line(row: Row) -> dict[str, str | int | float | None]:
-    line: dict[str, str | int | float | None] = {
-        "experiment": row.group.experiment,
-        "strategy": row.group.strategy,
-        "variant": ", ".join(row.group.variant),
-        "runs": len(row.group.runs),
-        **{status: row.statuses.get(status, 0) for status in STATUSES},
-        "seeds": len(row.seeds),
-        "rounds_min": row.rounds[0],
-        "rounds_max": row.rounds[1],
-    }
-    statistics = {
-        **{f"test_accuracy_{name}": row.test_accuracy[name] for name in TEST_GROUPS},
-        **{f"worst_client_{name}": row.worst_client[name] for name in TEST_GROUPS},
-        "admitted": row.admitted,
-        "theta": row.theta,
-    }
-    for name, statistic in statistics.items():
-        line[f"{name}_mean"] = None if statistic is None else statistic.mean
-        line[f"{name}_sd"] = None if statistic is None else statistic.sd
-    return line
+def markdown(tables: Iterable[TextTable]) -> str:
+    """Return the tables in GitHub's Markdown, each under its title."""
+    return "\n".join(map(_markdown, tables))
+
+
+def _markdown(table: TextTable) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+    rule = "|" + " --- |" * len(table.headings) + "\n"
+    return f"### {table.title}\n\n{line(table.headings)}{rule}{''.join(map(line, table.rows))}"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def latex(tables: Iterable[TextTable]) -> str:
+    r"""Return the tables in LaTeX, each a ``table`` with its title as caption; needs booktabs."""
+    return "\n".join(map(_latex, tables))
+
+
+def _latex(table: TextTable) -> str:
+    def text(words: str) -> str:
+        return "".join(_LATEX.get(character, character) for character in words)
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(map(text, cells)) + r" \\" + "\n"
+
+    columns = "l" * 2 + "r" * (len(table.headings) - 2)
+    return (
+        "\\begin{table}\n\\centering\n"
+        f"\\caption{{{text(table.title)}}}\n"
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(table.headings)}\\midrule\n"
+        f"{''.join(map(line, table.rows))}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )

@@ -1,0 +1,142 @@
+"""What the charts of an experiment share: methods with their styles, curves, published numbers."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from conf.errors import RunError
+from server_app.records import TEST_GROUPS, RoundRecord
+from server_app.report.charts import Column, Level, Line, Panel, thinned
+from server_app.report.groups import Group, metric_after_round
+from server_app.report.published import Published, published_values
+from server_app.report.runs import Run, read_parts
+
+
+@dataclass(frozen=True)
+class Method:
+    """A group as the charts show it: its name in legends, and its place among the styles."""
+
+    group: Group
+    label: str
+    style: int
+
+    @property
+    def first(self) -> Run:
+        """The run of the first seed."""
+        return self.group.counted[0]
+
+
+def methods_of(groups: Sequence[Group]) -> tuple[Method, ...]:
+    """Return the groups that have rounds; what is not completed is said in the name."""
+    return tuple(
+        Method(
+            group, f"{group.method} [{group.unfinished}]" if group.unfinished else group.method, i
+        )
+        for i, group in enumerate(group for group in groups if group.counted)
+    )
+
+
+def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
+    """Return whose test parts are drawn: priority and the others, or all if all have priority."""
+    measured = {
+        name
+        for name in TEST_GROUPS
+        for method in methods
+        for run in method.group.counted
+        if any(not math.isnan(metric_after_round(r, name, "accuracy")) for r in run.rounds)
+    }
+    if "non_priority" in measured or "all" not in measured:
+        return tuple(name for name in ("priority", "non_priority") if name in measured)
+    return ("all",)
+
+
+def over_rounds(
+    methods: Sequence[Method],
+    label: str,
+    value: Callable[[RoundRecord], float | None],
+    *,
+    title: str = "",
+    levels: tuple[Level, ...] = (),
+    log: str = "",
+) -> Panel | None:
+    """Return a panel with the mean over seeds and its band, None where nothing was measured.
+
+    ``value`` reads a number from a round, None or NaN where there is none.
+    """
+
+    def number(record: RoundRecord) -> float:
+        found = value(record)
+        return math.nan if found is None else found
+
+    lines = []
+    for method in methods:
+        curve = method.group.curve(number)
+        if not curve.rounds:
+            continue
+        kept = thinned(len(curve.rounds))
+        mean = np.array([statistic.mean for statistic in curve.statistics])[kept]
+        sd = np.array([statistic.sd or 0.0 for statistic in curve.statistics])[kept]
+        rounds = np.array(curve.rounds, dtype=np.float64)[kept]
+        lines.append(Line(method.label, method.style, rounds, mean, sd if sd.any() else None))
+    if not lines:
+        return None
+    return Panel(title, "round", label, tuple(lines), levels, log=log)
+
+
+def published(methods: Sequence[Method]) -> Iterator[tuple[Method, Published]]:
+    """Yield what the papers report of each method."""
+    for method in methods:
+        for one in published_values(method.group.experiment, method.first.settings):
+            yield method, one
+
+
+def sources(methods: Sequence[Method], what: str) -> str:
+    """Return a sentence that names the papers, empty where there is nothing published."""
+    found = sorted({one.source for _, one in published(methods)})
+    return f" Dotted: published {what}, {'; '.join(found)}." if found else ""
+
+
+def run_columns(run: Run, folder: str, names: Sequence[str]) -> dict[str, Column]:
+    """Return columns of a run's table, null as NaN, booleans and whole numbers as floats.
+
+    Columns that the table lacks are left out; without the table there are none.
+
+    Raises
+    ------
+    RunError
+        If the table is damaged.
+    """
+    if not (run.directory / folder).is_dir():
+        return {}
+    table = read_parts(run.directory / folder, names)
+    return {
+        name: (
+            table[name].to_numpy()
+            if pa.types.is_string(table[name].type)
+            else table[name].cast(pa.float64()).to_numpy()
+        )
+        for name in table.column_names
+    }
+
+
+def rates_of(run: Run) -> dict[int, float | None]:
+    """Return p_n by client id where the run's simulation knew it; empty without that record.
+
+    Raises
+    ------
+    RunError
+        If the record is damaged.
+    """
+    path = run.directory / "population.parquet"
+    if not path.is_file():
+        return {}
+    try:
+        table = pq.read_table(path)
+        clients, rates = table["client"], table["participation_rate"]
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise RunError(f"{path}: {' '.join(str(error).split())}") from None
+    return dict(zip(clients.to_pylist(), rates.to_pylist(), strict=True))

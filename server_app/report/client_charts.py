@@ -1,0 +1,310 @@
+"""Charts of the clients: their metrics, who took part, mixing coefficients, omega."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from server_app.fairness import spread
+from server_app.report.chart_parts import (
+    Method,
+    over_rounds,
+    published,
+    rates_of,
+    run_columns,
+    sources,
+    tested_clients,
+)
+from server_app.report.charts import (
+    MAX_POINTS,
+    Column,
+    GridChart,
+    Layer,
+    Level,
+    Line,
+    LineChart,
+    Panel,
+    thinned,
+)
+from server_app.report.runs import Run
+from server_app.report.tables import METRIC_NAMES
+from strategies.types import FloatArray
+
+# Told apart with any colour vision, and by their lightness in print.
+STATUS_COLOURS = (
+    ("not asked", "#FFFFFF"),
+    ("trained", "#0072B2"),
+    ("silent", "#F0E442"),
+    ("unavailable", "#C8C8C8"),
+    ("rejected", "#D55E00"),
+    ("failed", "#000000"),
+)
+MAX_ROWS = 300
+MAX_STATUS_CELLS = 400_000
+MAX_MIXING_CELLS = 100_000
+FEWEST_ROUNDS = 10
+LONGEST_LABEL = 80
+
+
+# --- metrics ----------------------------------------------------------------------------------
+
+
+def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
+    """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
+    metrics = {method.group.metric for method in methods}
+    told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    panels = []
+    for clients in tested_clients(methods):
+        lines = [line for m in methods if (line := _ranked_line(m, clients)) is not None]
+        if lines:
+            panels.append(
+                Panel(
+                    f"{clients.replace('_', '-')} clients",
+                    "clients, from the lowest value, %",
+                    f"test {told}",
+                    tuple(lines),
+                    _published_spread(methods) if clients != "non_priority" else (),
+                    shaded=((0.0, 10.0), (90.0, 100.0)),
+                )
+            )
+    if not panels:
+        return None
+    note = (
+        "Each client's own test part, after the last evaluation, clients in ascending order; mean "
+        "and standard deviation over seeds of the value at each rank. Shaded: the lowest and the "
+        "highest tenth. Worst and best 10 % and Gini coefficients are shown on hovering, and in "
+        "the table." + sources(methods, "worst and best")
+    )
+    return LineChart("distribution", "The clients' test metrics", note, tuple(panels))
+
+
+def _ranked_line(method: Method, clients: str) -> Line | None:
+    metric = method.group.metric
+    values = [_final_metrics(run, clients, metric) for run in method.group.counted]
+    found = [own for own in values if len(own)]
+    if not found:
+        return None
+    grid = np.linspace(0.0, 100.0, min(MAX_POINTS, max(len(own) for own in found)) + 1)
+    curves = np.stack([_ranked(own, grid) for own in found]) * _factor(metric)
+    return Line(
+        method.label,
+        method.style,
+        grid,
+        curves.mean(axis=0),
+        curves.std(axis=0, ddof=1) if len(curves) > 1 else None,
+        hover=[_spread_words(found, metric)] * len(grid),
+    )
+
+
+def _factor(metric: str) -> float:
+    return 1.0 if metric == "loss" else 100.0
+
+
+def _ranked(values: FloatArray, grid: FloatArray) -> FloatArray:
+    """Return the value at each percentage of the clients in ascending order."""
+    places = (np.arange(len(values)) + 0.5) / len(values) * 100.0
+    return np.interp(grid, places, np.sort(values))
+
+
+def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
+    factor, digits = _factor(metric), 3 if metric == "loss" else 1
+    spreads = [spread(own.tolist(), higher_is_better=metric != "loss") for own in found]
+    low, high, gini = (
+        math.fsum(one[name] for one in spreads) / len(spreads)
+        for name in ("worst10", "best10", "gini")
+    )
+    return (
+        f"worst 10 % {factor * low:.{digits}f}, best 10 % {factor * high:.{digits}f}, Gini "
+        f"{100 * gini:.2f} %"
+    )
+
+
+def _published_spread(methods: Sequence[Method]) -> tuple[Level, ...]:
+    return tuple(
+        Level(
+            method.label,
+            method.style,
+            100 * value,
+            f"{method.label}, published {key}: {100 * value:.2f}",
+        )
+        for method, one in published(methods)
+        for key, value in one.values.items()
+        if key in ("worst", "worst10", "best", "best10")
+    )
+
+
+def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
+    """Return the metric of each client after the last evaluation of test parts, without NaN."""
+    wanted = ["round", "priority", "test_num_examples", f"test_{metric}"]
+    table = run_columns(run, "evaluations", wanted)
+    none: FloatArray = np.empty(0)
+    if not all(name in table for name in wanted):
+        return none
+    tested = ~np.isnan(table["test_num_examples"])
+    if not tested.any():
+        return none
+    last = table["round"] == table["round"][tested].max()
+    of = {"priority": table["priority"] == 1, "non_priority": table["priority"] == 0}
+    values: FloatArray = table[f"test_{metric}"][last & tested & of.get(clients, tested)]
+    return values[~np.isnan(values)]
+
+
+# --- participation and mixing -----------------------------------------------------------------
+
+
+def participation_chart(methods: Sequence[Method], share: float) -> GridChart | None:
+    """Return clients by rounds, coloured by what became of each client asked.
+
+    ``share`` is how much of the cells of rasters may be used, in (0, 1].
+    """
+    names = [name for name, _ in STATUS_COLOURS]
+    cells = int(MAX_STATUS_CELLS * share / len(methods))
+    layers = []
+    for method in methods:
+        table = run_columns(method.first, "clients", ["round", "client", "priority", "status"])
+        if "status" in table and len(table["status"]):
+            codes = np.array([names.index(s) if s in names else 0 for s in table["status"]])
+            empty = np.int8(0)
+            layers.append(_client_layer(method, table, codes.astype(np.int8), cells, empty))
+    if not layers:
+        return None
+    layers = _merged(layers)
+    note = "Of the first seed of each method."
+    if any(layer.divider for layer in layers):
+        note += " Priority clients are above the line."
+    return GridChart(
+        "participation",
+        "Who took part when",
+        note + _picked(layers),
+        "round",
+        "client",
+        "status",
+        tuple(layers),
+        STATUS_COLOURS,
+    )
+
+
+def mixing_chart(methods: Sequence[Method], share: float) -> GridChart | None:
+    """Return the mixing coefficients over rounds, of rules that have them."""
+    names = ["round", "client", "priority", "mixing"]
+    tables = [(method, run_columns(method.first, "clients", names)) for method in methods]
+    mixed = [(m, t) for m, t in tables if "mixing" in t and (~np.isnan(t["mixing"])).any()]
+    if not mixed:
+        return None
+    cells = int(MAX_MIXING_CELLS * share / len(mixed))
+    layers = [
+        _client_layer(m, t, t["mixing"].astype(np.float32), cells, np.float32(math.nan))
+        for m, t in mixed
+    ]
+    note = (
+        "p_k after each round's decision, of the first seed of each method; blank where a client "
+        "was not asked."
+    )
+    return GridChart(
+        "mixing",
+        "Mixing coefficients",
+        note + _picked(layers),
+        "round",
+        "client",
+        "p",
+        tuple(layers),
+    )
+
+
+def _merged(layers: Sequence[Layer]) -> list[Layer]:
+    """Return each different layer once, under the names of all that it is of."""
+    merged: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[Layer]] = {}
+    for layer in layers:
+        merged.setdefault((layer.columns, layer.rows, layer.values.tobytes()), []).append(layer)
+    return [replace(own[0], label=_together(own)) for own in merged.values()]
+
+
+def _together(layers: Sequence[Layer]) -> str:
+    label = "; ".join(layer.label for layer in layers)
+    return label if len(label) <= LONGEST_LABEL else f"{layers[0].label}; {len(layers) - 1} others"
+
+
+def _picked(layers: Sequence[Layer]) -> str:
+    if not any(layer.picked for layer in layers):
+        return ""
+    return " Not every round or client is drawn: they are evenly picked."
+
+
+def _client_layer(
+    method: Method, table: Mapping[str, Column], values: Column, cells: int, empty: np.generic
+) -> Layer:
+    """Return clients by rounds, thinned to about so many cells, priority clients first."""
+    ids, rounds = table["client"].astype(int), table["round"].astype(int)
+    has_priority = dict(zip(ids.tolist(), table["priority"].tolist(), strict=True))
+    clients = sorted(has_priority, key=lambda k: (not has_priority[k], k))
+    kept = [clients[i] for i in thinned(len(clients), MAX_ROWS)]
+    total = int(rounds.max())
+    most = max(FEWEST_ROUNDS, min(2 * MAX_POINTS, cells // len(kept)))
+    drawn_rounds = thinned(total, most) + 1
+    row = np.full(max(clients) + 1, -1)
+    row[kept] = np.arange(len(kept))
+    column = np.full(total + 1, -1)
+    column[drawn_rounds] = np.arange(len(drawn_rounds))
+    drawn = (row[ids] >= 0) & (column[rounds] >= 0)
+    grid = np.full((len(kept), len(drawn_rounds)), empty)
+    grid[row[ids[drawn]], column[rounds[drawn]]] = values[drawn]
+    divider = sum(bool(has_priority[k]) for k in kept)
+    return Layer(
+        f"{method.label}, seed {method.first.seed}",
+        tuple(map(str, drawn_rounds.tolist())),
+        tuple(map(str, kept)),
+        grid,
+        divider if divider < len(kept) else 0,
+        picked=len(kept) < len(clients) or len(drawn_rounds) < total,
+    )
+
+
+# --- omega ------------------------------------------------------------------------------------
+
+
+def omega_chart(methods: Sequence[Method]) -> LineChart | None:
+    """Return FedAU's estimates against what the simulation knows, and the error over rounds."""
+    estimating = [method for method in methods if method.group.strategy == "fedau"]
+    lines = [line for method in estimating if (line := _omega_line(method)) is not None]
+    if not lines:
+        return None
+    estimates = Panel(
+        "after the last round, first seed",
+        "1 / p_n, simulated, rounds",
+        "omega_n, estimated, rounds",
+        tuple(lines),
+        log="xy",
+        diagonal=True,
+    )
+    error = over_rounds(
+        estimating,
+        "mean of (p_n omega_n - 1)^2",
+        lambda record: record.weight_error,
+        title="weight error (Theorem 3)",
+    )
+    note = "On the line omega is exact. The server does not know p_n: only the simulation does."
+    panels = (estimates,) if error is None else (estimates, error)
+    return LineChart("omega", "Participation, as estimated", note, panels)
+
+
+def _omega_line(method: Method) -> Line | None:
+    rates = rates_of(method.first)
+    table = run_columns(method.first, "clients", ["round", "client", "omega"])
+    if "omega" not in table:
+        return None
+    known = ~np.isnan(table["omega"])
+    order = np.argsort(table["round"][known], kind="stable")
+    clients = table["client"][known][order].astype(int).tolist()
+    last = dict(zip(clients, table["omega"][known][order].tolist(), strict=True))
+    drawn = {k: rate for k in sorted(last) if (rate := rates.get(k)) is not None}
+    if not drawn or all(rate == 1.0 for rate in drawn.values()):
+        return None
+    return Line(
+        method.label,
+        method.style,
+        1.0 / np.array(list(drawn.values())),
+        np.array([last[k] for k in drawn]),
+        points=True,
+        hover=[f"client {k}" for k in drawn],
+    )

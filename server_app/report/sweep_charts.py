@@ -1,0 +1,197 @@
+"""Charts over the settings that were swept: curves over one, a heat map over two."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from server_app.report.chart_parts import Method
+from server_app.report.charts import Chart, GridChart, Layer, Level, Line, LineChart, Panel, Ticks
+from server_app.report.groups import Group, Statistic, ascending, telling_keys, word
+from server_app.report.tables import METRIC_NAMES, Row
+
+TWO = 2
+FINAL = {"test": "by data", "worst10": "worst 10 % of the clients", "gini": "Gini coefficient, %"}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The groups of one strategy, by the values of the settings that tell them apart.
+
+    Parameters
+    ----------
+    strategy : str
+        The strategy.
+    keys : tuple of str
+        The settings.
+    groups : tuple
+        For each group its value of each key, and the group.
+    """
+
+    strategy: str
+    keys: tuple[str, ...]
+    groups: tuple[tuple[tuple[str, ...], Group], ...]
+
+    def values(self, key: str) -> list[str]:
+        """Return the values of one key, ascending, words last."""
+        place = self.keys.index(key)
+        return sorted({at[place] for at, _ in self.groups}, key=ascending)
+
+
+def sweep_charts(methods: Sequence[Method], rows: Sequence[Row]) -> Iterator[Chart]:
+    """Yield curves over each swept setting, and a heat map for two of one strategy.
+
+    Parameters
+    ----------
+    methods : sequence of Method
+        Those of one experiment.
+    rows : sequence of Row
+        What ``summarize`` makes of its groups.
+    """
+    by_strategy: dict[str, list[Group]] = {}
+    for method in methods:
+        by_strategy.setdefault(method.group.strategy, []).append(method.group)
+    sweeps = [sweep for own in by_strategy.values() if (sweep := _sweep(own)) is not None]
+    for key in dict.fromkeys(key for sweep in sweeps for key in sweep.keys):
+        swept = [sweep for sweep in sweeps if key in sweep.keys]
+        chart = _curves(key, swept, methods, rows)
+        if chart is not None:
+            yield chart
+    for sweep in sweeps:
+        if len(sweep.keys) == TWO and all(len(sweep.values(key)) >= TWO for key in sweep.keys):
+            yield _heat_map(sweep, rows)
+
+
+def _sweep(own: Sequence[Group]) -> Sweep | None:
+    texts = [{k: word(v) for k, v in g.runs[0].settings.items() if k != "seed"} for g in own]
+    keys = tuple(telling_keys(texts))
+    if not keys:
+        return None
+    places = [tuple(text.get(key, "-") for key in keys) for text in texts]
+    return Sweep(own[0].strategy, keys, tuple(zip(places, own, strict=True)))
+
+
+def _main_row(group: Group, rows: Sequence[Row]) -> Row | None:
+    """Return the row of the clients that an experiment is about: priority, or all."""
+    own = [row for row in rows if row.group is group and row.by_seed]
+    return min(own, key=lambda row: row.clients != "priority", default=None)
+
+
+def _final(group: Group, rows: Sequence[Row], name: str) -> Statistic | None:
+    row = _main_row(group, rows)
+    found = None if row is None else row.statistic(name)
+    if found is None or (group.metric == "loss" and name != "gini"):
+        return found
+    return Statistic(100 * found.mean, None if found.sd is None else 100 * found.sd)
+
+
+def _curves(
+    key: str, sweeps: Sequence[Sweep], methods: Sequence[Method], rows: Sequence[Row]
+) -> Chart | None:
+    """Return the final metrics over the values of one key, a line for each other setting."""
+    values = sorted({v for sweep in sweeps for v in sweep.values(key)}, key=ascending)
+    series = dict(_series(key, sweeps))
+    if all(len(points) < TWO for points in series.values()):
+        return None
+    swept = {sweep.strategy for sweep in sweeps}
+    constant = [m.group for m in methods if m.group.strategy not in swept]
+    metric = METRIC_NAMES[methods[0].group.metric]
+    panels = []
+    for name, title in FINAL.items():
+        lines = [
+            line
+            for style, (label, points) in enumerate(series.items())
+            if (line := _line(label, style, values, points, rows=rows, name=name)) is not None
+        ]
+        levels = [
+            Level(g.method, len(series) + i, found.mean, f"{g.method}: {found.mean:.2f}")
+            for i, g in enumerate(constant)
+            if (found := _final(g, rows, name)) is not None
+        ]
+        if lines:
+            label = title if name == "gini" else f"test {metric}"
+            ticks = Ticks(tuple(map(float, range(len(values)))), tuple(values))
+            heading = "" if name == "gini" else title
+            panels.append(Panel(heading, key, label, tuple(lines), tuple(levels), x_ticks=ticks))
+    if not panels:
+        return None
+    row = next((r for m in methods if (r := _main_row(m.group, rows)) is not None), None)
+    clients = "" if row is None else f" of {row.clients.replace('_', '-')} clients"
+    note = (
+        f"Test metrics{clients} after the last evaluation, mean and standard deviation over seeds; "
+        "the values stand at equal distances."
+    )
+    if constant:
+        note += " Dotted: methods without this setting."
+    return LineChart(f"sweep-{slug(key)}", f"Over {key}", note, tuple(panels))
+
+
+def _series(key: str, sweeps: Sequence[Sweep]) -> Iterator[tuple[str, dict[str, Group]]]:
+    """Yield the groups by the value of ``key``, under a name for all that they share else."""
+    for sweep in sweeps:
+        place = sweep.keys.index(key)
+        own: dict[str, dict[str, Group]] = {}
+        for at, group in sweep.groups:
+            others = [f"{k.rpartition('.')[2]}={v}" for k, v in zip(sweep.keys, at, strict=True)]
+            others.pop(place)
+            label = f"{sweep.strategy} ({', '.join(others)})" if others else sweep.strategy
+            own.setdefault(label, {})[at[place]] = group
+        yield from own.items()
+
+
+def _line(
+    label: str,
+    style: int,
+    values: Sequence[str],
+    points: dict[str, Group],
+    *,
+    rows: Sequence[Row],
+    name: str,
+) -> Line | None:
+    found = [
+        (float(i), statistic)
+        for i, value in enumerate(values)
+        if value in points and (statistic := _final(points[value], rows, name)) is not None
+    ]
+    if not found:
+        return None
+    sd = np.array([statistic.sd or 0.0 for _, statistic in found])
+    return Line(
+        label,
+        style,
+        np.array([x for x, _ in found]),
+        np.array([statistic.mean for _, statistic in found]),
+        sd if sd.any() else None,
+    )
+
+
+def _heat_map(sweep: Sweep, rows: Sequence[Row]) -> Chart:
+    first, second = sweep.keys
+    columns, lines = sweep.values(first), sweep.values(second)
+    metric = METRIC_NAMES[sweep.groups[0][1].metric]
+    layers = []
+    for name, title in FINAL.items():
+        grid = np.full((len(lines), len(columns)), math.nan, dtype=np.float32)
+        for (x, y), group in sweep.groups:
+            found = _final(group, rows, name)
+            if found is not None:
+                grid[lines.index(y), columns.index(x)] = found.mean
+        if not np.isnan(grid).all():
+            label = title if name == "gini" else f"test {metric}, {title}"
+            layers.append(Layer(label, tuple(columns), tuple(lines), grid))
+    return GridChart(
+        f"heat-{slug(sweep.strategy)}",
+        f"{sweep.strategy} over {first} and {second}",
+        "After the last evaluation, mean over seeds.",
+        first,
+        second,
+        "",
+        tuple(layers),
+        written=True,
+    )
+
+
+def slug(text: str) -> str:
+    """Return a text as part of a file name."""
+    return "".join(c if c.isalnum() else "-" for c in text).strip("-")
