@@ -785,6 +785,8 @@ class EngineSettings:
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
     ``partial_aggregation``: see ``strategies.adapter.Communication``.
+    ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
+    null never.
     """
 
     name: str = setting(MISSING, OneOf(("in-process", "flower")))
@@ -793,6 +795,7 @@ class EngineSettings:
     startup_timeout: float = setting(300.0, POSITIVE)
     startup_clients: int | None = setting(None, COUNT)
     partial_aggregation: bool = True
+    checkpoint_every: int | None = setting(10, COUNT)
 
 
 # --- the whole -------------------------------------------------------------------------------
@@ -800,7 +803,10 @@ class EngineSettings:
 
 @dataclass
 class Settings:
-    """Everything that one run needs to know; ``rounds`` is T."""
+    """Everything that one run needs to know; ``rounds`` is T.
+
+    ``resume``: the directory of a run to go on with, from its last checkpoint; null for a new one.
+    """
 
     strategy: StrategySettings = MISSING
     data: DataSettings = MISSING
@@ -811,6 +817,7 @@ class Settings:
     engine: EngineSettings = MISSING
     rounds: int = setting(100, COUNT)
     seed: int = setting(1, NON_NEGATIVE_COUNT)
+    resume: str | None = None
 
 
 def check(settings: Settings) -> None:

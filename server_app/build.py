@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -96,13 +97,26 @@ def build_strategy(
     if isinstance(own, KnownStatisticsSettings):
         options["probabilities"] = _probabilities(own, settings, rates)
     if isinstance(own, MemorySettings) and own.memory_dir is not None:
-        options["memory_dir"] = Path(own.memory_dir).expanduser().absolute()
+        options["memory_dir"] = _writable(Path(own.memory_dir).expanduser().absolute())
     try:
         return STRATEGIES[name](
             population, seed=settings.seed, communication=communication, **options
         )
     except ParameterError as error:
         raise SettingsError(f"strategy.{error}") from None
+
+
+def _writable(folder: Path) -> Path:
+    """Return a folder, made if missing, once a file could be made there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise SettingsError(
+            f"strategy.memory_dir must be a folder that can be written, got {folder} "
+            f"({error.strerror})"
+        ) from None
 
 
 def _probabilities(

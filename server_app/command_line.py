@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import NoReturn
 
@@ -14,6 +15,7 @@ from omegaconf import DictConfig
 from conf import Composed
 from conf.compose import compose_words
 from conf.errors import FedQuorumError
+from server_app.checkpoint import resumed_words
 from strategies.directory import ClientsMissingError
 
 EXIT_ERROR = 1
@@ -22,8 +24,9 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run what the command line says; exit with 0 only if it completed."""
-    words = tuple(sys.argv[1:])
     try:
+        words = resumed_words(sys.argv[1:])
+        sys.argv[1:] = words
         if not any(word.startswith("-") for word in words):
             compose_words(words)  # so that a mistake is one line, not Hydra's several
         _hydra_main()
@@ -36,6 +39,7 @@ def _hydra_main(_: DictConfig) -> None:
     job = HydraConfig.get()
     words = tuple(job.overrides.task)
     signal.signal(signal.SIGTERM, _interrupt)
+    threading.excepthook = _without_disk_errors
     try:
         composed = compose_words(words)
         if composed.settings.engine.name == "flower":
@@ -69,6 +73,12 @@ def run_in_process(composed: Composed, output_dir: str) -> None:
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     """Let a polite kill end a run as Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+def _without_disk_errors(told: threading.ExceptHookArgs) -> None:
+    """Leave out what TensorBoard's thread cannot write: the run says so itself, in one line."""
+    if not isinstance(told.exc_value, OSError):
+        threading.__excepthook__(told)
 
 
 def _fail(error: Exception) -> None:

@@ -5,12 +5,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+
+from conf.errors import SettingsError
 
 
 class InProcessGrid(Grid):
@@ -47,6 +53,34 @@ class InProcessGrid(Grid):
         self._run = Run.create_empty(0)
         # Flower's Message takes its sender from here.
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0
+
+    def node_states(self) -> dict[str, NDArray[np.uint8]]:
+        """Return what the clients keep between rounds, ``Context.state``, by node, in bytes.
+
+        The bytes are Flower's own form (a protocol buffer), as it travels between machines.
+        """
+        states = {}
+        for node, context in self._contexts.items():
+            content = recorddict_to_proto(context.state).SerializeToString(deterministic=True)
+            states[str(node)] = np.frombuffer(content, dtype=np.uint8)
+        return states
+
+    def restore_node_states(self, states: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Take over what ``node_states`` returned.
+
+        Raises
+        ------
+        SettingsError
+            If that was of another number of nodes.
+        """
+        if len(states) != len(self._contexts):
+            raise SettingsError(
+                f"engine.num_supernodes must be {len(states)}, as when the checkpoint was "
+                f"written: the nodes keep states of their own, got {len(self._contexts)}"
+            )
+        for node, content in states.items():
+            proto = ProtoRecordDict.FromString(content.tobytes())
+            self._contexts[int(node)].state = recorddict_from_proto(proto)
 
     def set_run(self, run: Run) -> None:
         """Set the run, which only its reader cares about."""

@@ -13,11 +13,22 @@ from rich.console import Console
 from client_app.availability import participation_probabilities
 from client_app.data import load_data
 from conf import Composed, Settings
+from conf.errors import RunError, SettingsError
 from server_app.build import build_population, build_strategy, initial_arrays
+from server_app.checkpoint import (
+    Checkpoint,
+    Checkpoints,
+    check_unchanged,
+    flat_settings,
+    read_manifest,
+)
 from server_app.display import Display, final_table
+from server_app.in_process import InProcessGrid
 from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
-from strategies import ComposedStrategy
-from strategies.codec import decode_arrays
+from server_app.report.runs import load_run
+from strategies import ComposedStrategy, LocalOnly
+from strategies.codec import decode_arrays, encode_arrays
+from strategies.state import StateError
 
 
 def run(
@@ -31,7 +42,8 @@ def run(
     """Run all rounds and return the directory with the records.
 
     Everything that can be wrong with the settings or the data shows before the directory is
-    made. However the run ends, the records hold its complete rounds and the last model.
+    made. However the run ends, the records hold its complete rounds and the last model; with
+    ``resume`` in the settings they are those of the run that goes on.
 
     Parameters
     ----------
@@ -54,31 +66,70 @@ def run(
     strategy = build_strategy(settings, population, rates)
     parts = _Parts(grid, strategy, settings, rates)
     arrays = initial_arrays(settings, data)
-    directory = (
-        Path(output_dir) if output_dir else new_run_directory(Path("outputs"), composed.experiment)
-    )
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
+    directory, start = _begin(composed, output_dir, console)
+    if start is not None and start.server_round > 0:
+        arrays = _go_on(parts, start)
     rounds: list[RoundRecord] = []
-    with RunRecords(directory, composed, engine=engine) as records:
+    with RunRecords(directory, composed, engine=engine, resumed=start) as records:
         if at_exit is not None:
             at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
-        records.save_population(population, rates)
+        checkpoints = _Checkpointing(records, parts)
+        first = 1
+        if start is None:
+            records.save_population(population, rates)
+        else:
+            checkpoints.files.forget_after(start.server_round)
+            rounds.extend(load_run(directory).rounds)
+            first = start.server_round + 1
         try:
+            if first == 1:
+                checkpoints.save(0, arrays)
             with Display(console, settings.rounds, title) as display:
-                for server_round in range(1, settings.rounds + 1):
+                for server_round in range(first, settings.rounds + 1):
                     previous = rounds[-1] if rounds else None
                     arrays, record = _round(parts, arrays, server_round, previous)
                     records.add_evaluations(server_round - 1, strategy.measured_before)
                     records.add_round(record, strategy.train_report, strategy.evaluations)
                     rounds.append(record)
+                    checkpoints.after(server_round, arrays)
                     display.show(record)
         finally:
             records.save_model(decode_arrays(arrays))
     console.print(final_table(rounds, title))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
+
+
+def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path, Checkpoint | None]:
+    """Return the run's directory and, where it goes on, from where."""
+    resume = composed.settings.resume
+    if resume is None:
+        made = new_run_directory(Path("outputs"), composed.experiment) if not output_dir else None
+        return made or Path(output_dir), None
+    directory = Path(resume).expanduser().absolute()
+    if output_dir and Path(output_dir).absolute() != directory:
+        raise SettingsError(
+            f"output-dir must be empty or the directory in resume ({directory}), got {output_dir}"
+        )
+    read_manifest(directory)
+    found = Checkpoints(directory).newest()
+    for problem in found.problems:
+        console.print(f"Not used: {problem}", soft_wrap=True, markup=False, highlight=False)
+    start = found.checkpoint
+    if start is None:
+        # A run has a checkpoint before its first round; without any it was killed before that.
+        rounds = directory / "rounds.jsonl"
+        if rounds.exists() and rounds.stat().st_size > 0:
+            raise RunError(f"resume needs a checkpoint, and the run in {directory} wrote none")
+        start = Checkpoint(0, {}, {}, {}, {}, {}, {})
+    else:
+        check_unchanged(start.settings, composed.settings)
+    line = f"Going on after round {start.server_round} of the run in {directory}"
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return directory, start
 
 
 @dataclass(frozen=True)
@@ -89,6 +140,56 @@ class _Parts:
     strategy: ComposedStrategy[Any]
     settings: Settings
     rates: Sequence[float] | None
+
+
+def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
+    """Bring strategy and nodes to where they were, and return the model."""
+    try:
+        parts.strategy.restore(start.strategy, start.model)
+    except StateError as error:
+        raise RunError(f"the checkpoint does not fit the strategy: {error}") from None
+    if isinstance(parts.grid, InProcessGrid) and start.nodes:
+        parts.grid.restore_node_states(start.nodes)
+    elif isinstance(parts.strategy, LocalOnly):
+        raise SettingsError(
+            "engine must be in-process, before and now, where a run with strategy=local_only goes "
+            "on: elsewhere the clients' models are lost with the run"
+        )
+    return encode_arrays(start.model)
+
+
+class _Checkpointing:
+    """Writes a run down every ``engine.checkpoint_every`` rounds, and after the last."""
+
+    def __init__(self, records: RunRecords, parts: _Parts) -> None:
+        self.files = Checkpoints(records.directory)
+        self._records = records
+        self._parts = parts
+
+    def after(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Save a checkpoint if one is due."""
+        settings = self._parts.settings
+        every = settings.engine.checkpoint_every
+        if every is not None and (server_round % every == 0 or server_round == settings.rounds):
+            self.save(server_round, arrays)
+
+    def save(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Save a checkpoint, unless there are to be none."""
+        parts = self._parts
+        if parts.settings.engine.checkpoint_every is None:
+            return
+        grid = parts.grid
+        self.files.save(
+            Checkpoint(
+                server_round=server_round,
+                model=decode_arrays(arrays),
+                strategy=parts.strategy.state(),
+                summary=self._records.summary_state(),
+                nodes=grid.node_states() if isinstance(grid, InProcessGrid) else {},
+                records=self._records.position(),
+                settings=flat_settings(parts.settings),
+            )
+        )
 
 
 def _round(

@@ -9,18 +9,22 @@
 ``model.safetensors``   the last model
 ``tensorboard/``        event files
 
-An interrupted or failed run keeps all of these up to its last complete round.
+An interrupted or failed run keeps all of these up to its last complete round. One that goes on
+(``resume``) continues them where its checkpoint was.
 """
 
+import errno
+import fcntl
 import json
 import math
+import os
 import platform
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,9 +41,12 @@ from safetensors.numpy import save_file
 from conf import Composed
 from conf.errors import RunError
 from conf.schema import StrategySettings
+from server_app.checkpoint import Checkpoint, read_manifest
 from server_app.fairness import spread, weighted_mean
+from server_app.files import cannot_write, replacing
 from server_app.regret import decision_summary
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
+from strategies.state import StateArrays
 from strategies.types import FloatArray, Population
 
 CLIENTS_SCHEMA = pa.schema(
@@ -264,31 +271,46 @@ class RunRecords:
     Parameters
     ----------
     directory : Path
-        Where to write; made if missing. Must not hold a run already.
+        Where to write; made if missing. Must not hold a run already, unless that one goes on.
     composed : Composed
         The run's settings.
     engine : str
         ``in-process`` or ``flower``, for the manifest.
+    resumed : Checkpoint, optional
+        Go on with the run in ``directory`` from there: what its records hold beyond is removed.
 
     Raises
     ------
     RunError
-        If the directory holds a run already or cannot be written.
+        If the directory holds a run already, is used by another process or cannot be written.
     """
 
-    def __init__(self, directory: Path, composed: Composed, *, engine: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        composed: Composed,
+        *,
+        engine: str,
+        resumed: Checkpoint | None = None,
+    ) -> None:
         self.directory = directory.absolute()
-        if (self.directory / "manifest.json").exists():
+        if resumed is None and (self.directory / "manifest.json").exists():
             raise RunError(f"output-dir must not hold a run already, got {self.directory}")
+        before = None if resumed is None else read_manifest(self.directory)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            (self.directory / "config.yaml").write_text(composed.to_yaml())
+            self._directory_lock = _locked(self.directory)
+            if resumed is not None:
+                _rewind(self.directory, resumed.records)
+            with replacing(self.directory / "config.yaml") as part:
+                settings = replace(composed.settings, resume=None)
+                part.write_text(replace(composed, settings=settings).to_yaml())
         except OSError as error:
             raise RunError(f"output-dir must be writable, got {self.directory}: {error}") from None
         self._manifest: dict[str, Any] = {
             "status": "running",
             "experiment": composed.experiment,
-            "overrides": list(composed.overrides),
+            "overrides": [word for word in composed.overrides if not word.startswith("resume=")],
             "strategy": composed.settings.strategy.name,
             "seed": composed.settings.seed,
             "engine": engine,
@@ -303,17 +325,31 @@ class RunRecords:
             "python": platform.python_version(),
             "platform": platform.platform(),
             "packages": _versions(),
+            "resumed": [],
         }
+        if before is not None and resumed is not None:
+            going_on = {"round": resumed.server_round, "time": _now(), "commit": _commit()}
+            self._manifest |= {
+                "started": before["started"],
+                "rounds_completed": resumed.server_round,
+                "resumed": [*before.get("resumed", []), going_on],
+            }
         # Takes seconds to import: not for those who only read records.
         from torch.utils.tensorboard import SummaryWriter
 
         self._lock = threading.Lock()
         self._summary = _Summary(composed.settings.strategy)
+        if resumed is not None and resumed.server_round > 0:
+            self._summary.restore(resumed.summary)
         self._write_manifest()
-        self._rounds = (self.directory / "rounds.jsonl").open("w")
-        self._clients = _ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
-        self._evaluations = _ParquetParts(self.directory / "evaluations", EVALUATIONS_SCHEMA)
-        self._tensorboard = SummaryWriter(str(self.directory / "tensorboard"))
+        try:
+            # Unbuffered, so that a line that did not go in can be taken back.
+            self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
+            self._clients = _ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
+            self._evaluations = _ParquetParts(self.directory / "evaluations", EVALUATIONS_SCHEMA)
+            self._tensorboard = SummaryWriter(str(self.directory / "tensorboard"))
+        except OSError as error:
+            raise cannot_write(self.directory, error) from None
 
     def __enter__(self) -> Self:
         return self
@@ -325,7 +361,9 @@ class RunRecords:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
-            self._finish("completed")
+            problem = self._finish("completed")
+            if problem is not None:
+                raise problem
         elif isinstance(error, KeyboardInterrupt):
             self._finish("interrupted")
         else:
@@ -339,19 +377,33 @@ class RunRecords:
         """
         self._finish("interrupted")
 
-    def _finish(self, status: str, error: str | None = None) -> None:
+    def _finish(self, status: str, error: str | None = None) -> RunError | None:
+        """Close all files, whichever can be, and say which cannot."""
         with self._lock:
             if self._manifest["status"] != "running":
-                return
+                return None
+            problem: RunError | None = None
             for part in (self._clients, self._evaluations, self._rounds, self._tensorboard):
-                part.close()
+                try:
+                    part.close()
+                except RunError as told:
+                    problem = problem or told
+                except OSError as told:
+                    problem = problem or cannot_write(self.directory, told)
+            if problem is not None and error is None:
+                status, error = "failed", f"{type(problem).__name__}: {problem}"
             self._manifest |= {
                 "status": status,
                 "error": error,
                 "ended": _now(),
                 "summary": self._summary.as_dict(),
             }
-            self._write_manifest()
+            try:
+                self._write_manifest()
+            except RunError as told:
+                problem = problem or told
+            os.close(self._directory_lock)
+            return problem
 
     def save_population(self, population: Population, rates: Sequence[float] | None) -> None:
         """Write who the clients are; ``rates`` is p_n by client id where a simulation knows it."""
@@ -379,11 +431,45 @@ class RunRecords:
         report: TrainReport,
         evaluations: Sequence[ClientEvaluation],
     ) -> None:
-        """Write one round to all records."""
+        """Write one round to all records.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written, as on a full disk, or the run was ended meanwhile.
+        """
         with self._lock:
             if self._manifest["status"] != "running":
                 raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
-            self._write_round(record, report, evaluations)
+            try:
+                self._write_round(record, report, evaluations)
+            except OSError as error:
+                raise cannot_write(self.directory, error) from None
+
+    def position(self) -> dict[str, int]:
+        """Write what is still kept, and return all files that go on and their lengths in bytes.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written.
+        """
+        with self._lock:
+            try:
+                self._clients.flush()
+                self._evaluations.flush()
+                self._tensorboard.flush()
+                os.fsync(self._rounds.fileno())
+            except OSError as error:
+                raise cannot_write(self.directory, error) from None
+            return {
+                path.relative_to(self.directory).as_posix(): path.stat().st_size
+                for path in _files_that_go_on(self.directory)
+            }
+
+    def summary_state(self) -> StateArrays:
+        """Return what the manifest's summary is made of, so far."""
+        return self._summary.state()
 
     def _write_round(
         self,
@@ -398,22 +484,37 @@ class RunRecords:
         )
         self._evaluations.add(_evaluation_row(record.round, e) for e in evaluations)
         line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
-        self._rounds.write(json.dumps(line, allow_nan=False) + "\n")
-        self._rounds.flush()
+        self._append_line(json.dumps(line, allow_nan=False) + "\n")
         for tag, value in _scalars(record):
             self._tensorboard.add_scalar(tag, value, record.round)
         self._manifest["rounds_completed"] = record.round
 
+    def _append_line(self, line: str) -> None:
+        """Write a line of rounds.jsonl, all of it or nothing."""
+        content, length = line.encode(), os.fstat(self._rounds.fileno()).st_size
+        try:
+            complete = self._rounds.write(content) == len(content)
+        except OSError:
+            self._rounds.truncate(length)
+            raise
+        if not complete:
+            self._rounds.truncate(length)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the model, all at once or not at all."""
-        path = self.directory / "model.safetensors"
-        save_file(dict(arrays), path.with_suffix(".part"))
-        path.with_suffix(".part").replace(path)
+        """Write the model, all at once or not at all.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written.
+        """
+        with replacing(self.directory / "model.safetensors") as part:
+            save_file(dict(arrays), part)
 
     def _write_manifest(self) -> None:
-        path = self.directory / "manifest.json"
-        path.with_suffix(".part").write_text(json.dumps(self._manifest, indent=2) + "\n")
-        path.with_suffix(".part").replace(path)
+        with replacing(self.directory / "manifest.json") as part:
+            part.write_text(json.dumps(self._manifest, indent=2) + "\n")
 
 
 class _Summary:
@@ -442,6 +543,24 @@ class _Summary:
         self._empty += record.admitted == 0
         self._admitted.update(d.client for d in report.decisions if d.weight != 0.0)
 
+    def state(self) -> StateArrays:
+        return {
+            "decision_losses": np.array(self._decision_losses),
+            "responses": np.array(self._responses),
+            "masses": np.array(self._masses),
+            "thetas": np.array(self._thetas),
+            "empty": np.array(self._empty),
+            "admitted": np.array(sorted(self._admitted.items()), dtype=np.int64).reshape(-1, 2),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._decision_losses = state["decision_losses"].tolist()
+        self._responses = list(state["responses"])
+        self._masses = state["masses"].tolist()
+        self._thetas = state["thetas"].tolist()
+        self._empty = int(state["empty"])
+        self._admitted = Counter({int(k): int(n) for k, n in state["admitted"]})
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "theta": fmean(self._thetas) if self._thetas else None,
@@ -463,28 +582,66 @@ class _ParquetParts:
         self._folder = folder
         self._schema = schema
         self._rows: list[dict[str, Any]] = []
-        self._parts = 0
         self._flushed = time.monotonic()
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
+        self._parts = len(list(folder.iterdir()))
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         self._rows.extend(rows)
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.close()
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that are still kept."""
+        if self._rows:
+            self._write()
 
     def close(self) -> None:
         """Write the rows that are still kept; an empty data set gets one empty part."""
         if self._rows or self._parts == 0:
-            table = pa.Table.from_pylist(self._rows, schema=self._schema)
-            _write_whole(table, self._folder / f"part-{self._parts:05d}.parquet")
-            self._parts += 1
-            self._rows = []
+            self._write()
+
+    def _write(self) -> None:
+        table = pa.Table.from_pylist(self._rows, schema=self._schema)
+        _write_whole(table, self._folder / f"part-{self._parts:05d}.parquet")
+        self._parts += 1
+        self._rows = []
         self._flushed = time.monotonic()
 
 
 def _write_whole(table: pa.Table, path: Path) -> None:
-    pq.write_table(table, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    with replacing(path) as part:
+        pq.write_table(table, part)
+
+
+def _files_that_go_on(directory: Path) -> list[Path]:
+    """Return the files of a run that grow or come with its rounds."""
+    folders = ("clients", "evaluations", "tensorboard")
+    found = [path for name in folders for path in (directory / name).glob("*")]
+    return [path for path in (directory / "rounds.jsonl", *found) if path.is_file()]
+
+
+def _rewind(directory: Path, position: Mapping[str, int]) -> None:
+    """Bring the records back to what they were when ``RunRecords.position`` was asked."""
+    for path in _files_that_go_on(directory):
+        size = position.get(path.relative_to(directory).as_posix())
+        if size is None:
+            path.unlink()
+        else:
+            os.truncate(path, size)
+    for part in (*directory.glob(".*.part"), *directory.glob("checkpoints/.*.part")):
+        part.unlink()
+
+
+def _locked(directory: Path) -> int:
+    """Keep other processes from going on with the same run, as long as this one lives."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunError(f"another process is at work on the run in {directory}") from None
+    return descriptor
 
 
 def new_run_directory(base: Path, experiment: str) -> Path:

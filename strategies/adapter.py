@@ -25,6 +25,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from strategies.aggregation import as_float64, combined_update, inner_products, like
 from strategies.codec import (
@@ -49,6 +50,7 @@ from strategies.regret import kl_divergence
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from strategies.selection import Selection
 from strategies.server_optimizer import ServerOptimizer
+from strategies.state import StateArrays, StateError, array_like, from_arrays, to_arrays
 from strategies.types import (
     Call,
     FloatArray,
@@ -244,6 +246,49 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         memory = 0 if self._memory is None else self._memory.nbytes
         return memory + _bytes_of(self._weighting_state) + _bytes_of(self._optimizer_state)
 
+    def state(self) -> StateArrays:
+        """Return all that is remembered from round to round, beside the model, as named arrays.
+
+        They may be the strategy's own: to be written before the next round, not to be changed.
+        """
+        clients = sorted(self._examples)
+        memory = {} if self._memory is None else self._memory.state()
+        measure = self._measure
+        return {
+            **to_arrays(self._weighting_state, "weighting"),
+            **to_arrays(self._optimizer_state, "optimizer"),
+            **{f"memory.{name}": array for name, array in memory.items()},
+            **({} if measure is None else {"measure": np.array([measure.loss, measure.accuracy])}),
+            "examples.client": np.array(clients, dtype=np.int64),
+            "examples.data": np.array([self._examples[k] for k in clients], dtype=np.float64),
+            "known": np.array(self._directory.known, dtype=np.int64),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
+        """Go on from what ``state`` returned after a round, and the model after it.
+
+        The next round waits for the clients, as the first one does.
+
+        Raises
+        ------
+        StateError
+            If it is the state of other rules, of other clients or of another model.
+        """
+        initial = self.weighting.init(self.population)
+        self._weighting_state = from_arrays(initial, "weighting", state)
+        if any(name.split(".")[0] == "optimizer" for name in state):
+            template = self.server_optimizer.init(as_float64(model))
+            self._optimizer_state = from_arrays(template, "optimizer", state)
+        memory = {k.removeprefix("memory."): v for k, v in state.items() if k.startswith("memory.")}
+        if memory:
+            self._update_memory(model).restore(memory)
+        if "measure" in state:
+            loss, accuracy = array_like(np.zeros(2), "measure", state).tolist()
+            self._measure = GlobalMeasure(loss, accuracy)
+        clients, data = state["examples.client"].tolist(), state["examples.data"].tolist()
+        self._examples = dict(zip(clients, data, strict=True))
+        self._directory.remember(state["known"].tolist())
+
     def summary(self) -> None:
         """Log the parts of the strategy."""
         log(
@@ -400,11 +445,18 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> dict[str, FloatArray]:
         if self._memory_settings is None:
             return combined_update(model, ((weight, own) for _, weight, own in weighted_models))
+        memory = self._update_memory(model)
+        return memory.step(model, weighted_models, len(self._directory.known))
+
+    def _update_memory(self, model: NamedArrays) -> UpdateMemory:
+        """Return the memory, made when first needed."""
         if self._memory is None:
+            if self._memory_settings is None:
+                raise StateError("'memory' is of a strategy that keeps the clients' updates")
             self._memory = UpdateMemory(
                 self.population.clients, model, self._memory_settings.directory
             )
-        return self._memory.step(model, weighted_models, len(self._directory.known))
+        return self._memory
 
     # --- evaluation --------------------------------------------------------------------------
 

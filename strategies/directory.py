@@ -1,7 +1,7 @@
 """Which node hosts which client: Flower's node ids are random, client ids are not."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from logging import INFO, WARNING
 
 from flwr.app import Message, MessageType, RecordDict
@@ -32,6 +32,7 @@ class ClientDirectory:
         self._queried: set[int] = set()
         self._node_of: dict[int, int] = {}
         self._connected: set[int] = set()
+        self._met: set[int] = set()
 
     def node_of(self, client: int) -> int | None:
         """Return the connected node that hosts ``client``, or None."""
@@ -41,7 +42,11 @@ class ClientDirectory:
     @property
     def known(self) -> tuple[int, ...]:
         """The clients whose nodes were ever there, ascending."""
-        return tuple(sorted(self._node_of))
+        return tuple(sorted(self._met))
+
+    def remember(self, clients: Iterable[int]) -> None:
+        """Know ``clients`` from before, whether or not their nodes are there now."""
+        self._met |= self._expected.intersection(clients)
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -134,6 +139,7 @@ class ClientDirectory:
                 log(WARNING, "Client %d is on another node already: claim refused", client)
             else:
                 self._node_of[client] = node
+                self._met.add(client)
 
 
 def _abbreviate(clients: Sequence[int], limit: int = 10) -> str:

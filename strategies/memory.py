@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from strategies.state import StateArrays, array_like
 from strategies.types import FloatArray
 
 
@@ -66,6 +67,22 @@ class UpdateMemory:
     def nbytes(self) -> int:
         """How many bytes the memory is, in files or not."""
         return sum(a.nbytes for a in (*self._updates.values(), *self._total.values()))
+
+    def state(self) -> StateArrays:
+        """Return all of the memory as named arrays, its own: not for keeping, to be written."""
+        totals = {f"total.{name}": array for name, array in self._total.items()}
+        return totals | {f"updates.{name}": array for name, array in self._updates.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what ``state`` returned.
+
+        Raises
+        ------
+        StateError
+            If it is the memory of other clients or of another model.
+        """
+        for name, array in self.state().items():
+            array[...] = array_like(array, name, state)
 
     def step(
         self,

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.util import tensor_util
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -74,6 +77,36 @@ def assert_same_rounds(one: Path, other: Path, tolerance: float = 1e-5) -> None:
             if isinstance(value, float):
                 expected = pytest.approx(value, abs=tolerance, rel=tolerance)
             assert flat_right[key] == expected, key
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Compare all that two runs left behind, to the last bit; only the clock may differ."""
+    assert read_lines(one) == read_lines(other)
+    for table in ("clients", "evaluations"):
+        assert pq.read_table(one / table).equals(pq.read_table(other / table)), table
+    models = [(run / "model.safetensors").read_bytes() for run in (one, other)]
+    assert models[0] == models[1]
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in (one, other)]
+    for key in ("status", "rounds_completed", "summary", "overrides", "experiment", "error"):
+        assert manifests[0][key] == manifests[1][key], key
+    assert scalars(one) == scalars(other)
+
+
+def read_lines(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of rounds.jsonl without the seconds."""
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return all scalars of the TensorBoard events as they were written: tag, steps, values."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted((run / "tensorboard").iterdir()):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                number = tensor_util.make_ndarray(value.tensor).item()
+                found.setdefault(value.tag, []).append((event.step, number))
+    return found
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
