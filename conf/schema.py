@@ -779,6 +779,14 @@ class EvaluationSettings:
 
 
 @dataclass
+class RobustnessSettings:
+    """Bounds on what one client can do; see ``strategies.Robustness``. null bounds nothing."""
+
+    clip_norm: float | None = setting(None, POSITIVE)
+    max_weight: float | None = setting(None, POSITIVE)
+
+
+@dataclass
 class EngineSettings:
     """Where the clients run. ``num_supernodes`` null leaves the number to Flower.
 
@@ -814,6 +822,7 @@ class Settings:
     client: ClientSettings = field(default_factory=ClientSettings)
     availability: AvailabilitySettings = MISSING
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
     engine: EngineSettings = MISSING
     rounds: int = setting(100, COUNT)
     seed: int = setting(1, NON_NEGATIVE_COUNT)

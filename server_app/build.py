@@ -38,6 +38,7 @@ from strategies import (
     Population,
     PropFair,
     QFedAvg,
+    Robustness,
 )
 from strategies.codec import encode_arrays
 from strategies.parameters import ParameterError
@@ -88,6 +89,7 @@ def build_strategy(
         startup_clients=settings.engine.startup_clients,
         partial_aggregation=settings.engine.partial_aggregation,
         evaluated_clients=settings.evaluation.clients,
+        robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
     )
     own = settings.strategy
     options = {item.name: getattr(own, item.name) for item in fields(own)}

@@ -239,7 +239,7 @@ def check_unchanged(before: Mapping[str, Any], settings: Settings) -> None:
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key), now.get(key)
         if key == "rounds":
-            if new < old:
+            if settings.rounds < int(before["rounds"]):
                 raise SettingsError(
                     f"rounds must be at least {old} to go on with resume, got {new}"
                 )

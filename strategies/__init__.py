@@ -26,6 +26,7 @@ from strategies.fedau import (
 )
 from strategies.fedavg import FedAvg
 from strategies.local_only import LocalOnly
+from strategies.robustness import Robustness
 from strategies.types import Population
 
 __all__ = [
@@ -48,4 +49,5 @@ __all__ = [
     "Population",
     "PropFair",
     "QFedAvg",
+    "Robustness",
 ]

@@ -42,12 +42,14 @@ from strategies.codec import (
     encode_arrays,
     encode_evaluate_request,
     encode_train_request,
+    shortened,
 )
 from strategies.directory import ClientDirectory
 from strategies.memory import UpdateMemory
 from strategies.parameters import COUNT, POSITIVE, OneOf
 from strategies.regret import kl_divergence
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
+from strategies.robustness import Robustness
 from strategies.selection import Selection
 from strategies.server_optimizer import ServerOptimizer
 from strategies.state import StateArrays, StateError, array_like, from_arrays, to_arrays
@@ -59,8 +61,15 @@ from strategies.types import (
     Proportions,
     Responses,
     StateT,
+    Weights,
 )
-from strategies.validation import evaluation_problem, sum_problem, update_problem
+from strategies.validation import (
+    envelope_problem,
+    evaluation_problem,
+    largest_reply,
+    sum_problem,
+    update_problem,
+)
 from strategies.weighting import KnownBeforehand, Weighting
 
 EVALUATED_CLIENTS = OneOf(("all", "priority"))
@@ -86,6 +95,8 @@ class Communication:
     evaluated_clients : {"all", "priority"}
         Whose test part is measured. With ``priority`` a non-priority client reports nothing
         about itself except when it joins.
+    robustness : Robustness
+        Bounds on what one client can do; by default none beyond what validation refuses.
     """
 
     round_timeout: float = 3600.0
@@ -93,6 +104,7 @@ class Communication:
     startup_clients: int | None = None
     evaluated_clients: str = "all"
     partial_aggregation: bool = True
+    robustness: Robustness = field(default_factory=Robustness)
 
     def __post_init__(self) -> None:
         POSITIVE.check("round_timeout", self.round_timeout)
@@ -138,11 +150,13 @@ class _Sum:
 class _Answers:
     """The replies of one exchange: what each client said, or why it cannot be read.
 
-    ``sums`` holds weighted sums of updates by node, and whose updates are in them.
+    ``notes``: what else there is to tell of a client's reply. ``sums`` holds weighted sums of
+    updates by node, and whose updates are in them.
     """
 
     parts: dict[int, ClientReply] = field(default_factory=dict)
     malformed: dict[int, str] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
     sums: dict[int, _Sum] = field(default_factory=dict)
 
     @cached_property
@@ -180,6 +194,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         ``UpdateMemory``.
     communication : Communication, optional
         Timeouts and what is evaluated.
+    needs_losses : bool
+        Whether the weighting needs each client's loss: a reply without is then rejected.
     """
 
     def __init__(
@@ -191,12 +207,14 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         server_optimizer: ServerOptimizer[Any],
         memory: Memory | None = None,
         communication: Communication | None = None,
+        needs_losses: bool = False,
     ) -> None:
         self.population = population
         self.selection = selection
         self.weighting = weighting
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
+        self._needs_losses = needs_losses
         self._directory = ClientDirectory(population.clients)
         self._started = False
         self._memory_settings = memory
@@ -349,18 +367,22 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decide what counts, combine it and step; the model is None if nothing counted."""
         current = self._current_round(server_round)
-        answers = _usable_sums(self._collect(replies, current.asked_at), current)
+        group = _group(MessageType.TRAIN, server_round)
+        answers = self._collect(replies, current.asked_at, group, current.model)
+        answers = _usable_sums(answers, current, needs_loss=self._needs_losses)
         decisions = {
             client: self._before_the_rules(client, answers, current)
             for client in sorted(current.call.clients)
         }
         usable = [k for k, decision in decisions.items() if decision.status == "trained"]
+        self._clip(usable, answers, current.model)
         responses = self._responses(usable, answers.parts, current.model)
         self._examples |= dict(zip(usable, responses.num_examples.tolist(), strict=True))
         admission = self.selection.admit(current.call, self._global_measure, responses)
         self._weighting_state, weights = self.weighting.weigh(
             self._weighting_state, current.call, responses, admission.share
         )
+        weights = self._cap(usable, answers, weights)
         draws = current.call.draws
         for i, client in enumerate(usable):
             decisions[client] = replace(
@@ -371,7 +393,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                     None if weights.update_norm is None else _number(weights.update_norm[i])
                 ),
                 status="trained" if admission.share[i] > 0 else "rejected",
-                reason=admission.reason[i],
+                reason=admission.reason[i] or answers.notes.get(client),
                 weight=float(weights.weight[i]),
             )
         for client, omega in weights.omega.items():
@@ -410,22 +432,32 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         )
         if current.proportions is not None:
             _add_sums(update, answers, weight_of, current.proportions)
-        parameters = as_float64(current.model)
-        if self._optimizer_state is None:
-            self._optimizer_state = self.server_optimizer.init(parameters)
-        self._optimizer_state, parameters = self.server_optimizer.step(
-            self._optimizer_state, parameters, update
-        )
-        return (
-            encode_arrays(like(parameters, current.model)),
-            MetricRecord({"admitted": report.admitted}),
-        )
+        moved = self._step(current.model, update)
+        if moved is None:
+            log(WARNING, "Round %d: the model would not be finite and stays", server_round)
+            self._train_report = _refused(report, "the model would not be finite")
+            return None, None
+        return encode_arrays(moved), MetricRecord({"admitted": report.admitted})
+
+    def _step(self, model: NamedArrays, update: Mapping[str, FloatArray]) -> NamedArrays | None:
+        """Return the model after the server's step, None if it would not be finite."""
+        parameters = as_float64(model)
+        state = self._optimizer_state
+        if state is None:
+            state = self.server_optimizer.init(parameters)
+        state, parameters = self.server_optimizer.step(state, parameters, update)
+        moved = like(parameters, model)
+        if not all(np.isfinite(array).all() for array in moved.values()):
+            return None
+        self._optimizer_state = state
+        return moved
 
     def _proportions(self, call: Call) -> Proportions | None:
         """Return what nodes may add up their clients' updates with, None if they may not."""
         weighting = self.weighting
         if (
             not self.communication.partial_aggregation
+            or self.communication.robustness.bounds
             or self._memory_settings is not None
             or call.epsilon is not None
             or call.own_model
@@ -491,7 +523,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     ) -> MetricRecord | None:
         """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
         asked_at = self._directory.by_node(self._evaluated)
-        answers = self._collect(replies, asked_at)
+        answers = self._collect(replies, asked_at, _group(MessageType.EVALUATE, server_round))
         for client, unreadable in answers.malformed.items():
             log(WARNING, "Client %d: unusable evaluation: %s", client, unreadable)
         evaluations: list[ClientEvaluation] = []
@@ -573,48 +605,73 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             self._traffic = Traffic(
                 self._traffic.bytes_down + count_bytes(content), self._traffic.bytes_up
             )
-            messages.append(Message(content, node, message_type))
+            group = _group(message_type, content.config_records["config"]["server-round"])
+            messages.append(Message(content, node, message_type, group_id=group))
         return messages
 
     def _collect(
-        self, replies: Iterable[Message], asked_at: Mapping[int, tuple[int, ...]]
+        self,
+        replies: Iterable[Message],
+        asked_at: Mapping[int, tuple[int, ...]],
+        group: str,
+        model: NamedArrays | None = None,
     ) -> _Answers:
-        """Sort the replies by client; what cannot be read is malformed for all asked there."""
+        """Sort the replies by client; what cannot be read is malformed for all asked there.
+
+        The first reply of a node to what it was asked counts.
+        """
         answers = _Answers()
+        answered: set[int] = set()
         for reply in replies:
             node = reply.metadata.src_node_id
             asked = asked_at.get(node, ())
-            if reply.has_error():
-                reason = reply.error.reason
-                answers.parts.update(
-                    {k: ClientReply(k, Status.FAILED, reason=reason) for k in asked}
-                )
+            if node in answered:
+                log(WARNING, "Ignored: a second reply for clients %s", list(asked))
+                for client in asked:
+                    _note(answers, client, "a second reply was ignored")
                 continue
-            self._traffic = Traffic(
-                self._traffic.bytes_down, self._traffic.bytes_up + count_bytes(reply.content)
-            )
-            try:
-                parts = decode_replies(reply.content)
-                weighted_sum = decode_sum(reply.content)
-            except ProtocolError as error:
-                answers.malformed.update({k: str(error) for k in asked})
-                continue
-            foreign = []
-            for part in parts:
-                client = asked[0] if part.client is None and len(asked) == 1 else part.client
-                if client is None or client not in asked:
-                    foreign.append(client)
-                elif client in answers.parts:
-                    log(WARNING, "Ignored: a second reply for client %d", client)
-                else:
-                    answers.parts[client] = part
-            done = tuple(p.client for p in parts if p.client in asked and p.status is Status.DONE)
-            if weighted_sum is not None:
-                answers.sums.setdefault(node, _Sum(weighted_sum, done))
-            if foreign:
-                problem = f"its node replied for {foreign}, not asked there"
-                answers.malformed.update({k: problem for k in asked if k not in answers.parts})
+            problem = envelope_problem(reply, group, largest_reply(len(asked), model))
+            if reply.metadata.group_id == group:
+                answered.add(node)
+                for client in asked:
+                    answers.malformed.pop(client, None)
+            if problem is None:
+                self._read(reply, node, asked, answers)
+            else:
+                answers.malformed.update(dict.fromkeys(asked, problem))
         return answers
+
+    def _read(self, reply: Message, node: int, asked: tuple[int, ...], answers: _Answers) -> None:
+        """Add what one reply says of the clients asked at its node."""
+        if reply.has_error():
+            reason = shortened(reply.error.reason)
+            answers.parts.update({k: ClientReply(k, Status.FAILED, reason=reason) for k in asked})
+            return
+        self._traffic = Traffic(
+            self._traffic.bytes_down, self._traffic.bytes_up + count_bytes(reply.content)
+        )
+        try:
+            parts = decode_replies(reply.content)
+            weighted_sum = decode_sum(reply.content)
+        except ProtocolError as error:
+            answers.malformed.update(dict.fromkeys(asked, shortened(error)))
+            return
+        if weighted_sum is not None:
+            done = (p.client for p in parts if p.status is Status.DONE)
+            whose = tuple(k for k in done if k is not None and k in asked)
+            answers.sums[node] = _Sum(weighted_sum, whose)
+        foreign = []
+        for part in parts:
+            client = asked[0] if part.client is None and len(asked) == 1 else part.client
+            if client is None or client not in asked:
+                foreign.append(client)
+            elif client in answers.parts:
+                answers.malformed[client] = "its node replied for it twice"
+            else:
+                answers.parts[client] = part
+        if foreign:
+            problem = f"its node replied for {foreign}, not asked there"
+            answers.malformed.update({k: problem for k in asked if k not in answers.parts})
 
     def _before_the_rules(self, client: int, answers: _Answers, current: _Round) -> ClientDecision:
         """Return what became of a client asked, as far as it is known before the rules."""
@@ -627,9 +684,16 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 return ClientDecision(client, priority, "unavailable", "its node is not connected")
             return ClientDecision(client, priority, "failed", "no reply in time")
         if part.status is not Status.DONE:
-            return ClientDecision(client, priority, part.status.name.lower(), part.reason)
+            reason = part.reason
+            if part.status is Status.FAILED:
+                reason = reason or "it failed and gave no reason"
+            return ClientDecision(client, priority, part.status.name.lower(), reason)
         none_expected = current.call.own_model or client in answers.summed
-        problem = update_problem(part, None if none_expected else current.model)
+        problem = update_problem(
+            part,
+            None if none_expected else current.model,
+            needs_loss=self._needs_losses,
+        )
         if problem is not None:
             return ClientDecision(client, priority, "rejected", problem)
         metrics = part.metrics
@@ -641,6 +705,23 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             loss=metrics.get("loss"),
             accuracy=metrics.get("accuracy"),
         )
+
+    def _clip(self, usable: Sequence[int], answers: _Answers, model: NamedArrays) -> None:
+        """Clip the updates that are too long."""
+        for client in usable:
+            part = answers.parts[client]
+            if part.arrays is not None:
+                arrays, note = self.communication.robustness.clip(model, part.arrays)
+                if note is not None:
+                    answers.parts[client] = replace(part, arrays=arrays)
+                    _note(answers, client, note)
+
+    def _cap(self, usable: Sequence[int], answers: _Answers, weights: Weights) -> Weights:
+        """Cap the weights that are too large."""
+        capped = self.communication.robustness.cap(weights.weight)
+        for i in np.flatnonzero(capped < weights.weight).tolist():
+            _note(answers, usable[i], f"weight {weights.weight[i]:.6g} capped at {capped[i]:g}")
+        return replace(weights, weight=capped)
 
     def _responses(
         self, clients: Sequence[int], parts: Mapping[int, ClientReply], model: NamedArrays
@@ -678,7 +759,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         )
 
 
-def _usable_sums(answers: _Answers, current: _Round) -> _Answers:
+def _usable_sums(answers: _Answers, current: _Round, *, needs_loss: bool) -> _Answers:
     """Return the answers with the clients of sums that cannot be used malformed.
 
     One client that cannot be used spoils the sum that it is in.
@@ -690,7 +771,9 @@ def _usable_sums(answers: _Answers, current: _Round) -> _Answers:
             else sum_problem(own.arrays, current.model)
         )
         for client in own.clients:
-            wrong = update_problem(answers.parts[client], None)
+            wrong = answers.malformed.get(client) or update_problem(
+                answers.parts[client], None, needs_loss=needs_loss
+            )
             problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
         if problem is not None:
             answers.malformed.update(dict.fromkeys(own.clients, problem))
@@ -715,6 +798,29 @@ def _add_sums(
         factor = math.fsum(weight_of[k] for k in own.clients) / total
         for name, array in own.arrays.items():
             update[name] += factor * array
+
+
+def _group(message_type: str, server_round: int) -> str:
+    """Return what a reply must name to be one to the messages of this step."""
+    return f"{message_type} {server_round}"
+
+
+def _note(answers: _Answers, client: int, note: str) -> None:
+    before = answers.notes.get(client)
+    answers.notes[client] = note if before is None else f"{before}; {note}"
+
+
+def _refused(report: TrainReport, reason: str) -> TrainReport:
+    """Return a round in which no update counts, for a reason that is of all of them."""
+    return replace(
+        report,
+        decisions=tuple(
+            decision
+            if decision.weight == 0.0
+            else replace(decision, status="rejected", reason=reason, weight=0.0)
+            for decision in report.decisions
+        ),
+    )
 
 
 def _number(value: float) -> float | None:

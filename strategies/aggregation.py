@@ -55,12 +55,16 @@ def as_float64(model: Mapping[str, NDArray[Any]]) -> Parameters:
 
 
 def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return ``parameters`` in the dtypes of ``model``; whole numbers (counters) are rounded."""
-    return {
-        name: (
-            np.rint(parameters[name])
-            if np.issubdtype(array.dtype, np.integer)
-            else parameters[name]
-        ).astype(array.dtype)
-        for name, array in model.items()
-    }
+    """Return ``parameters`` in the dtypes of ``model``; whole numbers (counters) are rounded.
+
+    What is too large for its dtype becomes infinite.
+    """
+    with np.errstate(over="ignore"):
+        return {
+            name: (
+                np.rint(parameters[name])
+                if np.issubdtype(array.dtype, np.integer)
+                else parameters[name]
+            ).astype(array.dtype)
+            for name, array in model.items()
+        }

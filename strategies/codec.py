@@ -45,6 +45,8 @@ from strategies.types import Call, GlobalMeasure, Proportions
 ARRAYS, CONFIG, METRICS, FAILURES = "arrays", "config", "metrics", "failures"
 SUM = "weighted-sum"
 
+MAX_REASON = 500
+
 NamedArrays = dict[str, NDArray[Any]]
 
 
@@ -124,21 +126,44 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
 def _view(name: str, array: Array) -> NDArray[Any]:
     if array.stype != "numpy.ndarray":
         raise ProtocolError(f"array '{name}' is serialised as {array.stype!r}, not numpy.ndarray")
-    head = BytesIO(array.data)
     try:
-        version = npy.read_magic(head)
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran_order, dtype = read_header(head)
-        count = math.prod(shape)
-        flat = np.frombuffer(array.data, dtype=dtype, count=count, offset=head.tell())
-        return flat.reshape(shape, order="F" if fortran_order else "C")
-    except ValueError as error:
+        return _read(array.data)
+    except Exception as error:  # NumPy's reader of headers raises many things
         raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
+
+
+def _read(data: bytes) -> NDArray[Any]:
+    head = BytesIO(data)
+    version = npy.read_magic(head)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(head)
+    count = math.prod(shape)
+    if min(shape, default=0) < 0 or len(data) - head.tell() != count * dtype.itemsize:
+        raise ValueError(f"it is not as long as its shape {shape} says")
+    flat = np.frombuffer(data, dtype=dtype, count=count, offset=head.tell())
+    return flat.reshape(shape, order="F" if fortran_order else "C")
 
 
 def count_bytes(content: RecordDict) -> int:
     """Return the payload of a message in bytes: arrays, metrics and config."""
-    return sum(record.count_bytes() for record in content.values())
+    return sum(
+        _config_bytes(record) if isinstance(record, ConfigRecord) else record.count_bytes()
+        for record in content.values()
+    )
+
+
+def _config_bytes(record: ConfigRecord) -> int:
+    """Count as Flower does, whose own count raises for empty lists and empty texts."""
+
+    def scalar(value: object) -> int:
+        if isinstance(value, str | bytes):
+            return len(value)
+        return 1 if isinstance(value, bool) else 8
+
+    return sum(
+        len(key) + sum(map(scalar, value if isinstance(value, list) else [value]))
+        for key, value in record.items()
+    )
 
 
 # --- requests ----------------------------------------------------------------------------
@@ -323,11 +348,11 @@ def decode_replies(content: RecordDict) -> list[ClientReply]:
         code = _status(Status.DONE if status is None else status)
         return [
             ClientReply(
-                client=None if client is None else int(client),
+                client=None if client is None else _client_id(client),
                 status=code,
                 metrics=metrics if code is Status.DONE else {},
                 arrays=arrays if code is Status.DONE and arrays else None,
-                reason=_failures(content).get(int(client)) if client is not None else None,
+                reason=None if client is None else _failures(content).get(_client_id(client)),
             )
         ]
     if not isinstance(status, list) or len(status) != len(client):
@@ -344,11 +369,11 @@ def decode_replies(content: RecordDict) -> list[ClientReply]:
     replies, position = [], 0
     for k, code in zip(client, codes, strict=True):
         if code is not Status.DONE:
-            replies.append(ClientReply(int(k), code, reason=reasons.get(int(k))))
+            replies.append(ClientReply(_client_id(k), code, reason=reasons.get(_client_id(k))))
             continue
         replies.append(
             ClientReply(
-                client=int(k),
+                client=_client_id(k),
                 status=code,
                 metrics={key: values[position] for key, values in metrics.items()},
                 arrays={name: a[position] for name, a in arrays.items()} if arrays else None,
@@ -389,15 +414,29 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
 
 
 def _status(code: float) -> Status:
-    try:
-        return Status(int(code))
-    except ValueError:
-        raise ProtocolError(f"status {code!r} is none of {[int(s) for s in Status]}") from None
+    known = [int(s) for s in Status]
+    if not isinstance(code, int) or code not in known:
+        raise ProtocolError(f"status {code!r} is none of {known}")
+    return Status(code)
+
+
+def _client_id(value: float) -> int:
+    if not isinstance(value, int):
+        raise ProtocolError(f"'client-id' must be a whole number, got {value!r}")
+    return value
+
+
+def shortened(reason: object) -> str:
+    """Return why a client failed, as its node says it: one line, not longer than a few."""
+    text = " ".join(str(reason).split())
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
 
 
 def _failures(content: RecordDict) -> dict[int, str]:
     if FAILURES not in content.config_records:
         return {}
     record: dict[str, Any] = dict(content.config_records[FAILURES])
-    clients, reasons = record.get("client-id", []), record.get("reason", [])
-    return dict(zip(clients, reasons, strict=False))
+    clients, reasons = record.get("client-id"), record.get("reason")
+    if not isinstance(clients, list) or not isinstance(reasons, list):
+        raise ProtocolError(f"'{FAILURES}' must hold the lists 'client-id' and 'reason'")
+    return {k: shortened(reason) for k, reason in zip(clients, reasons, strict=False)}

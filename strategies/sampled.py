@@ -64,4 +64,5 @@ class SampledStrategy(ComposedStrategy[StateT]):
             server_optimizer=SGD(options.get("server_lr", 1.0)),
             memory=memory,
             communication=options.get("communication"),
+            needs_losses=asks_losses,
         )

@@ -161,8 +161,8 @@ def test_a_run_that_goes_on_is_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """Every strategy, with clients that come and go and what its nodes keep: as never stopped."""
-    words = (f"strategy={strategy}", "availability=markov", "availability.p=0.6")
-    words += ("engine.num_supernodes=2",)
+    words = [f"strategy={strategy}", "availability=markov", "availability.p=0.6"]
+    words += ["engine.num_supernodes=2"]
     whole = run(tmp_path / "whole", *words)
     stopped = interrupted(monkeypatch, tmp_path / "stopped", *words)
     run(stopped, *words, f"resume={stopped}")

@@ -388,7 +388,8 @@ def test_unreadable_reply_rejects_the_clients_of_its_node() -> None:
 
 
 def _request_of(reply: Message) -> Message:
-    return Message(RecordDict(), reply.metadata.src_node_id, reply.metadata.message_type)
+    sent = reply.metadata
+    return Message(RecordDict(), sent.src_node_id, sent.message_type, group_id=sent.group_id)
 
 
 def test_a_client_id_that_the_node_does_not_own_is_rejected() -> None:

@@ -1,0 +1,610 @@
+"""Thousands of generated bad replies against every strategy: none has any effect.
+
+Two copies of a strategy play the same rounds. In one, some clients send what is broken; in the
+other the same clients fail. Models and states must agree to the last bit.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+
+from conf.compose import compose_words
+from server_app.build import STRATEGIES, build_strategy
+from server_app.in_process import InProcessGrid
+from strategies import (
+    Communication,
+    ComposedStrategy,
+    FedAvg,
+    FedMGDAPlus,
+    FedVarp,
+    Population,
+    Robustness,
+)
+from strategies.codec import (
+    ClientReply,
+    NamedArrays,
+    ProtocolError,
+    Status,
+    decode_arrays,
+    decode_replies,
+    encode_arrays,
+    encode_hosted_clients,
+    encode_replies,
+)
+
+NUM_CLIENTS = 60
+NUM_BAD = 2000
+PRIORITY = frozenset(range(0, NUM_CLIENTS, 3))
+PAIRS = 5  # the last nodes host two clients each
+MODEL: NamedArrays = {
+    "w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3),
+    "b": np.zeros(3, dtype=np.float32),
+    "n": np.array(3, dtype=np.int64),
+}
+
+
+def hosts() -> dict[int, tuple[int, ...]]:
+    """Return the clients of every node: one each, two on the last."""
+    alone = NUM_CLIENTS - 2 * PAIRS
+    nodes = {1 + client: (client,) for client in range(alone)}
+    return nodes | {1 + alone + i: (alone + 2 * i, alone + 2 * i + 1) for i in range(PAIRS)}
+
+
+class Nodes(InProcessGrid):
+    """Nodes that answer the query; all else is scripted by the test."""
+
+    def __init__(self, hosted: Mapping[int, tuple[int, ...]]) -> None:
+        super().__init__(ClientApp(), {}, len(hosted))
+        self.hosted = hosted
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.hosted)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return [self.answer(message) for message in messages]
+
+    def answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type == MessageType.QUERY:
+            return Message(encode_hosted_clients(self.hosted[node]), reply_to=message)
+        return Message(evaluated(message), reply_to=message)
+
+
+def asked(message: Message) -> list[int]:
+    clients = message.content.config_records["config"]["client-id"]
+    assert isinstance(clients, list)
+    return [int(k) for k in clients]
+
+
+def evaluated(message: Message) -> RecordDict:
+    return encode_replies(
+        [
+            ClientReply(
+                k,
+                Status.DONE,
+                {
+                    "num-examples": 10.0 + k,
+                    "loss": 1.0 + k / 100,
+                    "accuracy": 0.5,
+                    "test-num-examples": 5.0,
+                    "test-loss": 1.0,
+                    "test-accuracy": 0.5,
+                },
+            )
+            for k in asked(message)
+        ]
+    )
+
+
+def trained(client: int, rng: np.random.Generator, *, own_model: bool) -> ClientReply:
+    arrays: NamedArrays = {
+        "w": MODEL["w"] + rng.normal(0, 0.1, (5, 3)).astype(np.float32),
+        "b": rng.normal(0, 0.1, 3).astype(np.float32),
+        "n": np.array(rng.integers(100)),
+    }
+    loss, accuracy = rng.uniform(0.9, 1.6), rng.uniform()
+    metrics = {"num-examples": float(rng.integers(1, 99)), "loss": loss, "accuracy": accuracy}
+    return ClientReply(client, Status.DONE, metrics, None if own_model else arrays)
+
+
+# --- what can be wrong -----------------------------------------------------------------------
+
+Spoil = Callable[[Message, ClientReply, np.random.Generator], list[Message]]
+BAD: dict[str, Spoil] = {}
+
+
+def bad(spoil: Spoil) -> Spoil:
+    BAD[spoil.__name__] = spoil
+    return spoil
+
+
+def one(message: Message, content: RecordDict) -> list[Message]:
+    return [Message(content, reply_to=message)]
+
+
+def with_array(message: Message, reply: ClientReply, name: str, array: Array) -> list[Message]:
+    content = encode_replies([reply])
+    record = content.array_records.get("arrays") or encode_arrays(MODEL)
+    content["arrays"] = ArrayRecord({**record, name: array})
+    return one(message, content)
+
+
+def with_metrics(message: Message, reply: ClientReply, **changes: Any) -> list[Message]:
+    content = encode_replies([reply])
+    metrics: dict[str, Any] = dict(content.metric_records["metrics"])
+    metrics |= {key.replace("_", "-"): value for key, value in changes.items()}
+    kept = {key: value for key, value in metrics.items() if value is not None}
+    content["metrics"] = MetricRecord(kept)
+    return one(message, content)
+
+
+@bad
+def values(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Not finite, or of an absurd size, anywhere."""
+    name = str(rng.choice(["w", "b"]))
+    array = (reply.arrays or MODEL)[name].copy()
+    wrong = [np.nan, np.inf, -np.inf, 3.4e38, -3e30, 1e16]
+    array.reshape(-1)[rng.integers(array.size)] = rng.choice(wrong)
+    return with_array(message, reply, name, Array(array))
+
+
+@bad
+def shapes(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    wrong: list[Any] = [(3, 5), (5,), (15,), (1, 5, 3), (0, 3), (), (5, 4), (500, 3)]
+    shape = wrong[rng.integers(len(wrong))]
+    return with_array(message, reply, "w", Array(np.ones(shape, dtype=np.float32)))
+
+
+@bad
+def dtypes(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    wrong = ["f8", "f2", ">f4", "i4", "u1", "?", "c8", "U3", "S3", "M8[s]", "V4", "i2,i2"]
+    array = np.zeros((5, 3), dtype=wrong[rng.integers(len(wrong))])
+    return with_array(message, reply, "w", Array(array))
+
+
+@bad
+def names(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """One missing, one too many, one misspelt, or no record of arrays at all."""
+    arrays = {**(reply.arrays or MODEL)}
+    taken = arrays.pop(str(rng.choice(list(arrays))))
+    kind = int(rng.integers(3))
+    if kind == 1:
+        arrays["W" * int(rng.integers(1, 9))] = taken
+    elif kind == 2:
+        arrays |= {**MODEL, "more": taken}
+    content = encode_replies([ClientReply(reply.client, Status.DONE, reply.metrics, arrays)])
+    return one(message, content)
+
+
+@bad
+def serialised(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Not what NumPy writes: torn, of another kind, or with a header that lies."""
+    good = Array((reply.arrays or MODEL)["w"])
+    head, data = good.data[:128], good.data[128:]
+    wrong = [
+        b"",
+        good.data[: int(rng.integers(1, len(good.data)))],
+        rng.bytes(200),
+        head.replace(b"NUMPY", b"PICKL") + data,
+        head.replace(b"(5, 3)", b"(9, 9)") + data,
+        head.replace(b"(5, 3)", b"(-1,3)") + data,
+        head.replace(b"'<f4'", b"'|O' ") + data,
+        head.replace(b"'<f4'", b"x()  ") + data,
+        head.replace(b"{", b"(") + data,
+        head[:6] + b"\x09\x09" + head[8:] + data,
+        head[:8] + b"\xff\xff" + head[10:] + data,
+    ]
+    content = wrong[rng.integers(len(wrong))]
+    stype = "numpy.ndarray" if rng.uniform() < 0.8 else "pickle"
+    return with_array(message, reply, "w", Array("<f4", (5, 3), stype, content))
+
+
+@bad
+def num_examples(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    wrong: list[Any] = [0, -1, -(10**9), 10**13, 2**62, 0.5, 10.25, 1e300]
+    wrong += [math.nan, math.inf, -math.inf, [5], [], None]
+    return with_metrics(message, reply, num_examples=wrong[rng.integers(len(wrong))])
+
+
+@bad
+def losses(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    wrong: list[Any] = [math.nan, math.inf, -math.inf, -1.0, -1e-9, 1e300, 1e16, [1.0], [1.0, 2.0]]
+    return with_metrics(message, reply, loss=wrong[rng.integers(len(wrong))])
+
+
+@bad
+def accuracies(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    wrong: list[Any] = [math.nan, math.inf, -0.5, 1.0001, 100.0, [0.5]]
+    return with_metrics(message, reply, accuracy=wrong[rng.integers(len(wrong))])
+
+
+@bad
+def identities(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Another's id, none that there is, no id at all, the same one twice."""
+    client = int(reply.client or 0)
+    wrong: list[Any] = [(client + 1) % NUM_CLIENTS, -1, 2**40, float(client), math.nan, math.inf]
+    wrong += [[], [client], [client, client]]
+    return with_metrics(message, reply, client_id=wrong[rng.integers(len(wrong))])
+
+
+@bad
+def twice_in_one(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    return one(message, encode_replies([reply, reply]))
+
+
+@bad
+def statuses(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    wrong: list[Any] = [-1, 77, 0.5, math.nan, math.inf, 1e300, [0], []]
+    return with_metrics(message, reply, status=wrong[rng.integers(len(wrong))])
+
+
+@bad
+def records(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Nothing, no metrics, text where numbers belong, records of the wrong kind."""
+    content = encode_replies([reply])
+    text = ConfigRecord({"num-examples": "ten", "loss": "low", "client-id": str(reply.client)})
+    without = {name: record for name, record in content.items() if name != "metrics"}
+    wrong = [
+        RecordDict(),
+        RecordDict(without),
+        RecordDict({**without, "metrics": text}),
+        RecordDict({**without, "metrics": encode_arrays(MODEL)}),
+        RecordDict({"arrays": text, "metrics": MetricRecord({"loss": 1.0})}),
+        RecordDict({**content, "metrics": MetricRecord()}),
+    ]
+    return one(message, wrong[rng.integers(len(wrong))])
+
+
+@bad
+def failures(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Failed, with reasons that are none."""
+    client = int(reply.client or 0)
+    content = encode_replies([ClientReply(client, Status.FAILED, reason="x" * 10**4)])
+    reasons: list[Any] = [3, "text", [1, 2], [b"\xff"], [], ["line\nline"]]
+    ids: list[Any] = [client, [client], ["0"], [], [float(client), 1.5]]
+    found = {"client-id": ids[rng.integers(len(ids))], "reason": reasons[rng.integers(6)]}
+    content["failures"] = ConfigRecord(found)
+    return one(message, content)
+
+
+@bad
+def envelopes(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Answer another round, or something else that was asked."""
+    node, kind = message.metadata.dst_node_id, message.metadata.message_type
+    groups = ["train 0", "train 9999", "evaluate 1", "", "train", "x" * 100]
+    group = groups[rng.integers(len(groups))]
+    other = Message(RecordDict(), node, kind, group_id=group)
+    return [Message(encode_replies([reply]), reply_to=other)]
+
+
+@bad
+def oversized(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    content = encode_replies([reply])
+    content["more"] = HEAVY
+    return one(message, content)
+
+
+@bad
+def errors(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    return [Message(Error(int(rng.integers(100)), "y" * 2000), reply_to=message)]
+
+
+@bad
+def nothing(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    return []
+
+
+HEAVY = ArrayRecord({"zeros": Array(np.zeros(300_000))})
+
+
+# --- the strategies --------------------------------------------------------------------------
+
+
+def strategy_named(name: str) -> ComposedStrategy[Any]:
+    words = [f"strategy={name}", "rounds=50", "data.num_clients=60", "data.num_priority=20"]
+    if name == "fedalign":
+        words += ["strategy.warmup_fraction=0.1", "strategy.epsilon=0.3"]
+    settings = compose_words(tuple(words)).settings
+    population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
+    return build_strategy(settings, population, [0.5] * NUM_CLIENTS)
+
+
+def replies_to(
+    messages: Sequence[Message], server_round: int, *, spoilt: bool
+) -> tuple[list[Message], dict[int, str]]:
+    """Return what arrives in a round, and which client was spoilt how.
+
+    Good clients are the same with ``spoilt`` and without; the others fail without.
+    """
+    arriving: list[Message] = []
+    broken: dict[int, str] = {}
+    for message in messages:
+        config = message.content.config_records["config"]
+        parts: list[ClientReply] = []
+        for client in asked(message):
+            rng = np.random.default_rng([server_round, client])
+            reply = trained(client, rng, own_model="own-model" in config)
+            if rng.uniform() < 0.2 or (len(asked(message)) == 2 and client % 2):
+                parts.append(reply)
+                continue
+            kind = str(rng.choice(sorted(BAD)))
+            broken[client] = kind
+            if not spoilt:
+                parts.append(ClientReply(client, Status.FAILED, reason="fails"))
+            elif len(asked(message)) == 2:
+                parts.append(spoilt_part(reply, rng))
+            else:
+                parts = []
+                arriving.extend(BAD[kind](message, reply, rng))
+        if parts:
+            arriving.append(Message(encode_replies(parts), reply_to=message))
+    return arriving, broken
+
+
+def spoilt_part(reply: ClientReply, rng: np.random.Generator) -> ClientReply:
+    """Return a reply that is wrong beside a good one of the same node."""
+    if reply.arrays is None or rng.uniform() < 0.5:
+        wrong = {"num-examples": -1.0, "loss": math.nan, "accuracy": 2.0}
+        key = str(rng.choice(sorted(wrong)))
+        metrics = {**reply.metrics, key: wrong[key]}
+        return ClientReply(reply.client, Status.DONE, metrics, reply.arrays)
+    arrays = {**reply.arrays, "b": np.full(3, np.nan, dtype=np.float32)}
+    return ClientReply(reply.client, Status.DONE, reply.metrics, arrays)
+
+
+def bytes_of(strategy: ComposedStrategy[Any]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in strategy.state().items()}
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_bad_replies_have_no_effect(name: str) -> None:
+    """2,000 of them: model, state and weights as if their clients had failed; a reason each."""
+    grid = Nodes(hosts())
+    spoilt, reference = strategy_named(name), strategy_named(name)
+    models = [encode_arrays(MODEL), encode_arrays(MODEL)]
+    thrown = 0
+    seen: set[str] = set()
+    server_round = 0
+    while thrown < NUM_BAD:
+        server_round += 1
+        reports = []
+        for i, strategy in enumerate((spoilt, reference)):
+            sent = list(strategy.configure_train(server_round, models[i], ConfigRecord(), grid))
+            replies, broken = replies_to(sent, server_round, spoilt=strategy is spoilt)
+            moved, _ = strategy.aggregate_train(server_round, replies)
+            models[i] = moved or models[i]
+            reports.append(strategy.train_report)
+            only_f = ConfigRecord({"measure-test": False})
+            sent = list(strategy.configure_evaluate(server_round, models[i], only_f, grid))
+            strategy.aggregate_evaluate(server_round, grid.send_and_receive(sent))
+        ours, theirs = (decode_arrays(model) for model in models)
+        assert all(ours[key].tobytes() == theirs[key].tobytes() for key in MODEL)
+        assert all(np.isfinite(array).all() for array in ours.values())
+        assert bytes_of(spoilt) == bytes_of(reference)
+        for decision, other in zip(*(report.decisions for report in reports), strict=True):
+            assert decision.weight == other.weight
+            if decision.client in broken:
+                seen.add(broken[decision.client])
+                assert decision.status in ("rejected", "failed"), broken[decision.client]
+                assert decision.reason
+                assert len(decision.reason) < 1000
+            else:
+                assert decision == other
+        thrown += len(broken)
+    assert seen == set(BAD)
+    print(f"\n{name}: {thrown} bad replies in {server_round} rounds")
+
+
+WRONG_MEASUREMENTS: list[dict[str, Any]] = [
+    {"num-examples": 0},
+    {"num-examples": math.nan},
+    {"num-examples": 1e30},
+    {"loss": -5.0},
+    {"loss": -math.inf},
+    {"accuracy": 7.0},
+    {"test-accuracy": -1.0},
+    {"test-loss": -0.1},
+    {"test-num-examples": 1e300},
+    {"test-num-examples": -4},
+    {"test-auroc": 1.5},
+    {"client-id": -1},
+    {"client-id": math.nan},
+    {"status": 9},
+    {"loss": [1.0, 2.0]},
+]
+
+
+@pytest.mark.parametrize("name", ["fedalign", "aaggff_s"])
+def test_bad_evaluations_have_no_effect(name: str) -> None:
+    """What is measured wrongly is left out of F(w) and of the records, as if it had not come."""
+    grid = Nodes(hosts())
+    strategies = strategy_named(name), strategy_named(name)
+    for server_round in range(1, 16):
+        for strategy in strategies:
+            model = encode_arrays(MODEL)
+            sent = list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
+            replies, _ = replies_to(sent, server_round, spoilt=False)
+            strategy.aggregate_train(server_round, replies)
+            messages = strategy.configure_evaluate(server_round, model, ConfigRecord(), grid)
+            arriving: list[Message] = []
+            for message in messages:
+                content = evaluated(message)
+                if len(asked(message)) == 1 and (asked(message)[0] + server_round) % 2:
+                    if strategy is strategies[1]:
+                        continue
+                    wrong = WRONG_MEASUREMENTS[(asked(message)[0] + 7 * server_round) % 15]
+                    metrics: dict[str, Any] = {**content.metric_records["metrics"], **wrong}
+                    content["metrics"] = MetricRecord(metrics)
+                arriving.append(Message(content, reply_to=message))
+            strategy.aggregate_evaluate(server_round, arriving)
+        assert bytes_of(strategies[0]) == bytes_of(strategies[1])
+        assert strategies[0].evaluations == strategies[1].evaluations
+
+
+def test_the_reader_raises_one_kind_of_error() -> None:
+    """Whatever bits are flipped in a serialised array, it is read or it is a ProtocolError."""
+    rng = np.random.default_rng(8)
+    good = encode_replies([trained(0, rng, own_model=False)])
+    unreadable = 0
+    for _ in range(3000):
+        array = good.array_records["arrays"]["w"]
+        data = bytearray(array.data)
+        for position in rng.integers(0, 128, size=rng.integers(1, 4)):
+            data[position] = rng.integers(256)
+        content = RecordDict({**good})
+        spoilt = Array(array.dtype, array.shape, array.stype, bytes(data))
+        content["arrays"] = ArrayRecord({**good.array_records["arrays"], "w": spoilt})
+        try:
+            decode_replies(content)
+        except ProtocolError:
+            unreadable += 1
+    assert unreadable > 1000
+
+
+@pytest.mark.parametrize("name", ["aaggff_s", "aaggff_d", "qfedavg", "term", "propfair", "afl"])
+def test_a_loss_that_is_needed_and_missing(name: str) -> None:
+    """Without it a reply is rejected, and the run goes on even where it is the only one."""
+    strategy = strategy_named(name)
+    grid = Nodes(hosts())
+    sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
+    reply = trained(0, np.random.default_rng(1), own_model=False)
+    metrics = {key: value for key, value in reply.metrics.items() if key != "loss"}
+    content = encode_replies([ClientReply(0, Status.DONE, metrics, reply.arrays)])
+    moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=sent[0])])
+    assert moved is None
+    assert strategy.train_report.decisions[0].reason == "loss is missing"
+
+
+# --- replies that come twice, and bounds -------------------------------------------------------
+
+
+def play(
+    strategy: ComposedStrategy[Any], change: Callable[[list[Message]], list[Message]]
+) -> NamedArrays:
+    """Play one round of good replies that ``change`` may tamper with."""
+    grid = Nodes(hosts())
+    sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
+    replies = [
+        Message(
+            encode_replies(
+                [trained(k, np.random.default_rng(k), own_model=False) for k in asked(message)]
+            ),
+            reply_to=message,
+        )
+        for message in sent
+    ]
+    moved, _ = strategy.aggregate_train(1, change(replies))
+    return decode_arrays(moved or encode_arrays(MODEL))
+
+
+def population() -> Population:
+    return Population(tuple(range(NUM_CLIENTS)), PRIORITY)
+
+
+def again(reply: Message, client: int, *, group: str | None = None) -> Message:
+    """Return another reply of the same node, which moves the model far."""
+    sent = reply.metadata
+    request = Message(
+        RecordDict(), sent.src_node_id, sent.message_type, group_id=group or sent.group_id
+    )
+    arrays = {**MODEL, "w": MODEL["w"] + np.float32(100)}
+    metrics = {"num-examples": 50.0, "loss": 1.0, "accuracy": 0.5}
+    far = ClientReply(client, Status.DONE, metrics, arrays)
+    return Message(encode_replies([far]), reply_to=request)
+
+
+def test_a_second_reply_is_ignored_and_told() -> None:
+    """The first counts, whatever the second says; the audit trail has it."""
+    once, twice = FedAvg(population()), FedAvg(population())
+    expected = play(once, lambda replies: replies)
+    got = play(twice, lambda replies: [*replies, again(replies[4], 4)])
+    assert all(got[name].tobytes() == expected[name].tobytes() for name in MODEL)
+    assert twice.train_report.decisions[4].reason == "a second reply was ignored"
+    assert twice.train_report.decisions[4].weight == once.train_report.decisions[4].weight
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+def test_a_reply_for_another_round_does_not_stand_in_the_way(*, late_first: bool) -> None:
+    """A node whose late reply comes beside its right one counts with the right one."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        late = again(replies[4], 4, group="train 7")
+        return [late, *replies] if late_first else [*replies, late]
+
+    expected = play(FedAvg(population()), lambda replies: replies)
+    strategy = FedAvg(population())
+    got = play(strategy, change)
+    assert all(got[name].tobytes() == expected[name].tobytes() for name in MODEL)
+    assert strategy.train_report.decisions[4].status == "trained"
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedVarp, FedMGDAPlus])
+def test_clipped_updates(make: Callable[..., ComposedStrategy[Any]]) -> None:
+    """No update is longer than ``clip_norm``; counters stay; shorter ones are not touched."""
+    bound = 0.25
+    clipping = Communication(robustness=Robustness(clip_norm=bound))
+    strategy = make(Population((0,), frozenset({0})), communication=clipping)
+    grid = Nodes({1: (0,)})
+    for reply, told in ((0.01, None), (1.0, "clipped to 0.25")):
+        (message,) = strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
+        arrays = {**MODEL, "w": MODEL["w"] + np.float32(reply), "n": np.array(9)}
+        content = encode_replies(
+            [ClientReply(0, Status.DONE, {"num-examples": 1.0, "loss": 1.0}, arrays)]
+        )
+        moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=message)])
+        assert moved is not None
+        got = decode_arrays(moved)
+        (decision,) = strategy.train_report.decisions
+        assert told in (decision.reason, str(decision.reason)[-len(str(told)) :])
+        if make is not FedMGDAPlus:  # which normalises every update anyway
+            length = float(np.linalg.norm(got["w"] - MODEL["w"]))
+            assert length == pytest.approx(min(reply * math.sqrt(15), bound), rel=1e-4)
+            assert got["n"] == 9
+
+
+def test_capped_weights() -> None:
+    """No weight is above ``max_weight``; the others keep theirs, and the audit trail tells."""
+    plain = FedAvg(population())
+    capped = FedAvg(
+        population(), communication=Communication(robustness=Robustness(max_weight=0.02))
+    )
+    expected, got = (play(strategy, lambda replies: replies) for strategy in (plain, capped))
+    weights = [[d.weight for d in s.train_report.decisions] for s in (plain, capped)]
+    assert max(weights[0]) > 0.02
+    assert weights[1] == [min(weight, 0.02) for weight in weights[0]]
+    told = [d.reason for d in capped.train_report.decisions if d.reason is not None]
+    assert len(told) == sum(weight > 0.02 for weight in weights[0])
+    assert all(str(reason).endswith("capped at 0.02") for reason in told)
+    assert not np.array_equal(expected["w"], got["w"])
+
+
+def test_a_model_that_would_not_be_finite_stays() -> None:
+    """Finite updates whose sum is beyond the model's dtype: an empty round, with the reason."""
+    model: NamedArrays = {"w": np.full(3, 6e4, dtype=np.float16)}
+    strategy = FedAvg(Population((0,), frozenset({0})), server_lr=3.0)
+    (message,) = strategy.configure_train(1, encode_arrays(model), ConfigRecord(), Nodes({1: (0,)}))
+    arrays: NamedArrays = {"w": np.full(3, 6.5e4, dtype=np.float16)}
+    content = encode_replies(
+        [ClientReply(0, Status.DONE, {"num-examples": 1.0, "loss": 1.0}, arrays)]
+    )
+    moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=message)])
+    assert moved is None
+    (decision,) = strategy.train_report.decisions
+    assert (decision.status, decision.weight) == ("rejected", 0.0)
+    assert decision.reason == "the model would not be finite"
