@@ -345,7 +345,7 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
         test_num_examples=value("test_num_examples"),
         test_loss=value("test_loss"),
         test_accuracy=value("test_accuracy"),
-        test_auroc=value("test_auroc"),
+        test_metric=value("test_metric"),
     )
 
 

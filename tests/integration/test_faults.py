@@ -75,13 +75,13 @@ def test_every_strategy_under_faults(
     """Late, slow, dead, all dead, back again: each is in the trail, and the model stays finite."""
     play = server_app.loop._round
 
-    def in_round(parts: Any, arrays: Any, server_round: int) -> Any:
+    def in_round(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
         parts.grid.server_round = server_round
-        return play(parts, arrays, server_round)
+        return play(parts, arrays, server_round, previous)
 
     monkeypatch.setattr("server_app.loop._round", in_round)
     monkeypatch.setattr("server_app.in_process.InProcessGrid", FaultyGrid)
-    words = (*FAST, f"strategy={strategy}")
+    words: tuple[str, ...] = (*FAST, f"strategy={strategy}")
     if strategy == "known_statistics":
         words = (*words, "strategy.probabilities=[0.5,0.5,0.5,0.5]")
     run_in_process(compose_words(words), str(tmp_path))

@@ -45,10 +45,10 @@ def interrupted(
     """Run until a round, which breaks off before it has any effect."""
     play = server_app.loop._round
 
-    def until(parts: Any, arrays: Any, server_round: int) -> Any:
+    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
         if server_round == in_round:
             raise KeyboardInterrupt
-        return play(parts, arrays, server_round)
+        return play(parts, arrays, server_round, previous)
 
     with monkeypatch.context() as patch:
         patch.setattr("server_app.loop._round", until)
@@ -293,12 +293,12 @@ def test_a_run_at_work_is_left_alone(tmp_path: Path) -> None:
     seen: list[str] = []
     play = server_app.loop._round
 
-    def meanwhile(parts: Any, arrays: Any, server_round: int) -> Any:
+    def meanwhile(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
         if server_round == 3:
             with pytest.raises(RunError, match="another process is at work on the run in") as told:
                 run(directory, f"resume={directory}")
             seen.append(str(told.value))
-        return play(parts, arrays, server_round)
+        return play(parts, arrays, server_round, previous)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("server_app.loop._round", meanwhile)
@@ -343,10 +343,10 @@ def test_a_full_disk_is_one_clear_error(
     full = _raise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     play = server_app.loop._round
 
-    def fills(parts: Any, arrays: Any, server_round: int) -> Any:
+    def fills(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
         if server_round == 4:
             patch.setattr(place, full)
-        return play(parts, arrays, server_round)
+        return play(parts, arrays, server_round, previous)
 
     with monkeypatch.context() as patch:
         patch.setattr("server_app.loop._round", fills)
