@@ -71,13 +71,13 @@ def describe(record: RoundRecord) -> str:
     """Return one round in a few words."""
     words = [] if math.isnan(record.global_loss) else [f"loss {record.global_loss:.4f}"]
     if record.test and (priority := record.test["priority"]):
-        words.append(f"test {priority['accuracy']:.1%}")
+        words.append(f"test {_percent(priority['accuracy'])}")
     words.append(f"admitted {record.admitted} of {record.asked} asked")
     return "  ".join(words)
 
 
-def final_table(records: list[RoundRecord], title: str) -> Table:
-    """Return the end of a run as a table."""
+def final_table(records: list[RoundRecord], title: str, metric: str) -> Table:
+    """Return the end of a run as a table; ``metric`` is what the spread over clients is of."""
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
     for group in TEST_GROUPS:
@@ -85,17 +85,15 @@ def final_table(records: list[RoundRecord], title: str) -> Table:
     whole = ("",) * (len(TEST_GROUPS) - 1)  # what is said of the run stands in the last column
     tests = [record.test for record in records if record.test]
     if tests:
+        show = _number if metric == "loss" else _percent
         for name, key in (
-            ("test accuracy (by data)", "accuracy"),
+            (f"test {metric} (by data)", metric),
             ("  average over clients", "average"),
             ("  worst client", "worst"),
             ("  best client", "best"),
         ):
-            cells = []
-            for group in TEST_GROUPS:
-                values = tests[-1][group]
-                cells.append("-" if values is None else f"{values[key]:.1%}")
-            table.add_row(name, *cells)
+            groups = [tests[-1][group] or {} for group in TEST_GROUPS]
+            table.add_row(name, *(show(values.get(key, math.nan)) for values in groups))
     thetas = [record.theta for record in records if record.theta is not None]
     table.add_section()
     losses = [record.global_loss for record in records if not math.isnan(record.global_loss)]
@@ -121,3 +119,11 @@ def final_table(records: list[RoundRecord], title: str) -> Table:
 
 def _mean(values: list[float] | list[int]) -> float:
     return sum(values) / len(values)
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1%}"
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4f}"

@@ -98,7 +98,7 @@ def run(
                     display.show(record)
         finally:
             records.save_model(decode_arrays(arrays))
-    console.print(final_table(rounds, title))
+    console.print(final_table(rounds, title, settings.evaluation.metric))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
 

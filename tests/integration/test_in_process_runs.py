@@ -336,6 +336,21 @@ def test_every_aaggff_preset_runs_two_rounds(
     assert ("auroc" in test) == (experiment in ("berka", "heart", "mqp"))
 
 
+@pytest.mark.parametrize("metric", ["top5", "f1"])
+def test_other_metrics_and_class_weights(tmp_path: Path, metric: str) -> None:
+    """The metric is in the records under its name, with balanced classes, and spread over clients."""
+    words = (f"evaluation.metric={metric}", "client.class_weights=balanced", "rounds=2")
+    directory = run(tmp_path / "run", *words)
+    test = read_rounds(directory)[-1]["test"]["all"]
+    table = pq.read_table(directory / "evaluations").to_pylist()
+    values = [row["test_metric"] for row in table if row["round"] == 2]
+    assert len(values) == 20
+    assert test["average"] == pytest.approx(sum(values) / len(values))
+    assert (test["worst"], test["best"]) == (min(values), max(values))
+    assert min(values) <= test[metric] <= max(values)
+    assert test["left_out"] == 0
+
+
 def test_one_number_is_no_list_of_probabilities(tmp_path: Path) -> None:
     """The known statistics are one for each client; a typo is one line."""
     with pytest.raises(SettingsError, match=r"strategy\.probabilities must be .*, got 0\.5$"):
