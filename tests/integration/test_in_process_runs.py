@@ -338,7 +338,7 @@ def test_every_aaggff_preset_runs_two_rounds(
 
 @pytest.mark.parametrize("metric", ["top5", "f1"])
 def test_other_metrics_and_class_weights(tmp_path: Path, metric: str) -> None:
-    """The metric is in the records under its name, with balanced classes, and spread over clients."""
+    """The metric is in the records under its name, balanced classes or not, and its spread too."""
     words = (f"evaluation.metric={metric}", "client.class_weights=balanced", "rounds=2")
     directory = run(tmp_path / "run", *words)
     test = read_rounds(directory)[-1]["test"]["all"]
