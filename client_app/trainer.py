@@ -113,7 +113,8 @@ class Trainer:
 
         ``auto`` does what is faster: with gradients in closed form that is always together; else
         it is measured once, on the first steps of a few clients, and kept. Models that draw
-        random numbers in ways of their own, or whose layers share weights, train alone.
+        random numbers in ways of their own, have recurrent layers, or layers that share weights,
+        train alone.
         """
         if self._batching == "sequential" or not self._can_batch():
             return False
@@ -126,6 +127,9 @@ class Trainer:
         return self._faster_together
 
     def _can_batch(self) -> bool:
+        # Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
+        if any(isinstance(layer, nn.RNNBase) for layer in self._model.modules()):
+            return False
         own = list(self._model.state_dict(keep_vars=True).values())
         return not draws_numbers(self._model) and len({id(tensor) for tensor in own}) == len(own)
 

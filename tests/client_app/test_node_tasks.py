@@ -218,3 +218,15 @@ def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None
     arrays = [np.full((2, 4), np.nan, np.float32), np.zeros(2, np.float32)]
     _, _, metrics = own.client(0).evaluate(arrays, {})
     assert math.isnan(metrics["test-metric"])
+
+
+@pytest.mark.parametrize("batching", ["auto", "batched"])
+def test_recurrent_models_train_alone(batching: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch cannot stack them: they are not tried, so that it does not warn of that."""
+    data = data_of("sequence")
+    monkeypatch.setattr(node, "load_data", lambda *_: data)
+    settings = settings_of(f"model=lstm client.batching={batching}")
+    own = Node(settings)
+    own.host([0, 1, 2])
+    arrays = [tensor.numpy() for tensor in model_for(settings, data).state_dict().values()]
+    assert not own.trainer.trains_together(arrays, [0, 1, 2], 0)
