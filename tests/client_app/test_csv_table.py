@@ -300,3 +300,38 @@ def test_one_column_to_drop_is_a_list() -> None:
     with pytest.raises(SettingsError, match=r"data\.drop") as caught:
         compose("custom", words)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_to_predict(tmp_path: Path) -> None:
+    """With data.regression the target is the number itself, and there are no classes."""
+    text = "where,age,job\na,1.5,x\na,-2,y\nb,1e3,x\nb,0,x\n"
+    numbers = load(save(tmp_path, text), target="age", drop=[], regression=True)
+    np.testing.assert_array_equal(
+        numbers.labels, np.array([1.5, -2, 1000, 0], dtype=np.float32), strict=True
+    )
+    assert (numbers.classes, numbers.columns) == ((), ("job=x", "job=y"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "where,age,job\na,1,x\na,old,y\nb,2,x\nb,3,x\n",
+            (
+                "data.target must be a column of numbers in PATH where data.regression is true, "
+                "got age"
+            ),
+        ),
+        (
+            "where,age,job\na,1,x\na,,y\nb,2,x\nb,3,x\n",
+            (
+                "data.target must be a column without missing values, got age, which is missing in "
+                "line 3 of PATH"
+            ),
+        ),
+    ],
+)
+def test_targets_that_are_no_numbers(tmp_path: Path, text: str, message: str) -> None:
+    """Text or a gap among the numbers to predict is one line."""
+    path = save(tmp_path, text)
+    assert_refused(path, message, target="age", drop=[], regression=True)

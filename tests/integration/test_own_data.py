@@ -52,6 +52,14 @@ def test_a_table(tmp_path: Path) -> None:
     assert [row["num_examples"] for row in rows[:3]] == [24, 10, 2]
 
 
+def test_a_table_with_numbers_to_predict(tmp_path: Path) -> None:
+    """With data.regression the target is a number; its loss falls from round to round."""
+    words = ("data=csv", f"data.path={table(tmp_path)}", "data.client_column=clinic")
+    more = ("data.target=pressure", "data.regression=true", "client.lr=0.01")
+    rows = run(tmp_path / "run", *words, *more, "evaluation.metric=loss")
+    assert rows[3]["loss"] < rows[0]["loss"]
+
+
 def test_arrays(tmp_path: Path) -> None:
     """Images in an .npz file, divided among clients, are all that is needed."""
     rng = np.random.default_rng(0)
