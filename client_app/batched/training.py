@@ -122,7 +122,8 @@ class BatchedTraining:
 
     def _chunks(self, clients: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         """Divide the clients into as few groups as memory allows, in order."""
-        count = max(1, self._memory_bytes // self._bytes_of_client(clients[0]))
+        largest = max(clients, key=self._examples.count)
+        count = max(1, self._memory_bytes // self._bytes_of_client(largest))
         groups = math.ceil(len(clients) / count)
         size = math.ceil(len(clients) / groups)
         for low in range(0, len(clients), size):
@@ -167,10 +168,11 @@ class BatchedTraining:
 
     def _bytes_of_client(self, client: int) -> int:
         """Estimate what one client needs: models, gradients, a batch and its activations."""
-        x, _ = self._examples.of([client])
-        rows = min(self._how.batch_size, len(x))
+        first = torch.tensor([self._examples.start(client)], device=self._examples.device)
+        x = self._examples.inputs(first)
+        rows = min(self._how.batch_size, self._examples.count(client))
         if self._numbers is None:
-            self._numbers = _numbers_of_sample(self._model, x[:1])
+            self._numbers = _numbers_of_sample(self._model, x)
         model: int = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
         return MODELS * model + ACTIVATIONS * rows * self._numbers * x.element_size()
 
