@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from client_app import app as client_app
 from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.data.synth import Synth
+from client_app.models import build_model
 from client_app.node import Node
+from client_app.trainer import Trainer
 from conf import compose
 from conf.schema import SynthSettings
 from server_app.in_process import InProcessGrid
@@ -309,6 +312,119 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "client.device must be auto or cpu where there is no GPU" in str(reply.error.reason)
     grid = grid_of(1, OVERRIDES.replace("client.device=cpu", "client.device=auto"))
     assert not ask(grid, MessageType.TRAIN, {1: train_request((0,))})[0].has_error()
+
+
+# --- training together -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained_clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[int]]]:
+    """Return whom trainers train, call by call, together and alone."""
+    whom: dict[str, list[list[int]]] = {"together": [], "alone": []}
+    together, alone = Trainer.together, Trainer.alone
+
+    def spied_together(self: Trainer, received: Any, clients: Any, t: int) -> Any:
+        whom["together"].append(list(clients))
+        return together(self, received, clients, t)
+
+    def spied_alone(self: Trainer, received: Any, client: int, t: int) -> Any:
+        whom["alone"].append([client])
+        return alone(self, received, client, t)
+
+    monkeypatch.setattr(Trainer, "together", spied_together)
+    monkeypatch.setattr(Trainer, "alone", spied_alone)
+    return whom
+
+
+def test_clients_of_a_node_train_in_one_pass(
+    trained_clients: dict[str, list[list[int]]],
+) -> None:
+    """All that joined at once; with client.batching=sequential one after the other."""
+    trained(2)
+    assert trained_clients == {"together": [[0, 2, 4], [1, 3]], "alone": []}
+    trained_clients["together"].clear()
+    trained(2, overrides=f"{OVERRIDES} client.batching=sequential")
+    assert trained_clients == {"together": [], "alone": [[0], [2], [4], [1], [3]]}
+
+
+def test_silent_clients_cost_no_training(trained_clients: dict[str, list[list[int]]]) -> None:
+    """Who does not join is in no pass, and where nobody does there is none."""
+    grid = grid_of(1)
+    ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})
+    assert trained_clients == {"together": [[0, 1]], "alone": []}
+    ask(grid, MessageType.TRAIN, {1: train_request((2, 3), 0.0)})
+    assert trained_clients == {"together": [[0, 1]], "alone": []}
+
+
+@pytest.mark.parametrize("asked", [(0, 1, 2), (1,)])
+def test_a_client_that_fails_in_the_pass_fails_alone(
+    asked: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When training together fails each client trains alone: the others' parts are as ever."""
+    expected = trained(1)
+    client_app._cached_node.cache_clear()
+    train_alone = Trainer.alone
+
+    def together(self: Trainer, received: Any, clients: Any, t: int) -> Any:
+        raise RuntimeError(f"out of battery among {clients}")
+
+    def alone(self: Trainer, received: Any, client: int, t: int) -> Any:
+        if client == 1:
+            raise RuntimeError("out of battery")
+        return train_alone(self, received, client, t)
+
+    monkeypatch.setattr(Trainer, "together", together)
+    monkeypatch.setattr(Trainer, "alone", alone)
+    reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
+    parts = {part.client: part for part in decode_replies(reply.content)}
+    assert parts.pop(1) == ClientReply(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert sorted(parts, key=str) == [k for k in asked if k != 1]
+    for k, part in parts.items():
+        assert_same_part(part, expected[k or 0])
+
+
+def test_own_models_train_one_by_one(trained_clients: dict[str, list[list[int]]]) -> None:
+    """Clients that keep models of their own have no model in common to train together."""
+    ask(grid_of(1), MessageType.TRAIN, {1: own_model_request(1, (0, 1, 2))})
+    assert trained_clients == {"together": [], "alone": [[0], [1], [2]]}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "model=mlp model.hidden=9 client.momentum=0.5",
+        "model=small_cnn model.hidden=[6] model.dropout=0.3 client.augmentation=crop_flip",
+        "model=cnn client.lr=0.001 client.batch_size=10",
+    ],
+)
+def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> None:
+    """The same parts through messages, with every array of the model, to 1e-5."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(256, size=(40, 16, 16), dtype=np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    overrides = (
+        f"data=npz data.path={tmp_path}/data.npz data.num_clients=4 data.num_priority=2 "
+        f"data.shard_size=5 client.device=cpu client.local_epochs=1 {words}"
+    )
+    settings = compose("custom", overrides).settings
+    own = build_model(settings.model, (1, 16, 16), 2, settings.seed)
+    received = {name: tensor.numpy() for name, tensor in own.state_dict().items()}
+    request = TrainRequest(1, Call((0, 1, 2, 3)), (False,) * 4, GlobalMeasure(1.0, 0.5))
+    content = encode_train_request(encode_arrays(received), request)
+    batched, sequential = (
+        decode_replies(
+            ask(
+                grid_of(1, f"{overrides} client.batching={batching}"),
+                MessageType.TRAIN,
+                {1: content},
+            )[0].content
+        )
+        for batching in ("batched", "sequential")
+    )
+    assert len(batched) == len(sequential) == 4
+    for part, expected in zip(batched, sequential, strict=True):
+        assert arrays(part).keys() == received.keys()
+        assert_same_part(part, expected, 1e-5)
 
 
 # --- evaluate --------------------------------------------------------------------------------

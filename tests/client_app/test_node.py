@@ -1,12 +1,16 @@
 """The clients that a process hosts."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from client_app.node import compute_device, hosted_clients
-from conf import SettingsError
+from client_app.data.base import Part, Pool
+from client_app.data.synth import Synth
+from client_app.node import Node, compute_device, hosted_clients
+from conf import SettingsError, compose
 
 # --- which clients a node hosts --------------------------------------------------------------
 
@@ -57,3 +61,83 @@ def test_auto_takes_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     names = {name: compute_device(name).type for name in ("auto", "cuda", "cpu")}
     assert names == {"auto": "cuda", "cuda": "cuda", "cpu": "cpu"}
+
+
+# --- its data and model ----------------------------------------------------------------------
+
+WORDS = (
+    "data=synth data.num_clients=5 data.num_priority=2 data.sizes=equal "
+    "data.samples_per_client=20 client.device=cpu client.local_epochs=1"
+)
+
+
+def node_of(words: str = "") -> Node:
+    return Node(compose("custom", f"{WORDS} {words}").settings)
+
+
+def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is there stays; others are loaded beside them, all in one array."""
+    node = node_of()
+    asked: list[list[int]] = []
+    pool = Synth.pool
+
+    def spied(self: Synth, part: Part, clients: Sequence[int]) -> Pool:
+        asked.append(list(clients))
+        return pool(self, part, clients)
+
+    monkeypatch.setattr(Synth, "pool", spied)
+    node.host([3, 1])
+    node.host([1])
+    first = node.client(3)
+    assert asked == [[1, 3]] * 2
+    node.host([1, 4])
+    assert asked[2:] == [[1, 3, 4]] * 2
+    assert first.get_properties({}) == node.client(3).get_properties({}) == {"client-id": 3}
+
+
+def test_a_client_does_not_depend_on_who_else_is_there() -> None:
+    """Alone on its node or with all others, it measures and trains the same."""
+    alone, all_there, grown = node_of(), node_of(), node_of()
+    all_there.host(range(5))
+    grown.host([4])
+    grown.host([2])
+    shapes = ((10, 60), (10,))
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
+    expected, count, metrics = alone.client(2).fit(arrays, {"server-round": 2})
+    for node in (all_there, grown):
+        found, own_count, own_metrics = node.client(2).fit(arrays, {"server-round": 2})
+        assert own_count == count
+        assert own_metrics == metrics
+        for array, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(array, other)
+
+
+def test_the_settings_reach_training() -> None:
+    """Hyperparameters, seed, metric and way of training are those of the settings."""
+    words = (
+        "client.lr=0.3 client.momentum=0.2 client.batching=sequential evaluation.metric=f1 seed=7"
+    )
+    node = node_of(words)
+    node.host([0])
+    assert node.measurements.metric == "f1"
+    assert (node.trainer._how.lr, node.trainer._how.momentum) == (0.3, 0.2)
+    assert (node.trainer._seed, node.trainer._batching) == (7, "sequential")
+
+
+def test_no_augmentation_of_what_is_no_image() -> None:
+    """A node whose data are no images refuses an augmentation."""
+    message = r"client.augmentation must be none .*inputs \(60,\)"
+    with pytest.raises(SettingsError, match=message):
+        node_of("client.augmentation=crop_flip").host([0])
+
+
+def test_precision_of_products() -> None:
+    """With tf32 a GPU's products of matrices have fewer bits, by default they are exact."""
+    try:
+        for value, expected in {"true": "high", "false": "highest"}.items():
+            node_of(f"client.tf32={value}")
+            assert torch.get_float32_matmul_precision() == expected
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
