@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as torchvision
 
 from client_app.augmentation import (
+    Augmentation,
     Recolouring,
     augmentation,
     check_augmentation,
@@ -222,6 +223,18 @@ def test_torchs_generator_has_no_part(name: str) -> None:
     before = torch.get_rng_state()
     augmentation(name, partial(stream, 1))(scaled(colours(4, 8, 8)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_several_clients_in_one_batch(name: str) -> None:
+    """Each client's images change as in a batch of its own, batch after batch."""
+    draws = [partial(stream, 1, client=k) for k in range(3)]
+    joint, alone = Augmentation(name, draws), [augmentation(name, own) for own in draws]
+    for counts in ([3, 1, 4], [2, 5], [1]):
+        images = scaled(colours(sum(counts), 16, 16, seed=sum(counts)))
+        own = zip(alone, images.split(counts), strict=False)
+        expected = torch.cat([augment(batch) for augment, batch in own])
+        assert torch.equal(joint(images, counts), expected)
 
 
 def test_none_is_the_identity() -> None:

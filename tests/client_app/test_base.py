@@ -1,8 +1,19 @@
-"""Pixels to inputs."""
+"""Pixels to inputs, and the rows of several clients."""
+
+from typing import Any
 
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
-from client_app.data.base import scaled_images, scaled_sound
+from client_app.data.base import (
+    ClientData,
+    as_inputs,
+    part_of,
+    pooled,
+    scaled_images,
+    scaled_sound,
+)
 
 
 def test_scaled_images() -> None:
@@ -35,3 +46,45 @@ def test_scaled_sound() -> None:
     assert scaled.dtype == np.float32
     expected = [[[-1, -(2**-15), 0]], [[2**-15, 0.5, 1 - 2**-15]]]
     np.testing.assert_array_equal(scaled, np.array(expected, dtype=np.float32), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (np.full((2, 4, 3), 51, np.uint8), np.full((2, 1, 4, 3), 51 / 255)),
+        (np.full((2, 4, 3, 3), 51, np.uint8), np.full((2, 3, 4, 3), 51 / 255)),
+        (np.full((2, 5), -16384, np.int16), np.full((2, 1, 5), -0.5)),
+        (np.full((2, 5), 0.1), np.full((2, 5), 0.1)),
+    ],
+    ids=["grey", "colour", "sound", "float64"],
+)
+def test_as_inputs(samples: NDArray[Any], expected: NDArray[Any]) -> None:
+    """The type says what samples are; inputs are float32."""
+    np.testing.assert_array_equal(as_inputs(samples), expected.astype(np.float32), strict=True)
+
+
+def test_inputs_are_not_copied() -> None:
+    """What is float32 stays as it is."""
+    x = np.ones((3, 2), np.float32)
+    assert as_inputs(x) is x
+
+
+def test_pooled() -> None:
+    """Rows of all clients, one after the other in the order given, and whose they are."""
+    x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
+    parts = {4: (x[:3], y[:3]), 0: (x[3:3], y[3:3]), 2: (x[3:], y[3:])}
+    pool = pooled(parts)
+    assert list(pool.rows) == [4, 0, 2]
+    assert len(pool.x) == len(pool.y) == 6
+    for client, (own_x, own_y) in parts.items():
+        np.testing.assert_array_equal(pool.x[pool.rows[client]], own_x, strict=True)
+        np.testing.assert_array_equal(pool.y[pool.rows[client]], own_y, strict=True)
+
+
+def test_part_of() -> None:
+    """Training and test part by name."""
+    x, y = np.arange(3, dtype=np.float32), np.arange(3)
+    data = ClientData(x, y, -x, -y)
+    assert all(a is b for a, b in zip(part_of(data, "train"), (x, y), strict=True))
+    own = zip(part_of(data, "test"), (data.x_test, data.y_test), strict=True)
+    assert all(a is b for a, b in own)

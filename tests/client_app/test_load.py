@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from client_app.data import load_data
+from client_app.data.base import Part, as_inputs, part_of
 from client_app.data.partitioned import PartitionedData
 from client_app.data.synth import Synth
-from conf.schema import DataSettings, NpzSettings, PartitionedSettings, SynthSettings
+from conf.schema import CsvSettings, DataSettings, NpzSettings, PartitionedSettings, SynthSettings
 
 SETTINGS = SynthSettings(num_clients=3, num_priority=2, sizes="equal", samples_per_client=10)
 
@@ -68,6 +69,33 @@ def test_a_file_is_divided_among_clients(tmp_path: Path) -> None:
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (2,), 2)
     given = np.concatenate([data.client(k).x_train for k in range(2)])
     np.testing.assert_array_equal(given[np.argsort(given[:, 0])], x)
+
+
+def every_kind(directory: Path) -> dict[str, DataSettings]:
+    x, y = np.arange(80, dtype=np.uint8).reshape(20, 2, 2), np.arange(20) % 2
+    np.savez(directory / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    lines = [f"{i % 3},{i * i % 7},{'ab'[i % 2]}" for i in range(30)]
+    (directory / "data.csv").write_text("\n".join(["who,number,label", *lines]))
+    csv = CsvSettings(path=str(directory / "data.csv"), client_column="who", target="label")
+    npz = NpzSettings(path=str(directory / "data.npz"), num_clients=2, shard_size=5)
+    return {"synth": SETTINGS, "npz": npz, "csv": csv}
+
+
+@pytest.mark.parametrize("kind", ["synth", "npz", "csv"])
+def test_pools_have_the_clients_rows(kind: str, tmp_path: Path) -> None:
+    """The rows of a pool are each client's inputs and labels, in order, of those asked only."""
+    data = load_data(every_kind(tmp_path)[kind], 1)
+    parts: tuple[Part, ...] = ("train", "test")
+    for part in parts:
+        pool = data.pool(part, [1, 0])
+        assert list(pool.rows) == [1, 0]
+        for client, rows in pool.rows.items():
+            x, y = part_of(data.client(client), part)
+            np.testing.assert_array_equal(as_inputs(pool.x[rows]), x, strict=True)
+            np.testing.assert_array_equal(pool.y[rows], y, strict=True)
+            assert len(rows) > 0
+    again = data.pool("train", [0])
+    assert np.shares_memory(again.x, data.pool("train", [0, 1]).x) is (kind == "npz")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The protocol: what is encoded is read back, and what is wrong is named."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -270,3 +271,22 @@ def test_further_records_of_a_reply_stay() -> None:
     assert merged["own"] == content["own"]
     assert merged.metric_records["metrics"]["client-id"] == [5, 6]
     assert merged.array_records["arrays"]["w"].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("trained", [(0, 2), (1,), (0, 1, 2)])
+def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
+    """Given for all that are done, in their order, they are as if each reply had its own."""
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    steps = np.array([4, 5, 6])
+    alone = [
+        ClientReply(k, Status.DONE, {"loss": k / 2}, {"w": w[k], "steps": steps[k]})
+        if k in trained
+        else ClientReply(k, Status.SILENT)
+        for k in range(3)
+    ]
+    without = [replace(reply, arrays=None) for reply in alone]
+    stacked = {"w": w[list(trained)], "steps": steps[list(trained)]}
+    assert encode_replies(without, stacked) == encode_replies(alone)
+    one = alone[trained[0]]
+    stacked = {name: array[:1] for name, array in stacked.items()}
+    assert encode_replies([replace(one, arrays=None)], stacked) == encode_replies([one])
