@@ -29,15 +29,25 @@ def run(directory: Path, *words: str) -> Path:
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 20])
-def test_any_number_of_nodes_gives_the_same_numbers(tmp_path: Path, nodes: int) -> None:
-    """One node or twenty: the same rounds, and the same model, but for rounding."""
+@pytest.mark.parametrize(
+    ("word", "tolerance"), [("client.lr=0.01", 1e-5), ("client.batching=sequential", 0.0)]
+)
+def test_any_number_of_nodes_gives_the_same_numbers(
+    tmp_path: Path, nodes: int, word: str, tolerance: float
+) -> None:
+    """One node or twenty: the same rounds, and the same model.
+
+    To the last bit where clients train one after the other. Together they are equal to rounding,
+    which a learning rate of 0.1 magnifies on SYNTH: there SGD is not stable.
+    """
     runs = [
-        run(tmp_path / str(count), *SHORT, f"engine.num_supernodes={count}") for count in (1, nodes)
+        run(tmp_path / str(count), *SHORT, word, f"engine.num_supernodes={count}")
+        for count in (1, nodes)
     ]
     assert_same_rounds(runs[0], runs[1])
     one, other = (load_file(directory / "model.safetensors") for directory in runs)
     for name, array in one.items():
-        np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(other[name], array, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(
