@@ -41,7 +41,7 @@ FAST = (
 AWAY: Mapping[int, AbstractSet[int]] = {
     **dict.fromkeys(range(1, 5), frozenset({4})),  # joins at round 5
     **dict.fromkeys((7, 8), frozenset({1, 2, 3, 4})),  # all are lost
-    9: {2, 3},  # and come back one after the other
+    9: frozenset({2, 3}),  # and come back one after the other
 }
 MUTE: Mapping[int, set[int]] = {
     3: {2},  # killed in the middle of training

@@ -301,6 +301,26 @@ def oversized(message: Message, reply: ClientReply, rng: np.random.Generator) ->
 
 
 @bad
+def sums(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
+    """Sums of updates that are none: not finite, of other arrays, or beside the model itself."""
+    update = {name: array.astype(np.float64) for name, array in MODEL.items()}
+    wrong: list[NamedArrays] = [
+        {**update, "w": np.full((5, 3), np.nan)},
+        {**update, "w": np.full((5, 3), 1e200)},
+        {**update, "w": np.zeros((3, 5))},
+        {**update, "more": np.zeros(2)},
+        {"w": update["w"]},
+        MODEL,
+        {},
+    ]
+    content = encode_replies([ClientReply(reply.client, Status.DONE, reply.metrics)])
+    content["weighted-sum"] = encode_arrays(wrong[rng.integers(len(wrong))])
+    if rng.uniform() < 0.3:
+        content["arrays"] = encode_arrays(MODEL)
+    return one(message, content)
+
+
+@bad
 def errors(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
     return [Message(Error(int(rng.integers(100)), "y" * 2000), reply_to=message)]
 
@@ -422,7 +442,7 @@ WRONG_MEASUREMENTS: list[dict[str, Any]] = [
     {"test-loss": -0.1},
     {"test-num-examples": 1e300},
     {"test-num-examples": -4},
-    {"test-auroc": 1.5},
+    {"test-metric": 1.5},
     {"client-id": -1},
     {"client-id": math.nan},
     {"status": 9},
