@@ -77,15 +77,13 @@ def run(
             at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
         checkpoints = _Checkpointing(records, parts)
-        first = 1
-        if start is None:
-            records.save_population(population, rates)
-        else:
+        first = 1 if start is None else start.server_round + 1
+        if start is not None:
             checkpoints.files.forget_after(start.server_round)
             rounds.extend(load_run(directory).rounds)
-            first = start.server_round + 1
         try:
             if first == 1:
+                records.save_population(population, rates)
                 checkpoints.save(0, arrays)
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(first, settings.rounds + 1):

@@ -302,7 +302,7 @@ def oversized(message: Message, reply: ClientReply, rng: np.random.Generator) ->
 
 @bad
 def sums(message: Message, reply: ClientReply, rng: np.random.Generator) -> list[Message]:
-    """Sums of updates that are none: not finite, of other arrays, or beside the model itself."""
+    """Send sums of updates that are none: not finite, of other arrays, beside a model."""
     update = {name: array.astype(np.float64) for name, array in MODEL.items()}
     wrong: list[NamedArrays] = [
         {**update, "w": np.full((5, 3), np.nan)},
