@@ -10,8 +10,9 @@ from functools import lru_cache
 from logging import ERROR, WARNING
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from client_app.availability import AvailabilityMod, NodeAvailability
@@ -19,7 +20,9 @@ from client_app.client import FederatedClient, measures
 from client_app.data.base import Part
 from client_app.measurements import Arrays
 from client_app.node import PARTS, Node
+from client_app.privacy import ClippingMod
 from conf import compose
+from conf.schema import PrivacySettings
 from strategies.codec import (
     ClientReply,
     NamedArrays,
@@ -37,7 +40,12 @@ def _availability(context: Context) -> NodeAvailability | None:
     return node.availability(hosted)
 
 
-app = ClientApp(mods=[AvailabilityMod(_availability)])
+def _privacy(context: Context) -> tuple[PrivacySettings, tuple[int, ...]]:
+    node, hosted = _node(context)
+    return node.privacy, hosted
+
+
+app = ClientApp(mods=[AvailabilityMod(_availability), ClippingMod(_privacy)])
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,12 @@ class OwnModel:
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     node, hosted = _node(context)
-    node.host(hosted)
+    try:
+        node.host(hosted)
+    except Exception as error:
+        log(ERROR, "The data of clients %s cannot be used", list(hosted), exc_info=error)
+        reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, node.reason(error))
+        return Message(reply, reply_to=message)
     ids = [node.client(k).get_properties({})["client-id"] for k in hosted]
     return Message(encode_hosted_clients(ids), reply_to=message)
 
@@ -189,7 +202,7 @@ def _each(
             replies.append(work(node.client(client_id), config))
         except Exception as error:  # one client's failure must not take the others with it
             log(ERROR, "Client %d failed", client_id, exc_info=error)
-            reason = f"{type(error).__name__}: {error}"
+            reason = node.reason(error)
             replies.append(ClientReply(client_id, Status.FAILED, reason=reason))
     return replies
 
@@ -197,10 +210,14 @@ def _each(
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
     """Return the node of this process, and which of its clients this context is of."""
     run_config = context.run_config
-    node = _cached_node(str(run_config["experiment"]), str(run_config["overrides"]))
+    node = _cached_node(
+        str(run_config["experiment"]),
+        str(run_config["overrides"]),
+        str(context.node_config.get("data-path", "")),
+    )
     return node, node.hosted(dict(context.node_config))
 
 
 @lru_cache(maxsize=1)
-def _cached_node(experiment: str, overrides: str) -> Node:
-    return Node(compose(experiment, overrides).settings)
+def _cached_node(experiment: str, overrides: str, data_path: str) -> Node:
+    return Node(compose(experiment, overrides).settings, data_path)

@@ -1,7 +1,7 @@
 """The clients that a process hosts: their data, and one model to train and measure in."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from client_app.tasks import build_task
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
 from conf import Settings, SettingsError
+from conf.schema import PrivacySettings, of_devices
 from strategies.parameters import Number
 
 PARTS: tuple[Part, ...] = ("train", "test")
@@ -31,14 +32,21 @@ class Node:
     ----------
     settings : Settings
         The run's settings.
+    data_path : str
+        Where this device has its own client's data, empty for ``data.path``. Data of which
+        devices have more than their own is where the settings say.
     """
 
     measurements: Measurements
     trainer: Trainer
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, data_path: str = "") -> None:
         self._settings = settings
-        self._data = load_data(settings.data, settings.seed)
+        data: Any = settings.data
+        self._on_device = bool(data_path) and of_devices(data)
+        if self._on_device:
+            data = replace(data, path=data_path)
+        self._data = load_data(data, settings.seed)
         self._device = compute_device(settings.client.device)
         model = model_for(settings, self._data, pretrained=False)  # the server's is received
         inputs = example_inputs(self._data.input_shape, self._data.num_tokens)
@@ -96,6 +104,21 @@ class Node:
         if self._process is None:
             return None
         return NodeAvailability(self._settings.seed, hosted, self._process)
+
+    def reason(self, error: Exception) -> str:
+        """Return what the server is told of a failure.
+
+        What a library says of data may quote it: on a device with data of its own the text stays
+        in its own log, unless it is about settings, which the server has.
+        """
+        own = self._on_device and not isinstance(error, SettingsError)
+        text = "the log of the node has the text" if own else error
+        return f"{type(error).__name__}: {text}"
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        """Whether, and how, clients clip their updates."""
+        return self._settings.privacy
 
     def hosted(self, node_config: dict[str, Any]) -> tuple[int, ...]:
         """Return the ids of the clients that a node with this config hosts.

@@ -571,6 +571,67 @@ class TraceSettings(AvailabilitySettings):
     path: str = setting("", FilePath("a CSV file of round, client, available"))
 
 
+# --- privacy ---------------------------------------------------------------------------------
+
+
+@dataclass
+class PrivacySettings:
+    """Whether the models are differentially private; see ``server_app.privacy``."""
+
+    name: str = "none"
+
+
+@dataclass
+class ClippingSettings(PrivacySettings):
+    """What every kind has: noise of ``noise_multiplier`` times what one client can change."""
+
+    noise_multiplier: float = setting(1.0, NON_NEGATIVE)
+
+
+@dataclass
+class FixedClippingSettings(ClippingSettings):
+    """``clipping_norm``: the longest update, in the L2 norm over the whole model."""
+
+    clipping_norm: float = setting(1.0, POSITIVE)
+
+
+@dataclass
+class AdaptiveClippingSettings(ClippingSettings):
+    """The longest update, which moves to the ``target_quantile`` of the clients' norms.
+
+    Each round C <- C exp(-``clip_norm_lr`` (b - ``target_quantile``)), b the noisy share of
+    updates that were not longer than C. ``clipped_count_stddev`` is that noise, in clients, null
+    for 1/20 of them.
+    """
+
+    initial_clipping_norm: float = setting(0.1, POSITIVE)
+    target_quantile: float = setting(0.5, FRACTION)
+    clip_norm_lr: float = setting(0.2, POSITIVE)
+    clipped_count_stddev: float | None = setting(None, POSITIVE)
+
+
+# Why noise scaled to one client's share cannot protect it.
+BY_LOSSES = "an update counts by the losses: one can be nearly all of the step, and tells its loss"
+BY_DATA = "an update counts by its client's amount of data, so one can be nearly all of the step"
+BY_THOSE_THERE = "an update counts 1 / (number there): of a client alone there it is the whole step"
+NOT_PRIVATE = {
+    "fedalign": "who takes part and what it counts follow from the clients' losses and data",
+    "fedavg": BY_DATA,
+    "fedavg_priority": BY_DATA,
+    "local_only": "nothing is aggregated that could be made private",
+    "average_participating": BY_THOSE_THERE,
+    "fedvarp": BY_THOSE_THERE,
+    "mifa": "an update counts again in every later round",
+    "aaggff_s": BY_LOSSES,
+    "aaggff_d": BY_LOSSES,
+    "qfedavg": BY_LOSSES,
+    "term": BY_LOSSES,
+    "propfair": BY_LOSSES,
+    "afl": BY_LOSSES,
+    "fedmgda": "what an update counts follows from all others: one can turn the whole step",
+}
+
+
 # --- model, client, evaluation, engine -------------------------------------------------------
 
 
@@ -778,6 +839,19 @@ class EvaluationSettings:
     clients: str = setting("all", EVALUATED_CLIENTS)
 
 
+@dataclass(frozen=True)
+class ConnectionName(Range):
+    """The name of a SuperLink connection; whether there is one is Flower's to say."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "the name of a SuperLink in Flower's config.toml"
+
+    def contains(self, value: object) -> bool:
+        """Say whether it can be a name, and no option of a command."""
+        return isinstance(value, str) and bool(value.strip()) and not value.startswith("-")
+
+
 @dataclass
 class RobustnessSettings:
     """Bounds on what one client can do; see ``strategies.Robustness``. null bounds nothing."""
@@ -795,6 +869,10 @@ class EngineSettings:
     ``partial_aggregation``: see ``strategies.adapter.Communication``.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
     null never.
+    ``nodes``: the file that says whose public key each client's node has, see
+    ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
+    the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
+    simulation.
     """
 
     name: str = setting(MISSING, OneOf(("in-process", "flower")))
@@ -804,6 +882,8 @@ class EngineSettings:
     startup_clients: int | None = setting(None, COUNT)
     partial_aggregation: bool = True
     checkpoint_every: int | None = setting(10, COUNT)
+    nodes: str | None = setting(None, FilePath("a file of client ids and public keys"))
+    superlink: str | None = setting(None, ConnectionName())
 
 
 # --- the whole -------------------------------------------------------------------------------
@@ -821,6 +901,7 @@ class Settings:
     model: ModelSettings = MISSING
     client: ClientSettings = field(default_factory=ClientSettings)
     availability: AvailabilitySettings = MISSING
+    privacy: PrivacySettings = MISSING
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
     engine: EngineSettings = MISSING
@@ -847,6 +928,9 @@ def check(settings: Settings) -> None:
         _check_columns(settings.data)
         _check_texts(settings.data)
         _check_draws(settings)
+        _check_device_availability(settings)
+        _check_engine(settings.engine)
+        _check_privacy(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
     except ParameterError as error:
@@ -945,6 +1029,13 @@ def _check_shards(data: DataSettings) -> None:
         )
 
 
+def of_devices(data: DataSettings) -> bool:
+    """Say whether each device has the data of its own client only, and nobody has all."""
+    if isinstance(data, CsvSettings):
+        return data.client_column is None
+    return isinstance(data, NpzSettings | ImageFolderSettings) and data.partition == "device"
+
+
 def _check_device(data: DataSettings) -> None:
     """Check that all is agreed on that a device cannot tell from its own rows."""
     needed: tuple[str, ...] = ()
@@ -1039,6 +1130,49 @@ def _check_texts(data: DataSettings) -> None:
         )
 
 
+def _check_device_availability(settings: Settings) -> None:
+    own = settings.availability
+    if of_devices(settings.data) and isinstance(own, RandomAvailabilitySettings) and own.p is None:
+        raise ParameterError(
+            "availability.p must be given where each device has the data of its own client only "
+            "(how often it is there would follow from its classes), got null"
+        )
+
+
+def _check_engine(engine: EngineSettings) -> None:
+    if engine.superlink is not None and engine.num_supernodes is not None:
+        raise ParameterError(
+            "engine.num_supernodes must be null with engine.superlink (a deployment has the nodes "
+            f"that connect), got {engine.num_supernodes}"
+        )
+
+
+def _check_privacy(settings: Settings) -> None:
+    name, strategy = settings.privacy.name, settings.strategy
+    if name == "none":
+        return
+    if strategy.name in NOT_PRIVATE:
+        raise ParameterError(
+            f"privacy must be none with strategy={strategy.name} ({NOT_PRIVATE[strategy.name]}), "
+            f"got {name}"
+        )
+    if isinstance(strategy, FedAuSettings) and math.isinf(strategy.cutoff):
+        raise ParameterError(
+            f"strategy.cutoff must be a whole number >= 1 with privacy={name} (an update counts at "
+            "most cutoff / N), got inf"
+        )
+    if settings.resume is not None and isinstance(settings.privacy, AdaptiveClippingSettings):
+        raise ParameterError(
+            f"resume must be null with privacy={name} (a checkpoint has no clipping norm), got "
+            f"{settings.resume}"
+        )
+    if settings.engine.startup_clients is not None:
+        raise ParameterError(
+            f"engine.startup_clients must be null with privacy={name} (while not all clients are "
+            f"known, one counts for more), got {settings.engine.startup_clients}"
+        )
+
+
 def _check_draws(settings: Settings) -> None:
     draws = getattr(settings.strategy, "priority_draws", None)
     if draws is not None and settings.data.priority_weights:
@@ -1107,6 +1241,9 @@ def register() -> None:
         ("availability", "schema_markov", MarkovSettings),
         ("availability", "schema_cyclic", CyclicSettings),
         ("availability", "schema_trace", TraceSettings),
+        ("privacy", "schema_no_privacy", PrivacySettings),
+        ("privacy", "schema_fixed_clipping", FixedClippingSettings),
+        ("privacy", "schema_adaptive_clipping", AdaptiveClippingSettings),
         ("model", "schema_logistic_regression", LogisticRegressionSettings),
         ("model", "schema_mlp", MlpSettings),
         ("model", "schema_cnn", CnnSettings),

@@ -18,6 +18,7 @@ from conf.schema import (
     MemorySettings,
     Settings,
 )
+from server_app.nodes import read_nodes
 from strategies import (
     AFL,
     MIFA,
@@ -80,16 +81,19 @@ def build_strategy(
     Raises
     ------
     SettingsError
-        If it needs the clients' participation rates and nobody knows them, or its settings do
-        not go together.
+        If it needs the clients' participation rates and nobody knows them, its settings do not
+        go together, or the file of the nodes' keys cannot be used.
     """
+    nodes = settings.engine.nodes
     communication = Communication(
         round_timeout=settings.engine.round_timeout,
         startup_timeout=settings.engine.startup_timeout,
         startup_clients=settings.engine.startup_clients,
-        partial_aggregation=settings.engine.partial_aggregation,
+        # A sum of several clients' updates cannot be clipped one by one.
+        partial_aggregation=settings.engine.partial_aggregation and settings.privacy.name == "none",
         evaluated_clients=settings.evaluation.clients,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
+        clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.clients)),
     )
     own = settings.strategy
     options = {item.name: getattr(own, item.name) for item in fields(own)}

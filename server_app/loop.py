@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from rich.console import Console
 
 from client_app.availability import participation_probabilities
@@ -24,6 +25,7 @@ from server_app.checkpoint import (
 )
 from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid
+from server_app.privacy import with_privacy
 from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
 from server_app.report.runs import load_run
 from strategies import ComposedStrategy, LocalOnly
@@ -64,8 +66,10 @@ def run(
     rates = participation_probabilities(settings, data)
     population = build_population(settings.data, data)
     strategy = build_strategy(settings, population, rates)
-    parts = _Parts(grid, strategy, settings, rates)
     arrays = initial_arrays(settings, data)
+    parts = _Parts(
+        grid, strategy, with_privacy(strategy, settings.privacy, arrays), settings, rates
+    )
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
     directory, start = _begin(composed, output_dir, console)
@@ -132,10 +136,15 @@ def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path,
 
 @dataclass(frozen=True)
 class _Parts:
-    """What every round of a run works with; ``rates`` is p_n where a simulation knows it."""
+    """What every round of a run works with.
+
+    ``driven`` is the strategy, or a wrapper that makes it private; ``rates`` is p_n where a
+    simulation knows it.
+    """
 
     grid: Grid
     strategy: ComposedStrategy[Any]
+    driven: Strategy
     settings: Settings
     rates: Sequence[float] | None
 
@@ -197,17 +206,17 @@ def _round(
     grid, strategy, settings = parts.grid, parts.strategy, parts.settings
     timeout = settings.engine.round_timeout
     started, before = time.monotonic(), strategy.traffic
-    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+    messages = parts.driven.configure_train(server_round, arrays, ConfigRecord(), grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
-    combined, _ = strategy.aggregate_train(server_round, replies)
+    combined, _ = parts.driven.aggregate_train(server_round, replies)
     if combined is not None:
         arrays = combined
     last = server_round == settings.rounds
     measure_test = last or server_round % settings.evaluation.every == 0
     config = ConfigRecord({"measure-test": measure_test})
-    messages = strategy.configure_evaluate(server_round, arrays, config, grid)
+    messages = parts.driven.configure_evaluate(server_round, arrays, config, grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
-    strategy.aggregate_evaluate(server_round, replies)
+    parts.driven.aggregate_evaluate(server_round, replies)
     return arrays, round_record(
         strategy.train_report,
         strategy.evaluations,

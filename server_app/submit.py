@@ -21,7 +21,7 @@ COMPLETED = "finished:completed"
 
 
 def submit(composed: Composed, output_dir: str) -> None:
-    """Run the job with Flower's local SuperLink and wait for it.
+    """Run the job with Flower's local SuperLink, or that of ``engine.superlink``, and wait for it.
 
     The SuperLink keeps the working directory and environment of whoever started it, so paths
     travel as absolute ones.
@@ -31,19 +31,19 @@ def submit(composed: Composed, output_dir: str) -> None:
     RunError
         If the job cannot be submitted or did not complete; the message has Flower's details.
     """
-    flwr = _flwr()
+    flwr, settings = _flwr(), composed.settings.engine
     run_config = {
         **composed.run_config,
         "overrides": _with_absolute_paths(composed),
         "output-dir": str(Path(output_dir).absolute()),
     }
-    command = [flwr, "run", str(_app_with_components()), "--stream"]
+    superlink = [] if settings.superlink is None else [settings.superlink]
+    command = [flwr, "run", str(_app_with_components()), *superlink, "--stream"]
     command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in run_config.items())]
-    nodes = composed.settings.engine.num_supernodes
-    if nodes is not None:
-        command += ["--federation-config", f"num-supernodes={nodes}"]
+    if settings.num_supernodes is not None:
+        command += ["--federation-config", f"num-supernodes={settings.num_supernodes}"]
     run_id = _stream(command)
-    status, details = _status(flwr, run_id)
+    status, details = _status([flwr, "list", *superlink, "--run-id", run_id, "--format", "json"])
     if status != COMPLETED:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
 
@@ -74,6 +74,7 @@ def _with_absolute_paths(composed: Composed) -> str:
         ("data", "path"),
         ("availability", "path"),
         ("strategy", "memory_dir"),
+        ("engine", "nodes"),
     ):
         given = getattr(getattr(settings, group), key, None)
         if given is not None:
@@ -97,10 +98,10 @@ def _stream(command: list[str]) -> str:
     return run_id
 
 
-def _status(flwr: str, run_id: str) -> tuple[str, str]:
+def _status(command: list[str]) -> tuple[str, str]:
     with tempfile.TemporaryFile("w+") as errors:
         found = subprocess.run(
-            [flwr, "list", "--run-id", run_id, "--format", "json"],
+            command,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

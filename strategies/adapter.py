@@ -44,7 +44,7 @@ from strategies.codec import (
     encode_train_request,
     shortened,
 )
-from strategies.directory import ClientDirectory
+from strategies.directory import ClientDirectory, ClientsOfKeys
 from strategies.memory import UpdateMemory
 from strategies.parameters import COUNT, POSITIVE, OneOf
 from strategies.regret import kl_divergence
@@ -97,6 +97,9 @@ class Communication:
         about itself except when it joins.
     robustness : Robustness
         Bounds on what one client can do; by default none beyond what validation refuses.
+    clients_of_keys : mapping of str to frozenset of int, optional
+        The clients of every node's public key, by its fingerprint; by default nodes are believed
+        which clients they host. See ``ClientDirectory``.
     """
 
     round_timeout: float = 3600.0
@@ -105,6 +108,7 @@ class Communication:
     evaluated_clients: str = "all"
     partial_aggregation: bool = True
     robustness: Robustness = field(default_factory=Robustness)
+    clients_of_keys: ClientsOfKeys | None = None
 
     def __post_init__(self) -> None:
         POSITIVE.check("round_timeout", self.round_timeout)
@@ -215,7 +219,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
         self._needs_losses = needs_losses
-        self._directory = ClientDirectory(population.clients)
+        self._directory = ClientDirectory(population.clients, self.communication.clients_of_keys)
         self._started = False
         self._memory_settings = memory
         self._memory: UpdateMemory | None = None
@@ -334,7 +338,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             )
             self._started = True
         else:
-            for problem in self._directory.refresh(grid, self.communication.round_timeout):
+            for problem in self._directory.refresh(grid):
                 log(WARNING, "A node cannot take part: %s", problem)
         self._measured_before = ()
         if self.selection.measures and not self._examples:

@@ -44,6 +44,7 @@ from strategies.types import Call, GlobalMeasure, Proportions
 
 ARRAYS, CONFIG, METRICS, FAILURES = "arrays", "config", "metrics", "failures"
 SUM = "weighted-sum"
+NORM_BIT = "norm_bit"  # Flower's: whether a client's update was clipped
 
 MAX_REASON = 500
 

@@ -1,9 +1,17 @@
 """Which node hosts which client: Flower's node ids are random, client ids are not."""
 
+import base64
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    SSHPublicKeyTypes,
+    load_pem_public_key,
+    ssh_key_fingerprint,
+)
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -12,6 +20,9 @@ from strategies.codec import ProtocolError, decode_hosted_clients
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
+RETRY_SECONDS = 10.0
+
+ClientsOfKeys = Mapping[str, frozenset[int]]
 
 
 class ClientsMissingError(RuntimeError):
@@ -21,15 +32,32 @@ class ClientsMissingError(RuntimeError):
 class ClientDirectory:
     """Finds out by query which of the expected clients each connected node hosts.
 
+    Without ``clients_of_keys`` a node is believed: whoever claims a client first has it as long as
+    it is connected, and a second claim is refused. With it, what counts is the public key by
+    which a node proves to the SuperLink who it is: nodes with other keys are not asked anything,
+    and a client that is not its key's is refused. A refusal is logged with the node and its key.
+
+    No query is waited for once the run goes on: a node that never answers costs no round.
+
     Parameters
     ----------
     clients : sequence of int
         The client ids expected, from the server's configuration.
+    clients_of_keys : mapping of str to frozenset of int, optional
+        The clients of every public key, by its fingerprint; see ``fingerprint``.
     """
 
-    def __init__(self, clients: Sequence[int]) -> None:
+    def __init__(
+        self, clients: Sequence[int], clients_of_keys: ClientsOfKeys | None = None
+    ) -> None:
         self._expected = frozenset(clients)
-        self._queried: set[int] = set()
+        self._clients_of_keys = clients_of_keys
+        self._key_of: dict[int, str] = {}
+        self._refused_nodes: set[int] = set()
+        self._refusals: list[str] = []
+        self._queries: dict[str, int] = {}
+        self._ask_after: dict[int, float] = {}
+        self._claims: dict[int, tuple[int, ...]] = {}
         self._node_of: dict[int, int] = {}
         self._connected: set[int] = set()
         self._met: set[int] = set()
@@ -51,9 +79,9 @@ class ClientDirectory:
     @property
     def unknown(self) -> tuple[int, ...]:
         """The expected clients whose nodes were never there, ascending."""
-        if len(self._node_of) == len(self._expected):
+        if len(self._met) == len(self._expected):
             return ()
-        return tuple(sorted(self._expected.difference(self._node_of)))
+        return tuple(sorted(self._expected - self._met))
 
     def by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return the nodes that host ``clients``, each with its share, all ascending."""
@@ -67,32 +95,40 @@ class ClientDirectory:
     def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
         """Wait until so many of the expected clients, by default all, are on connected nodes.
 
+        With ``at_least``, also for the answers of the nodes that are connected already, and a
+        node that cannot take part is left out.
+
         Raises
         ------
         ClientsMissingError
-            After ``timeout`` seconds, naming the clients that are missing, or as soon as a
-            node answers that it cannot take part.
+            After ``timeout`` seconds, naming the clients that are missing and the claims that
+            were refused, or, without ``at_least``, as soon as a node answers that it cannot take
+            part.
         """
         enough = len(self._expected) if at_least is None else min(at_least, len(self._expected))
         started = reminded = time.monotonic()
         announced = False
         while True:
-            problems = self.refresh(grid, timeout)
-            if problems:
+            problems = self.refresh(grid)
+            if problems and at_least is None:
                 raise ClientsMissingError(f"a node cannot take part: {problems[0]}")
+            for problem in problems:
+                log(WARNING, "A node cannot take part: %s", problem)
             missing = sorted(k for k in self._expected if self.node_of(k) is None)
             found = len(self._expected) - len(missing)
-            if found >= enough:
-                break
             now = time.monotonic()
+            late = now - started > timeout
+            if not missing or (found >= enough and (late or not self._queries)):
+                break
             state = (
                 f"{found} of {len(self._expected)} clients found on "
                 f"{len(self._connected)} nodes; missing clients: {_abbreviate(missing)}"
             )
-            if now - started > timeout:
+            if late:
+                refusals = "".join(f" {refusal}." for refusal in self._refusals)
                 raise ClientsMissingError(
                     f"engine.startup_timeout: after {timeout:g} s, {state}. Start the nodes that "
-                    "host them, or lower engine.startup_clients."
+                    f"host them, or lower engine.startup_clients.{refusals}"
                 )
             if not announced or now - reminded > REMIND_SECONDS:
                 announced, reminded = True, now
@@ -106,40 +142,108 @@ class ClientDirectory:
             len(self._connected),
         )
 
-    def refresh(self, grid: Grid, timeout: float) -> list[str]:
-        """Note which nodes are connected and ask the new ones which clients they host.
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note which nodes are connected, ask the new ones which clients they host, and listen.
 
-        Returns what is wrong with nodes that cannot take part; they are asked again next time.
+        Answers that are not there yet are heard the next time. Returns what is wrong with nodes
+        that cannot take part; they are asked again after a while.
         """
-        self._connected = set(grid.get_node_ids())
-        new = sorted(self._connected - self._queried)
-        problems: list[str] = []
-        if not new:
-            return problems
-        replies = grid.send_and_receive(
-            [Message(RecordDict(), node, MessageType.QUERY) for node in new], timeout=timeout
-        )
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            if reply.has_error():
-                problems.append(str(reply.error.reason))
-                continue
-            try:
-                self._register(node, decode_hosted_clients(reply.content))
-            except ProtocolError as error:
-                problems.append(str(error))
+        self._connected = self._admitted(grid)
+        now = time.monotonic()
+        asked = set(self._queries.values()) | self._claims.keys()
+        new = [
+            node
+            for node in sorted(self._connected - asked)
+            if self._ask_after.get(node, now) <= now
+        ]
+        if new:
+            messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+            sent = zip(grid.push_messages(messages), new, strict=False)
+            self._queries.update({query: node for query, node in sent if query})
+        self._pass_on()
+        return self._hear(grid) if self._queries else []
+
+    def _admitted(self, grid: Grid) -> set[int]:
+        """Return the connected nodes whose keys are of clients; all where keys do not count."""
+        if self._clients_of_keys is None:
+            return set(grid.get_node_ids())
+        admitted = set()
+        for node in grid.get_nodes():
+            key = fingerprint_of_pem(node.public_key)
+            self._key_of[node.node_id] = key
+            if key in self._clients_of_keys:
+                admitted.add(node.node_id)
+            elif node.node_id not in self._refused_nodes:
+                self._refused_nodes.add(node.node_id)
+                self._refuse(node.node_id, "is of no client in engine.nodes: it is not asked")
+        return admitted
+
+    def _hear(self, grid: Grid) -> list[str]:
+        problems = []
+        for reply in grid.pull_messages(list(self._queries)):
+            node = self._queries.pop(reply.metadata.reply_to_message_id)
+            problem = reply.error.reason if reply.has_error() else self._register(node, reply)
+            if problem is not None:
+                self._ask_after[node] = time.monotonic() + RETRY_SECONDS
+                problems.append(problem)
+        # A node that left may have taken the query with it.
+        self._queries = {k: n for k, n in self._queries.items() if n in self._connected}
         return problems
 
-    def _register(self, node: int, clients: Sequence[int]) -> None:
-        self._queried.add(node)
+    def _register(self, node: int, reply: Message) -> str | None:
+        """Note which clients a node claims; return what is wrong with its answer, if anything."""
+        try:
+            clients = decode_hosted_clients(reply.content)
+        except ProtocolError as error:
+            return str(error)
+        claimed = []
         for client in clients:
             if client not in self._expected:
-                log(WARNING, "Client %d is not one of the expected clients: ignored", client)
-            elif self.node_of(client) not in (None, node):
-                log(WARNING, "Client %d is on another node already: claim refused", client)
+                self._refuse(node, f"claims client {client}, which is none of this run's: refused")
+            elif self._clients_of_keys and client not in self._clients_of_keys[self._key_of[node]]:
+                self._refuse(node, f"claims client {client}, which is another key's: refused")
             else:
-                self._node_of[client] = node
-                self._met.add(client)
+                claimed.append(client)
+                if self.node_of(client) is None:
+                    self._node_of[client] = node
+                    self._met.add(client)
+                elif self._node_of[client] != node:
+                    first = self._name(self._node_of[client])
+                    self._refuse(node, f"claims client {client}, which {first} has: refused")
+        self._claims[node] = tuple(claimed)
+        return None
+
+    def _pass_on(self) -> None:
+        """Give clients whose node has left to whoever else claims them, the first one first."""
+        for node, clients in self._claims.items():
+            if node in self._connected:
+                for client in clients:
+                    if self.node_of(client) is None:
+                        self._node_of[client] = node
+
+    def _refuse(self, node: int, what: str) -> None:
+        refusal = f"{self._name(node)} {what}"
+        self._refusals.append(refusal)
+        log(WARNING, refusal)
+
+    def _name(self, node: int) -> str:
+        key = self._key_of.get(node)
+        return f"node {node}" if key is None else f"node {node} with key {key}"
+
+
+def fingerprint(key: SSHPublicKeyTypes) -> str:
+    """Return a public key's SHA-256 fingerprint, as ``ssh-keygen -l`` prints it."""
+    digest = base64.b64encode(ssh_key_fingerprint(key, SHA256())).decode("ascii")
+    return "SHA256:" + digest.rstrip("=")
+
+
+def fingerprint_of_pem(public_key: bytes) -> str:
+    """Return the fingerprint of a key as Flower has it; of a node without a key ``no key``."""
+    try:
+        key = load_pem_public_key(public_key)
+    except ValueError:  # nodes of a simulation have none
+        return "no key"
+    return fingerprint(key) if isinstance(key, EllipticCurvePublicKey) else "no key"
 
 
 def _abbreviate(clients: Sequence[int], limit: int = 10) -> str:

@@ -21,6 +21,7 @@ from conf.schema import (
     TableSettings,
     TextSettings,
     TorchvisionSettings,
+    of_devices,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def _make(settings: DataSettings, seed: int) -> FederatedData:
         from client_app.data.synth import Synth
 
         return Synth(settings, seed)
-    if isinstance(settings, CsvSettings) and settings.client_column is None:
+    if isinstance(settings, CsvSettings) and of_devices(settings):
         from client_app.data.device import device_table
 
         return device_table(settings, seed)
-    if isinstance(settings, NpzSettings | ImageFolderSettings) and settings.partition == "device":
+    if isinstance(settings, NpzSettings | ImageFolderSettings) and of_devices(settings):
         from client_app.data.device import device_arrays
 
         return device_arrays(settings, seed, lambda: _arrays(settings))

@@ -1,0 +1,19 @@
+#!/bin/sh
+# The server: one SuperLink with TLS, which lets in registered SuperNodes only.
+#
+#   TLS    folder with ca.pem, server.pem and server.key (deploy/keys.py server)
+#   STATE  folder for Flower's database, and for the runs' results in "outputs"
+#   HOST   where to listen; 127.0.0.1, because the same port serves Flower's Control API, which
+#          asks nobody for a password: see docs/deployment.md before you change it
+#   PORT   8000
+set -eu
+: "${TLS:?must be the folder with ca.pem, server.pem and server.key}"
+: "${STATE:?must be a folder for the database and the results}"
+mkdir -p "$STATE"
+cd "$STATE"
+exec flower-superlink \
+  --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" \
+  --ssl-ca-certfile "$TLS/ca.pem" --ssl-certfile "$TLS/server.pem" --ssl-keyfile "$TLS/server.key" \
+  --enable-supernode-auth \
+  --database "$STATE/superlink.db" \
+  --disable-runtime-dependency-installation

@@ -1,0 +1,20 @@
+#!/bin/sh
+# One device: a SuperNode that hosts one client, with this client's data and no other.
+#
+#   SUPERLINK  host:port of the server
+#   CA         ca.pem of the server
+#   KEY        this node's private key; its public key is registered at the server
+#   CLIENT     client id, a whole number from 0, as the server's engine.nodes has it for this key
+#   DATA       this client's .npz file, .csv file or folder of images
+#   PORT       9094, for this node's own processes, on 127.0.0.1
+set -eu
+: "${SUPERLINK:?must be host:port of the server}"
+: "${CA:?must be the server's ca.pem}"
+: "${KEY:?must be the path of the private key of this node}"
+: "${CLIENT:?must be the client id, a whole number from 0}"
+: "${DATA:?must be the path of the data of this client}"
+exec flower-supernode \
+  --superlink "$SUPERLINK" --root-certificates "$CA" \
+  --auth-supernode-private-key "$KEY" \
+  --node-config "client-id=$CLIENT data-path=\"$DATA\"" \
+  --host 127.0.0.1 --port "${PORT:-9094}"

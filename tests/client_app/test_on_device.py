@@ -1,0 +1,108 @@
+"""A process on a device: its own data, and what it tells of failures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from client_app.app import app
+from conf import compose
+from server_app.in_process import InProcessGrid
+from strategies.codec import (
+    ClientReply,
+    Status,
+    TrainRequest,
+    decode_hosted_clients,
+    decode_replies,
+    encode_arrays,
+    encode_train_request,
+)
+from strategies.types import Call, GlobalMeasure
+
+WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
+WORDS += "data.input_shape=[2] data.num_classes=2 client.local_epochs=1"
+
+
+def write(path: Path, **change: Any) -> Path:
+    arrays = {
+        "x_train": np.arange(12, dtype=np.float32).reshape(6, 2),
+        "y_train": np.array([0, 1, 0, 1, 0, 1]),
+        "x_test": np.ones((2, 2), dtype=np.float32),
+        "y_test": np.array([1, 0]),
+    }
+    np.savez(path, **(arrays | change))
+    return path
+
+
+def ask(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) -> Message:
+    """Return what a node with this config answers."""
+    grid = InProcessGrid(app, compose("custom", words).run_config | {"output-dir": ""}, 1)
+    (node,) = grid.get_node_ids()
+    context = grid._contexts[node]
+    context.node_config = {"client-id": 2, **node_config}
+    (reply,) = grid.send_and_receive([Message(content, node, kind)])
+    return reply
+
+
+def train_request() -> RecordDict:
+    model = {"linear.weight": np.zeros((2, 2), np.float32), "linear.bias": np.zeros(2, np.float32)}
+    request = TrainRequest(1, Call((2,)), (True,), GlobalMeasure(1.0, 0.5))
+    return encode_train_request(encode_arrays(model), request)
+
+
+def trained(reply: Message) -> ClientReply:
+    (part,) = decode_replies(reply.content)
+    return part
+
+
+def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
+    """``data-path`` takes the place of ``data.path``, which leads nowhere here."""
+    own = write(tmp_path / "own data.npz")
+    reply = ask(RecordDict(), "query", **{"data-path": str(own)})
+    assert decode_hosted_clients(reply.content) == (2,)
+    reply = ask(train_request(), "train", **{"data-path": str(own)})
+    assert trained(reply).metrics["num-examples"] == 6
+
+
+def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:
+    """A data set that every device has whole has no other place on one of them."""
+    words = "data=synth data.num_clients=5 data.num_priority=2"
+    reply = ask(RecordDict(), "query", words, **{"data-path": str(tmp_path / "none.npz")})
+    assert decode_hosted_clients(reply.content) == (2,)
+
+
+@pytest.mark.parametrize("kind", ["query", "train"])
+def test_what_is_wrong_with_the_data_stays_on_the_device(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """The server hears that it cannot be used, the node's own log has the label that is wrong."""
+    own = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
+    content = train_request() if kind == "train" else RecordDict()
+    reply = ask(content, kind, **{"data-path": str(own)})
+    told = reply.error.reason if reply.has_error() else trained(reply).reason
+    assert told == "DataError: the log of the node has the text"
+    assert "got 77" in caplog.text
+
+
+def test_without_a_place_of_its_own_a_node_tells_what_is_wrong() -> None:
+    """In a simulation the same text helps whoever runs it."""
+    reply = ask(RecordDict(), "query")
+    assert reply.has_error()
+    assert "there is no such file" in str(reply.error.reason)
+
+
+def test_mistakes_in_settings_are_told(tmp_path: Path) -> None:
+    """They are the server's own, and have nothing of the data."""
+    own = write(tmp_path / "own.npz")
+    words = f"{WORDS} client.augmentation=crop"
+    reply = ask(RecordDict(), "query", words, **{"data-path": str(own)})
+    assert reply.has_error()
+    assert str(reply.error.reason).startswith("SettingsError: client.augmentation must be")
+
+
+def test_status_of_a_client_whose_data_is_gone(tmp_path: Path) -> None:
+    """It has failed; the others of a node would go on."""
+    reply = ask(train_request(), "train", **{"data-path": str(tmp_path / "gone.npz")})
+    assert trained(reply).status is Status.FAILED

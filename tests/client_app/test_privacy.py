@@ -1,0 +1,123 @@
+"""The mod by which clients clip their own updates."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from client_app.privacy import ClippingMod
+from conf.schema import PrivacySettings
+from server_app.in_process import InProcessGrid
+from strategies.codec import (
+    ClientReply,
+    NamedArrays,
+    Status,
+    TrainRequest,
+    decode_replies,
+    decode_request,
+    encode_arrays,
+    encode_replies,
+    encode_train_request,
+)
+from strategies.types import Call, GlobalMeasure
+
+MODEL: NamedArrays = {"w": np.array([1.0, 2.0], dtype=np.float32), "b": np.zeros(1, np.float32)}
+Fit = Callable[[int], ClientReply]
+
+
+def trained(client: int, by: float) -> ClientReply:
+    """Return a client whose update is (by, 0) and 0."""
+    arrays = {"w": MODEL["w"] + np.array([by, 0], np.float32), "b": MODEL["b"].copy()}
+    return ClientReply(client, Status.DONE, {"num-examples": 4.0}, arrays)
+
+
+def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[ClientReply]:
+    """Return what one node with these clients replies to a train message."""
+    app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings(kind), clients))])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        _, configs = decode_request(message.content, clients)
+        return Message(encode_replies([fit(k) for k in configs]), reply_to=message)
+
+    call = Call(clients)
+    request = TrainRequest(1, call, (True,) * len(clients), GlobalMeasure(1.0, 0.5))
+    content = encode_train_request(encode_arrays(MODEL), request)
+    for key, value in config.items():
+        content.config_records["config"][key] = value
+    grid = InProcessGrid(app, {}, 1)
+    (node,) = grid.get_node_ids()
+    (reply,) = grid.send_and_receive([Message(content, node, "train")])
+    return decode_replies(reply.content)
+
+
+def moved(part: ClientReply) -> float:
+    assert part.arrays is not None
+    return float(part.arrays["w"][0] - MODEL["w"][0])
+
+
+@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
+@pytest.mark.parametrize("clients", [(0,), (0, 1, 2)])
+def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> None:
+    """Norms 0.5, 5 and 0.8 with C = 1: the long one comes to 1, the others stay."""
+    lengths = {0: 0.5, 1: 5.0, 2: 0.8}
+    parts = ask(lambda k: trained(k, lengths[k]), clients, kind, clipping_norm=1.0)
+    assert [part.client for part in parts] == list(clients)
+    for part in parts:
+        assert part.client is not None
+        assert moved(part) == pytest.approx(min(1.0, lengths[part.client]), rel=1e-6)
+        if kind == "dp_adaptive_client":
+            assert part.metrics["norm_bit"] == (lengths[part.client] > 1)
+        assert part.metrics["num-examples"] == 4
+
+
+def test_without_privacy_nothing_happens() -> None:
+    """The mod is there always; the run's settings say whether it acts."""
+    parts = ask(lambda k: trained(k, 5.0), (0, 1), "none")
+    assert [moved(part) for part in parts] == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
+def test_who_did_not_train_is_as_it_was(kind: str) -> None:
+    """Silence, failures with their reasons, and updates of zero have nothing to clip."""
+
+    def fit(client: int) -> ClientReply:
+        if client == 0:
+            return ClientReply(0, Status.SILENT)
+        if client == 1:
+            return ClientReply(1, Status.FAILED, reason="no memory")
+        return trained(client, 0.0 if client == 2 else 5.0)
+
+    parts = ask(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
+    assert [(p.status, p.reason) for p in parts] == [
+        (Status.SILENT, None),
+        (Status.FAILED, "no memory"),
+        (Status.DONE, None),
+        (Status.DONE, None),
+    ]
+    assert [moved(part) for part in parts[2:]] == [0.0, pytest.approx(1.0)]
+
+
+def test_a_server_that_sends_no_norm_gets_no_update() -> None:
+    """A client that is to clip, and is not told to what, does not send what it has."""
+    (part,) = ask(lambda k: trained(k, 5.0), (0,), "dp_fixed_client")
+    assert part.status is Status.FAILED
+    assert part.reason is not None
+    assert "clipping_norm" in part.reason
+    assert part.arrays is None
+
+
+def test_queries_and_evaluations_pass() -> None:
+    """Only training has updates to clip."""
+    app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings("dp_fixed_client"), (0,)))])
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(RecordDict(), reply_to=message)
+
+    grid = InProcessGrid(app, {}, 1)
+    (node,) = grid.get_node_ids()
+    (reply,) = grid.send_and_receive([Message(RecordDict(), node, "evaluate")])
+    assert not reply.has_error()

@@ -1,0 +1,323 @@
+"""A deployment as in docs/deployment.md: SuperLink and SuperNodes over TLS on loopback."""
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from conf import compose
+from server_app.command_line import run_in_process
+from tests.integration.conftest import BIN, ROOT, Outcome, Shell, assert_same_rounds, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
+
+DEPLOY = ROOT / "deploy"
+CLIENTS = 5
+RUN = "data=npz data.priority=[0,1] rounds=2 evaluation.every=2 client.local_epochs=1"
+ON_DEVICES = (
+    f"{RUN} data.partition=device data.path=here.npz data.num_clients={CLIENTS} "
+    "data.input_shape=[8] data.num_classes=3"
+)
+STRATEGIES = {
+    "fedalign": "strategy=fedalign strategy.epsilon=0.05 strategy.warmup_fraction=0",
+    "fedau": "strategy=fedau strategy.cutoff=5 availability=bernoulli availability.p=0.6 "
+    "evaluation.clients=priority",
+    "aaggff_s": "strategy=aaggff_s evaluation.clients=priority",
+}
+
+
+def data_of(client: int) -> dict[str, NDArray[Any]]:
+    """Return one client's own data: three classes, shifted by its id."""
+    rng = np.random.default_rng(client)
+    x = rng.normal(0.3 * client, 1.0, (40 + 10 * client, 8)).astype(np.float32)
+    y = np.argmax(x[:, :3] + rng.normal(0, 0.2 * client, (len(x), 3)), axis=1)
+    return {"x_train": x[:-15], "y_train": y[:-15], "x_test": x[-15:], "y_test": y[-15:]}
+
+
+def write_all(path: Path) -> None:
+    """Write the data of all clients into one file, which says whose each row is."""
+    parts = [data_of(client) for client in range(CLIENTS)]
+    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    for part in ("train", "test"):
+        counts = [len(own[f"y_{part}"]) for own in parts]
+        arrays[f"client_{part}"] = np.repeat(np.arange(CLIENTS), counts)
+    np.savez(path, **arrays)
+
+
+@dataclass
+class Deployment:
+    """One SuperLink and its SuperNodes, every process known by its id."""
+
+    folder: Path
+    port: int
+    env: dict[str, str]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> Path:
+        """The server's file of clients and keys."""
+        return self.folder / "nodes.txt"
+
+    def start(self, name: str, command: list[str], **variables: object) -> subprocess.Popen[bytes]:
+        """Start a command; its output goes to a log of its own."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**os.environ, **self.env, **{k: str(v) for k, v in variables.items()}},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    def start_node(self, name: str, client: int, ca: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a SuperNode with a home, a key and data of its own."""
+        data = self.folder / "devices" / name / "own data.npz"
+        data.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(data, **data_of(client))
+        return self.start(
+            name,
+            [str(DEPLOY / "supernode.sh")],
+            FLWR_HOME=self.folder / "devices" / name / "flwr",
+            SUPERLINK=f"127.0.0.1:{self.port}",
+            CA=ca or self.folder / "tls" / "ca.pem",
+            KEY=self.key(name),
+            CLIENT=client,
+            DATA=data,
+            PORT=free_port(),
+        )
+
+    def key(self, name: str) -> Path:
+        """Return the path of a node's private key, made when first asked for."""
+        path = self.folder / "keys" / name
+        if not path.exists():
+            made = Shell(self.folder)("python", str(DEPLOY / "keys.py"), "node", str(path))
+            assert made.status == 0, made.stderr
+        return path
+
+    def public_key(self, name: str) -> str:
+        """Return a node's public key, one line."""
+        return self.key(name).with_name(f"{name}.pub").read_text().strip()
+
+    def flwr(self, *words: str) -> Outcome:
+        """Run Flower's command as the operator of the server."""
+        return Shell(self.folder, self.env)("flwr", *words)
+
+    def register(self, name: str) -> None:
+        """Let the node with this name's key in."""
+        public = self.key(name).with_name(f"{name}.pub")
+        done = self.flwr("supernode", "register", str(public), "deployment", "--name", name)
+        assert done.status == 0, done.stdout + done.stderr
+
+    def run(self, name: str, overrides: str) -> Outcome:
+        """Run the app of this repository on the deployment with ``flwr run``."""
+        config = f'experiment="custom" overrides="{overrides}" output-dir="{self.folder / name}"'
+        words = ["run", str(ROOT), "deployment", "--stream", "--run-config", config]
+        return self.flwr(*words)
+
+    def stop(self) -> None:
+        """End every process that was started, the SuperLink last, and whatever it left."""
+        for process in reversed(self.processes.values()):
+            process.terminate()
+        for process in reversed(self.processes.values()):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            with suppress(ProcessLookupError):  # its own session: its children and no others
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Return a SuperLink with TLS and authentication, five SuperNodes and an uninvited sixth.
+
+    The sixth is registered at the SuperLink, says it is client 0, and is in no line of the
+    server's file.
+    """
+    folder, port = tmp_path_factory.mktemp("deployment"), free_port()
+    make_certificates(folder / "tls")
+    (folder / "home").mkdir()
+    (folder / "home" / "config.toml").write_text(
+        (DEPLOY / "config.toml")
+        .read_text()
+        .replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+        .replace("/etc/fedquorum/tls", str(folder / "tls"))
+    )
+    env = {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    }
+    deployed = Deployment(folder, port, env)
+    try:
+        script = [str(DEPLOY / "superlink.sh")]
+        state = folder / "state"
+        deployed.start("superlink", script, TLS=folder / "tls", STATE=state, PORT=port)
+        wait_until_healthy(port, folder / "tls" / "ca.pem")
+        names = [f"node-{client}" for client in range(CLIENTS)]
+        for client, name in enumerate(names):
+            deployed.register(name)
+            deployed.start_node(name, client)
+        deployed.register("uninvited")
+        deployed.start_node("uninvited", 0)
+        lines = [f"{client} {deployed.public_key(name)}" for client, name in enumerate(names)]
+        deployed.nodes.write_text("\n".join(["# clients and keys", *lines, ""]))
+        yield deployed
+    finally:
+        deployed.stop()
+
+
+def make_certificates(folder: Path) -> None:
+    """Make a server's certificate for this machine."""
+    command = ("python", str(DEPLOY / "keys.py"), "server", str(folder), "127.0.0.1")
+    made = Shell(folder.parent)(*command)
+    assert made.status == 0, made.stderr
+
+
+def wait_until_healthy(port: int, ca: Path) -> None:
+    """Wait for the SuperLink's answer, over TLS by its certificate."""
+    context = ssl.create_default_context(cafile=str(ca))
+    deadline = time.monotonic() + 60
+    while True:
+        with suppress(URLError, ConnectionError, TimeoutError):
+            url = f"https://127.0.0.1:{port}/health"
+            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+                assert answer.status == 200
+                return
+        assert time.monotonic() < deadline, "the SuperLink does not answer"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Run the same jobs in process, on the data of the five devices in one file."""
+    folder = tmp_path_factory.mktemp("simulated")
+    write_all(folder / "all.npz")
+    for name, strategy in STRATEGIES.items():
+        words = f"{RUN} {strategy} data.partition=natural data.path={folder}/all.npz"
+        composed = compose("custom", words)
+        run_in_process(composed, str(folder / name))
+    return {name: folder / name for name in STRATEGIES}
+
+
+def assert_same_run(run: Path, expected: Path) -> None:
+    """Compare rounds, the clients' rows and the last model of two runs."""
+    assert json.loads((run / "manifest.json").read_text())["status"] == "completed"
+    assert_same_rounds(run, expected)
+    tables = [pq.read_table(path / "clients").to_pylist() for path in (run, expected)]
+    assert len(tables[0]) == len(tables[1]) > 0
+    for row, other in zip(*tables, strict=True):
+        for key, value in row.items():
+            wanted = other[key]
+            if isinstance(wanted, float):
+                wanted = pytest.approx(wanted, rel=1e-5, abs=1e-5)
+            assert value == wanted, (row["round"], row["client"], key)
+    models = [load_file(path / "model.safetensors") for path in (run, expected)]
+    for name, array in models[0].items():
+        np.testing.assert_allclose(array, models[1][name], rtol=1e-5, atol=1e-5)
+
+
+def statuses(run: Path) -> set[str]:
+    """Return what became of the clients asked in a run."""
+    return {row["status"] for row in pq.read_table(run / "clients").to_pylist()}
+
+
+def test_fedalign_as_in_the_simulation(deployment: Deployment, simulated: dict[str, Path]) -> None:
+    """Same numbers on devices as in process; the uninvited node is named, and not asked."""
+    overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.nodes={deployment.nodes}"
+    done = deployment.run("fedalign", overrides)
+    assert done.status == 0, done.stderr
+    assert_same_run(deployment.folder / "fedalign", simulated["fedalign"])
+    assert "silent" in statuses(deployment.folder / "fedalign")
+    fingerprint = key_fingerprint(deployment.key("uninvited"))
+    assert f"with key {fingerprint} is of no client in engine.nodes" in done.stdout
+    assert "RUN" not in (deployment.folder / "uninvited.log").read_text()
+
+
+@pytest.mark.parametrize("strategy", ["fedau", "aaggff_s"])
+def test_others_as_in_the_simulation(
+    deployment: Deployment, simulated: dict[str, Path], strategy: str
+) -> None:
+    """``engine=flower engine.superlink=NAME`` submits to the deployment: same numbers there."""
+    words = f"experiment=custom {ON_DEVICES} {STRATEGIES[strategy]} engine=flower".split()
+    words += ["engine.superlink=deployment", "engine.nodes=nodes.txt", f"hydra.run.dir={strategy}"]
+    done = Shell(deployment.folder, deployment.env)("fedquorum", *words)
+    assert done.status == 0, done.stdout + done.stderr
+    assert_same_run(deployment.folder / strategy, simulated[strategy])
+    if strategy == "fedau":
+        assert statuses(deployment.folder / strategy) == {"trained", "unavailable"}
+
+
+def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> None:
+    """A SuperNode with a key that nobody registered, or with none, is turned away."""
+    refused = [deployment.start_node("unregistered", 1)]
+    command = [str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}"]
+    command += ["--root-certificates", str(deployment.folder / "tls" / "ca.pem")]
+    command += ["--node-config", "client-id=1", "--port", str(free_port())]
+    refused.append(deployment.start("keyless", command, FLWR_HOME=deployment.folder / "keyless"))
+    assert all(node.wait(60) != 0 for node in refused)
+    for name in ("unregistered", "keyless"):
+        log = (deployment.folder / f"{name}.log").read_text()
+        assert "Failed to initialize the connection to the SuperLink" in log
+    listed = json.loads(
+        deployment.flwr("supernode", "list", "deployment", "--format", "json").stdout
+    )
+    assert len(listed["nodes"]) == CLIENTS + 1
+
+
+def test_a_node_does_not_trust_another_certificate(deployment: Deployment) -> None:
+    """A node with the certificate of another authority does not talk to this SuperLink."""
+    make_certificates(deployment.folder / "elsewhere")
+    node = deployment.start_node("mistaken", 1, deployment.folder / "elsewhere" / "ca.pem")
+    assert node.wait(60) != 0
+    assert "SSL/TLS handshake error" in (deployment.folder / "mistaken.log").read_text()
+
+
+def test_no_secret_is_left_behind(deployment: Deployment) -> None:
+    """No private key is in any record, log or database of the runs above."""
+    own = {"keys", "tls", "elsewhere"}
+    private = [path for path in (deployment.folder / "keys").iterdir() if not path.suffix]
+    secrets = [
+        line.encode()
+        for path in [deployment.folder / "tls" / "server.key", *private]
+        for line in path.read_text().splitlines()
+        if not line.startswith("-----")
+    ]
+    assert len(secrets) > 2 * CLIENTS
+    left = [
+        path
+        for path in deployment.folder.rglob("*")
+        if path.is_file() and path.relative_to(deployment.folder).parts[0] not in own
+    ]
+    assert {"superlink.log", "superlink.db", "node-0.log"} <= {path.name for path in left}
+    for path in left:
+        content = path.read_bytes()
+        assert not [path for secret in secrets if secret in content]
+
+
+def key_fingerprint(path: Path) -> str:
+    """Return what ssh-keygen prints for a key, by an implementation that is not ours."""
+    keygen = shutil.which("ssh-keygen")
+    if keygen is None:
+        pytest.skip("needs ssh-keygen to compare fingerprints with")
+    printed: Any = subprocess.check_output([keygen, "-l", "-f", f"{path}.pub"], text=True)
+    return str(printed.split()[1])
