@@ -169,6 +169,11 @@ class ClientDirectory:
             return set(grid.get_node_ids())
         admitted = set()
         for node in grid.get_nodes():
+            if not node.public_key:
+                raise ClientsMissingError(
+                    f"engine.nodes must be null where nodes have no keys, as in a simulation: node "
+                    f"{node.node_id} has none"
+                )
             key = fingerprint_of_pem(node.public_key)
             self._key_of[node.node_id] = key
             if key in self._clients_of_keys:
@@ -238,12 +243,11 @@ def fingerprint(key: SSHPublicKeyTypes) -> str:
 
 
 def fingerprint_of_pem(public_key: bytes) -> str:
-    """Return the fingerprint of a key as Flower has it; of a node without a key ``no key``."""
-    try:
-        key = load_pem_public_key(public_key)
-    except ValueError:  # nodes of a simulation have none
-        return "no key"
-    return fingerprint(key) if isinstance(key, EllipticCurvePublicKey) else "no key"
+    """Return the fingerprint of a key as Flower has it, which lets in those of elliptic curves."""
+    key = load_pem_public_key(public_key)
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise TypeError(f"a node has a key of {type(key).__name__}")
+    return fingerprint(key)
 
 
 def _abbreviate(clients: Sequence[int], limit: int = 10) -> str:

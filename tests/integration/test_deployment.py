@@ -18,7 +18,6 @@ from urllib.error import URLError
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from conf import compose
@@ -42,7 +41,7 @@ STRATEGIES = {
 }
 
 
-def data_of(client: int) -> dict[str, NDArray[Any]]:
+def data_of(client: int) -> dict[str, Any]:
     """Return one client's own data: three classes, shifted by its id."""
     rng = np.random.default_rng(client)
     x = rng.normal(0.3 * client, 1.0, (40 + 10 * client, 8)).astype(np.float32)
@@ -53,7 +52,9 @@ def data_of(client: int) -> dict[str, NDArray[Any]]:
 def write_all(path: Path) -> None:
     """Write the data of all clients into one file, which says whose each row is."""
     parts = [data_of(client) for client in range(CLIENTS)]
-    arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    arrays: dict[str, Any] = {
+        key: np.concatenate([part[key] for part in parts]) for key in parts[0]
+    }
     for part in ("train", "test"):
         counts = [len(own[f"y_{part}"]) for own in parts]
         arrays[f"client_{part}"] = np.repeat(np.arange(CLIENTS), counts)

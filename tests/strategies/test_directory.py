@@ -133,7 +133,9 @@ def test_nodes_without_keys_are_not_let_in_where_keys_count() -> None:
 
     nodes = Simulated([[0]])
     directory = ClientDirectory([0], keys_of(nodes, {1: {0}}))
-    with pytest.raises(ClientsMissingError, match="node 1 with key no key is of no client"):
+    with pytest.raises(
+        ClientsMissingError, match=r"engine\.nodes must be null where nodes have no keys"
+    ):
         directory.wait(nodes, 0.3)
 
 

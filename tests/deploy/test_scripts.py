@@ -1,0 +1,125 @@
+"""The scripts and examples of a deployment."""
+
+import configparser
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+SCRIPTS = ("superlink.sh", "supernode.sh")
+
+
+def keys(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DEPLOY / "keys.py"), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Path:
+    """Return a folder with an authority and a certificate."""
+    made = keys(tmp_path, "server", "tls", "superlink.example.org", "127.0.0.1", "--days", "2")
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "tls"
+
+
+def test_the_certificate_is_of_the_authority_for_the_names_given(tls: Path) -> None:
+    """A client that trusts the authority accepts it for these names, for as long as was asked."""
+    authority, server = (
+        x509.load_pem_x509_certificate((tls / name).read_bytes())
+        for name in ("ca.pem", "server.pem")
+    )
+    policy = PolicyBuilder().store(Store([authority]))
+    chain = policy.build_server_verifier(x509.DNSName("superlink.example.org")).verify(server, [])
+    assert chain == [server, authority]
+    later = policy.time(datetime.now(UTC) + timedelta(days=3))
+    for verifier in (
+        policy.build_server_verifier(x509.DNSName("elsewhere.example.org")),
+        later.build_server_verifier(x509.DNSName("superlink.example.org")),
+    ):
+        with pytest.raises(VerificationError):
+            verifier.verify(server, [])
+
+
+def test_no_key_of_the_authority_is_left(tls: Path) -> None:
+    """Nobody can make a second certificate; the server's key is for its owner alone."""
+    assert sorted(path.name for path in tls.iterdir()) == ["ca.pem", "server.key", "server.pem"]
+    assert stat.S_IMODE((tls / "server.key").stat().st_mode) == 0o600
+
+
+def test_a_nodes_keys(tmp_path: Path) -> None:
+    """A private key that only its owner reads, of a curve that Flower takes, and its public one."""
+    assert keys(tmp_path, "node", "keys/node-3").returncode == 0
+    path = tmp_path / "keys" / "node-3"
+    private = load_ssh_private_key(path.read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert isinstance(private.curve, ec.SECP384R1)
+    public = path.with_name("node-3.pub")
+    assert load_ssh_public_key(public.read_bytes()) == private.public_key()
+    assert public.read_text().split()[2] == "node-3"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("words", [("node", "key"), ("server", ".", "localhost")])
+def test_keys_are_not_overwritten(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """What exists stays as it is."""
+    assert keys(tmp_path, *words).returncode == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = keys(tmp_path, *words)
+    assert again.returncode == 1
+    assert re.fullmatch(r"keys\.py: .* exists already and is not overwritten\n", again.stderr)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_name_what_they_need(tmp_path: Path, script: str) -> None:
+    """Without a setting a script starts nothing and names it."""
+    text = (DEPLOY / script).read_text()
+    needed = re.findall(r'^: "\$\{(\w+):\?', text, re.MULTILINE)
+    assert len(needed) > 1
+    for left_out in needed:
+        given = {name: str(tmp_path) for name in needed if name != left_out}
+        done = subprocess.run(
+            ["sh", str(DEPLOY / script)],
+            env={"PATH": "/usr/bin:/bin", **given},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert f"{left_out}: must be" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("unit", "script"), [("superlink.service", SCRIPTS[0]), ("supernode@.service", SCRIPTS[1])]
+)
+def test_units_set_what_their_script_needs(unit: str, script: str) -> None:
+    """Every setting of the script is in the unit, or in the device's own file."""
+    parser = configparser.RawConfigParser(strict=False, comment_prefixes=("#",))
+    parser.read(DEPLOY / unit)
+    assert parser["Service"]["ExecStart"] == f"/opt/fedquorum/{script}"
+    given = (DEPLOY / unit).read_text() + (DEPLOY / "node.env").read_text()
+    needed = re.findall(r'^: "\$\{(\w+):\?', (DEPLOY / script).read_text(), re.MULTILINE)
+    assert [name for name in needed if f"{name}=" not in given] == []
+
+
+def test_the_network_reaches_the_nodes_part_alone() -> None:
+    """The proxy's example hands on what nodes ask for; the SuperLink listens on loopback."""
+    locations = re.findall(r"location (\S+) {\s+(\w+) +(\S+);", (DEPLOY / "nginx.conf").read_text())
+    assert [(path, does) for path, does, _ in locations] == [
+        ("/v1/fleet/", "proxy_pass"),
+        ("/", "return"),
+    ]
+    assert "${HOST:-127.0.0.1}" in (DEPLOY / SCRIPTS[0]).read_text()
+    config = tomllib.loads((DEPLOY / "config.toml").read_text())["superlink"]
+    assert config["deployment"]["address"].startswith("127.0.0.1:")
+    assert Path(config["deployment"]["root-certificates"]).is_absolute()
