@@ -9,6 +9,7 @@ from flwr.client import NumPyClient
 from client_app.decisions import joins
 from client_app.evaluation import PLAIN, Measure
 from client_app.measurements import Arrays, Measurements
+from conf.errors import DataError
 from strategies.codec import Status
 
 Train = Callable[[Arrays, int, int], Arrays]
@@ -58,8 +59,15 @@ class FederatedClient(NumPyClient):
         SILENT and nothing else: what it measured stays here. Others say num-examples, loss and
         accuracy; with measure false, and no gate that needs it, nothing is measured and they
         say num-examples alone.
+
+        Raises
+        ------
+        DataError
+            If it has no training sample.
         """
         metrics = {"num-examples": self._measurements.count("train", self.client_id)}
+        if metrics["num-examples"] == 0:
+            raise DataError("it has no training sample")
         if not measures(config):
             return metrics
         received = self._measurements.measure(parameters, "train", self.client_id)

@@ -68,6 +68,10 @@ class Examples:
         """Return the number of a client's first row."""
         return self._start[client]
 
+    def first(self) -> torch.Tensor:
+        """Return the inputs of two rows, or of one where there is one only."""
+        return self._made(self._source[:2])
+
     def inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the inputs of ``rows`` (m,), in ``out`` (m, *input_shape) where that is given."""
         if self._x is not None:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app.data.base import Part
-from client_app.evaluation import BATCH, Measure, evaluate
+from client_app.evaluation import BATCH, NUMBERS, Measure, evaluate
 from client_app.examples import Examples
 from client_app.tasks import Task
+from client_app.threads import SHARED_FLOPS, threads_for
 
 Arrays = list[NDArray[Any]]
 
@@ -32,6 +33,9 @@ class Measurements:
         The loss.
     metric : str
         ``evaluation.metric``, measured of test parts.
+    flops_per_sample : int
+        Operations of a forward pass, by which the number of threads is chosen; by default as
+        many as there are.
     """
 
     def __init__(
@@ -40,6 +44,8 @@ class Measurements:
         examples: Mapping[Part, Examples],
         task: Task,
         metric: str = "accuracy",
+        *,
+        flops_per_sample: int = SHARED_FLOPS,
     ) -> None:
         self._model = model
         self._examples = examples
@@ -47,6 +53,7 @@ class Measurements:
         self.metric = metric
         self._arrays: Arrays = []
         self._kept: dict[tuple[Part, int], Measure] = {}
+        self._flops_per_sample = flops_per_sample
 
     def count(self, part: Part, client: int) -> int:
         """Return how many rows a part of a client has."""
@@ -70,7 +77,8 @@ class Measurements:
         for group in _groups(missing, examples):
             counts = [examples.count(k) for k in group]
             x, y = examples.of(group)
-            measures = evaluate(self._model, x, y, counts, task=self._task, metric_name=metric)
+            with threads_for(self._flops_per_sample * len(y)):
+                measures = evaluate(self._model, x, y, counts, task=self._task, metric_name=metric)
             self._kept.update({(part, k): m for k, m in zip(group, measures, strict=True)})
 
 
@@ -91,9 +99,9 @@ def _same(arrays: Arrays, others: Arrays) -> bool:
 def _groups(clients: Sequence[int], examples: Examples) -> Iterator[list[int]]:
     """Divide clients so that the rows of each group are one pass, or those of one client."""
     group: list[int] = []
-    rows = 0
+    rows, most = 0, min(BATCH, NUMBERS // examples.first()[0].numel())
     for client in clients:
-        if group and rows + examples.count(client) > BATCH:
+        if group and rows + examples.count(client) > most:
             yield group
             group, rows = [], 0
         group.append(client)

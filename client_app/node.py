@@ -16,6 +16,7 @@ from client_app.examples import Examples
 from client_app.measurements import Measurements
 from client_app.models import example_inputs, model_for
 from client_app.tasks import build_task
+from client_app.threads import flops_of_sample
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
 from conf import Settings, SettingsError
@@ -51,6 +52,7 @@ class Node:
         model = model_for(settings, self._data, pretrained=False)  # the server's is received
         inputs = example_inputs(self._data.input_shape, self._data.num_tokens)
         self._model = give_dropout(model, inputs).to(self._device)
+        self._flops = flops_of_sample(self._model, inputs.to(self._device))
         if any(isinstance(layer, torch.nn.Conv2d) for layer in model.modules()):
             # In this layout convolutions are up to twice as fast, on CPUs too.
             self._model = self._model.to(memory_format=torch.channels_last)
@@ -80,7 +82,11 @@ class Node:
                 check_augmentation(how.augmentation, examples["train"].of([client])[0])
         task = build_task(self._settings, self._data)
         self.measurements = Measurements(
-            self._model, examples, task, self._settings.evaluation.metric
+            self._model,
+            examples,
+            task,
+            self._settings.evaluation.metric,
+            flops_per_sample=self._flops,
         )
         self.trainer = Trainer(
             self._model,
@@ -89,6 +95,7 @@ class Node:
             task,
             seed=self._settings.seed,
             batching=own.batching,
+            flops_per_sample=self._flops,
         )
         self._clients = {
             k: FederatedClient(k, self.measurements, self.trainer.alone) for k in everyone

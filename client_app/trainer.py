@@ -17,12 +17,15 @@ from client_app.examples import Examples
 from client_app.measurements import Arrays, put
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
+from client_app.threads import SHARED_FLOPS, threads_for
 from client_app.training import LocalTraining, train
+from conf.errors import DataError
 from strategies.streams import stream
 
 CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
 GPU_SHARE = 4  # one in so many bytes that are free
 TRIAL_CLIENTS, TRIAL_STEPS = 8, 2
+FORWARD_AND_BACKWARD = 3  # times the operations of a forward pass
 
 
 class Trainer:
@@ -42,6 +45,9 @@ class Trainer:
         The run's seed; what training draws follows from (seed, purpose, round, client id).
     batching : {"auto", "batched", "sequential"}
         Whether several clients train together, see ``trains_together``.
+    flops_per_sample : int
+        Operations of a forward pass, by which the number of threads is chosen; by default as
+        many as there are.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class Trainer:
         *,
         seed: int,
         batching: str = "auto",
+        flops_per_sample: int = SHARED_FLOPS,
     ) -> None:
         self._model = model
         self._examples = examples
@@ -62,6 +69,7 @@ class Trainer:
         self._batching = batching
         self._batched = self._batched_training(how)
         self._faster_together: bool | None = None
+        self._flops_per_sample = flops_per_sample
 
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
@@ -73,7 +81,8 @@ class Trainer:
 
     def together(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[NDArray[Any]]:
         """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
-        return [tensor.cpu().numpy() for tensor in self._batched.train(arrays, clients, t)]
+        with threads_for(self._flops(len(clients))):
+            return [tensor.cpu().numpy() for tensor in self._batched.train(arrays, clients, t)]
 
     def summed(
         self, arrays: Arrays, clients: Sequence[int], t: int, factors: Sequence[float]
@@ -99,13 +108,14 @@ class Trainer:
         total = [torch.zeros_like(array) for array in start]
         of_all = torch.tensor(factors, dtype=torch.float64, device=device)
         left_out: dict[int, str] = {}
-        for places, models in self._batched.models(arrays, clients, t):
-            finite = torch.stack([m.flatten(1).isfinite().all(dim=1) for m in models]).all(dim=0)
-            for place in places[~finite].tolist():
-                left_out[clients[place]] = "its update holds NaN or Inf"
-            own = of_all[places[finite]]
-            for own_sum, model, array in zip(total, models, start, strict=True):
-                own_sum.add_(torch.tensordot(own, model[finite].double() - array, dims=1))
+        with threads_for(self._flops(len(clients))):
+            for places, models in self._batched.models(arrays, clients, t):
+                finite = _finite(models)
+                for place in places[~finite].tolist():
+                    left_out[clients[place]] = "its update holds NaN or Inf"
+                own = of_all[places[finite]]
+                for own_sum, model, array in zip(total, models, start, strict=True):
+                    own_sum.add_(torch.tensordot(own, model[finite].double() - array, dims=1))
         return [tensor.cpu().numpy() for tensor in total], left_out
 
     def trains_together(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
@@ -124,7 +134,7 @@ class Trainer:
             return False
         if self._faster_together is None:
             self._faster_together = self._measured(arrays, clients[:TRIAL_CLIENTS], t)
-        return self._faster_together
+        return bool(self._faster_together)
 
     def _can_batch(self) -> bool:
         # Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
@@ -147,10 +157,15 @@ class Trainer:
         put(arrays, self._model)
         x, y = self._examples.of([client])
         draws = partial(stream, self._seed, round_number=t + 1, client=client)
-        train(self._model, x, y, how, draws, t=t, task=self._task)
+        with threads_for(self._flops(1)):
+            train(self._model, x, y, how, draws, t=t, task=self._task)
 
-    def _measured(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
-        """Return whether the first steps of these clients are faster together."""
+    def _flops(self, clients: int) -> int:
+        """Return how many operations one step of so many clients takes."""
+        return FORWARD_AND_BACKWARD * self._flops_per_sample * self._how.batch_size * clients
+
+    def _measured(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool | None:
+        """Return whether the first steps of these clients are faster together, None if open."""
         few = replace(self._how, local_steps=TRIAL_STEPS)
         batched = self._batched_training(few)
 
@@ -160,6 +175,8 @@ class Trainer:
 
         try:
             together = _seconds(lambda: batched.train(arrays, clients, t), self._examples.device)
+        except DataError:  # of one client, which will tell when it trains alone
+            return None
         except Exception as error:  # whatever vmap cannot run trains alone
             log(
                 INFO,
@@ -179,6 +196,11 @@ class Trainer:
             1000 * alone,
         )
         return together < alone
+
+
+def _finite(models: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return which of the stacked models have no NaN or Inf, (m,)."""
+    return torch.stack([m.flatten(1).isfinite().all(dim=1) for m in models]).all(dim=0)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
