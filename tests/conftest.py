@@ -1,6 +1,7 @@
 """Shared by all tests: where the real data is, and how a skip is judged."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +24,19 @@ def cifar10_subset(real_data: Path) -> Path:
     if not path.is_file():
         _skip(f"FEDQUORUM_DATA must be a folder with cifar10_15k3k.npz, got {str(real_data)!r}")
     return path
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return the path of a Chromium, or skip like ``real_data``."""
+    named = os.environ.get("FEDQUORUM_CHROMIUM")
+    found = shutil.which(named or "chromium") or (None if named else shutil.which("google-chrome"))
+    if found is None:
+        _skip(
+            "FEDQUORUM_CHROMIUM must be the path of a Chromium where there is no command chromium, "
+            f"got {named!r}"
+        )
+    return found
 
 
 def _skip(message: str) -> NoReturn:

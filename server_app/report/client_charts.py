@@ -136,7 +136,8 @@ def _published_spread(methods: Sequence[Method]) -> tuple[Level, ...]:
 
 def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     """Return the metric of each client after the last evaluation of test parts, without NaN."""
-    wanted = ["round", "priority", "test_num_examples", f"test_{metric}"]
+    column = f"test_{metric}" if metric in ("loss", "accuracy") else "test_metric"
+    wanted = ["round", "priority", "test_num_examples", column]
     table = run_columns(run, "evaluations", wanted)
     none: FloatArray = np.empty(0)
     if not all(name in table for name in wanted):
@@ -146,7 +147,7 @@ def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
         return none
     last = table["round"] == table["round"][tested].max()
     of = {"priority": table["priority"] == 1, "non_priority": table["priority"] == 0}
-    values: FloatArray = table[f"test_{metric}"][last & tested & of.get(clients, tested)]
+    values: FloatArray = table[column][last & tested & of.get(clients, tested)]
     return values[~np.isnan(values)]
 
 

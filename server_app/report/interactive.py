@@ -127,7 +127,7 @@ def _band(line: Line, opacity: float) -> go.Scatter:
         y=_compact(np.concatenate([line.y + spread, (line.y - spread)[::-1]])),
         fill="toself",
         fillcolor=_transparent(colour, opacity),
-        line={"width": 0},
+        line={"width": 0, "color": colour},
         mode="lines",
         hoverinfo="skip",
         legendgroup=line.label,

@@ -18,7 +18,7 @@ from server_app.records import TEST_GROUPS, RoundRecord
 LOCAL_ONLY = "local_only"
 TABLES = ("clients", "evaluations")
 STATUSES = ("completed", "running", "interrupted", "failed")
-TEST_METRICS = ("accuracy", "worst")
+TEST_METRICS = ("accuracy",)
 _COUNTS = (
     "round",
     "asked",

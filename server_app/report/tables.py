@@ -16,7 +16,13 @@ from server_app.report.groups import Group, Statistic, statistic_of, word
 from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
 from server_app.report.runs import STATUSES, Run
 
-METRIC_NAMES = {"accuracy": "accuracy, %", "auroc": "AUROC, %", "loss": "loss, nats"}
+METRIC_NAMES = {
+    "accuracy": "accuracy, %",
+    "top5": "top-5 accuracy, %",
+    "auroc": "AUROC, %",
+    "f1": "F1, %",
+    "loss": "loss, nats",
+}
 METHODS_OF_OURS = ("fedalign", "fedau", "aaggff_s", "aaggff_d")
 COMPARED = ("test", "average", "worst", "worst10", "gini", "largest_training_loss")
 WORLD = ("data.", "model.", "availability.", "evaluation.")

@@ -3,83 +3,22 @@
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from conf import compose
 from conf.errors import RunError
 from server_app.records import RunRecords, round_record
 from server_app.report.command_line import main
-from server_app.report.figures import training_figure
 from server_app.report.groups import Statistic, group_runs, metric_after_round
-from server_app.report.runs import Run, find_runs, load_run
+from server_app.report.runs import find_runs, load_run
 from server_app.report.tables import summarize, terminal_table
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
 from strategies.types import Call, GlobalMeasure
+from tests.server_app.made_runs import accuracy, line, load_all, make_run, write_table
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-def line(number: int, **changes: Any) -> dict[str, Any]:
-    """Return a line of rounds.jsonl, as it is read by ``json``."""
-    fields = {
-        "round": number,
-        "epsilon": 0.2,
-        "global_loss": 1.0,
-        "global_accuracy": 0.5,
-        "asked": 4,
-        "trained": 3,
-        "silent": 1,
-        "unavailable": 0,
-        "rejected": 0,
-        "failed": 0,
-        "admitted": 3,
-        "bytes_down": 10,
-        "bytes_up": 20,
-        "seconds": 0.1,
-        "inclusion_mass": 0.25,
-        "theta": 0.8,
-        "test": accuracy(0.5),
-    }
-    return fields | changes
-
-
-def accuracy(priority: float | None, everyone: float | None = 0.25) -> dict[str, Any]:
-    """Return the field ``test``; the worst client is half as accurate as all together."""
-    return {
-        group: None if value is None else {"loss": 1.0, "accuracy": value, "worst": value / 2}
-        for group, value in (("priority", priority), ("all", everyone))
-    }
-
-
-def make_run(
-    directory: Path,
-    lines: Sequence[Mapping[str, Any]],
-    *,
-    seed: int = 1,
-    settings: str = "client:\n  lr: 0.1\n",
-    **manifest: str,
-) -> Path:
-    directory.mkdir(parents=True)
-    fields = {
-        "status": "completed",
-        "experiment": "fedalign/synth_low",
-        "strategy": "fedalign",
-        "started": "2026-01-01T00:00:00+00:00",
-        "overrides": [],
-    }
-    (directory / "manifest.json").write_text(json.dumps({**fields, **manifest, "seed": seed}))
-    (directory / "config.yaml").write_text(f"{settings}seed: {seed}\n")
-    (directory / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    return directory
-
-
-def load_all(directory: Path) -> list[Run]:
-    return [load_run(found) for found in find_runs([directory])]
 
 
 def table_csv(path: Path) -> list[dict[str, str]]:
@@ -159,7 +98,7 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
         (json.dumps({"round": 2}), "asked is missing"),
         (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
         (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
-        (json.dumps(line(2, test={"all": {"accuracy": 1}})), "worst is missing"),
+        (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
@@ -218,16 +157,17 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
             seed=seed,
         )
     (group,) = group_runs(load_all(tmp_path))
-    (row,) = summarize([group])
-    priority = row.test_accuracy["priority"]
-    assert priority is not None
-    assert (priority.mean, priority.sd) == pytest.approx((0.6, 0.1))
-    worst = row.worst_client["priority"]
-    assert worst is not None
-    assert (worst.mean, worst.sd) == pytest.approx((0.3, 0.05))
-    assert row.test_accuracy["all"] == Statistic(0.25, 0.0)
-    assert (row.admitted, row.theta) == (Statistic(2.0, 0.0), Statistic(0.75, 0.0))
-    assert (row.seeds, row.rounds) == ((1, 2, 3), (2, 2))
+    priority, others, everyone = summarize([group])
+    assert others.clients == "non_priority"
+    assert (priority.clients, everyone.clients) == ("priority", "all")
+    for name, mean, sd in (("test", 0.6, 0.1), ("worst", 0.3, 0.05)):
+        found = priority.statistic(name)
+        assert found is not None
+        assert (found.mean, found.sd) == pytest.approx((mean, sd))
+    assert everyone.statistic("test") == Statistic(0.25, 0.0)
+    assert priority.statistic("admitted") == Statistic(2.0, 0.0)
+    assert priority.statistic("theta") == Statistic(0.75, 0.0)
+    assert (sorted(priority.by_seed), priority.rounds) == ([1, 2, 3], (2, 2))
     curve = group.curve(lambda record: record.global_loss)
     assert curve.rounds == (1, 2)
     assert curve.statistics[0].mean == pytest.approx(2.6)
@@ -237,8 +177,8 @@ def test_mean_and_sample_deviation_over_seeds(tmp_path: Path) -> None:
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     """The standard deviation of one value is not 0 but unknown."""
     make_run(tmp_path / "run", [line(1)])
-    (row,) = summarize(group_runs(load_all(tmp_path)))
-    assert row.test_accuracy["priority"] == Statistic(0.5, None)
+    row, *_ = summarize(group_runs(load_all(tmp_path)))
+    assert row.statistic("test") == Statistic(0.5, None)
 
 
 def test_strategies_and_settings_are_kept_apart(tmp_path: Path) -> None:
@@ -261,10 +201,10 @@ def test_each_seed_counts_once_and_completed_runs_come_first(tmp_path: Path) -> 
     make_run(tmp_path / "a", [line(1, test=accuracy(0.9))], seed=1, started=new)
     make_run(tmp_path / "b", [line(1, test=accuracy(0.1))], seed=1, started=old)
     make_run(tmp_path / "c", [line(1, test=accuracy(0.3))], seed=2, status="interrupted")
-    (row,) = summarize(group_runs(load_all(tmp_path)))
+    row, *_ = summarize(group_runs(load_all(tmp_path)))
     assert row.statuses == {"completed": 2, "interrupted": 1}
-    assert row.seeds == (1,)
-    assert row.test_accuracy["priority"] == Statistic(0.9, None)
+    assert list(row.by_seed) == [1]
+    assert row.statistic("test") == Statistic(0.9, None)
 
 
 def test_without_a_completed_run_the_unfinished_ones_count(tmp_path: Path) -> None:
@@ -272,8 +212,9 @@ def test_without_a_completed_run_the_unfinished_ones_count(tmp_path: Path) -> No
     make_run(tmp_path / "a", [line(1), line(2)], seed=1, status="running")
     make_run(tmp_path / "b", [line(1)], seed=2, status="interrupted")
     make_run(tmp_path / "c", [], seed=3, status="failed")
-    (row,) = summarize(group_runs(load_all(tmp_path)))
-    assert (row.seeds, row.rounds) == ((1, 2), (1, 2))
+    row, *_ = summarize(group_runs(load_all(tmp_path)))
+    assert (list(row.by_seed), row.rounds) == ([1, 2], (1, 2))
+    assert row.group.unfinished == "interrupted, running"
 
 
 def test_null_values_are_left_out(tmp_path: Path) -> None:
@@ -288,12 +229,10 @@ def test_null_values_are_left_out(tmp_path: Path) -> None:
     )
     (group,) = group_runs(load_all(tmp_path))
     (row,) = summarize([group])
-    assert row.test_accuracy == {
-        "priority": Statistic(0.6, None),
-        "non_priority": None,
-        "all": None,
-    }
-    theta = row.theta
+    assert row.clients == "priority"
+    assert row.statistic("test") == Statistic(0.6, None)
+    assert row.statistic("gini") is None
+    theta = row.statistic("theta")
     assert theta is not None
     assert theta.mean == pytest.approx((0.8 + 0.5) / 2)
     curve = group.curve(lambda record: metric_after_round(record, "priority", "accuracy"))
@@ -309,61 +248,64 @@ def test_a_curve_has_only_rounds_that_every_seed_has(tmp_path: Path) -> None:
     assert group.curve(lambda record: record.global_loss).rounds == (1,)
 
 
-# --- what the user sees ------------------------------------------------------------------------
-
-
-def test_figure_has_a_line_per_group_and_a_band_for_several_seeds(tmp_path: Path) -> None:
-    """Left percent, right the loss; the band is where seeds differ, in one group of two."""
-    for seed, value in ((1, 0.5), (2, 0.7)):
-        rounds = [line(n, test=accuracy(value), global_loss=value) for n in (1, 2)]
-        make_run(tmp_path / str(seed), rounds, seed=seed)
-    make_run(tmp_path / "other", [line(1), line(2)], strategy="fedavg")
-    figure = training_figure(group_runs(load_all(tmp_path)))
-    left, right = figure.axes
-    drawn = [np.asarray(curve.get_ydata(), dtype=np.float64) for curve in left.lines]
-    np.testing.assert_allclose(drawn, [[60, 60], [50, 50]])
-    assert (len(left.collections), len(right.collections)) == (1, 1)
-    assert "%" in left.get_ylabel()
-    assert left.get_xlabel() == right.get_xlabel() == "round"
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "fedalign/synth_low, fedalign",
-        "fedalign/synth_low, fedavg",
+def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:
+    """2 comes before 10 and inf last, as in the papers' figures; whole numbers have no point."""
+    for name, cutoff in (("a", "10.0"), ("b", "inf"), ("c", "2.0")):
+        settings = f"strategy:\n  cutoff: {cutoff.replace('inf', '.inf')}\n"
+        make_run(tmp_path / name, [line(1)], settings=settings, strategy="fedau")
+    assert [group.method for group in group_runs(load_all(tmp_path))] == [
+        "fedau (cutoff=2)",
+        "fedau (cutoff=10)",
+        "fedau (cutoff=inf)",
     ]
 
 
-def test_figure_shows_non_priority_clients_where_measured(tmp_path: Path) -> None:
-    """A panel of their test accuracy stands between the priority clients' and the loss."""
-    test = accuracy(0.5)
-    test["non_priority"] = {"accuracy": 0.25, "worst": 0.1}
-    make_run(tmp_path / "run", [line(1, test=test), line(2, test=test)])
-    _, middle, right = training_figure(group_runs(load_all(tmp_path))).axes
-    np.testing.assert_allclose(np.asarray(middle.lines[0].get_ydata(), dtype=np.float64), [25, 25])
-    assert "non-priority" in middle.get_ylabel()
-    assert "loss" in right.get_ylabel()
+def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
+    """A period comes with cyclic availability: it tells two runs apart only if both have one."""
+    for name, words in (
+        ("a", "name: bernoulli\n  p: 0.1"),
+        ("b", "name: cyclic\n  p: 0.1\n  period: 100"),
+        ("c", "name: cyclic\n  p: 0.1\n  period: 50"),
+    ):
+        make_run(tmp_path / name, [line(1)], settings=f"availability:\n  {words}\n")
+    methods = {group.method for group in group_runs(load_all(tmp_path))}
+    assert methods == {
+        "fedalign (bernoulli)",
+        "fedalign (cyclic, availability.period=50)",
+        "fedalign (cyclic, availability.period=100)",
+    }
 
 
-def test_writes_table_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# --- what the user sees ------------------------------------------------------------------------
+
+
+def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints the table and absolute paths, and the files hold what they should."""
     for seed, value in ((1, 0.5), (2, 0.7)):
         make_run(tmp_path / "runs" / str(seed), [line(1, test=accuracy(value))], seed=seed)
     output = tmp_path / "made" / "here"
     assert main([str(tmp_path / "runs"), "--output", str(output)]) == 0
-    printed = capsys.readouterr().out
-    assert "60.0 ± 14.1" in printed
-    for name in ("table.csv", "figure.png", "figure.svg"):
-        assert str(output / name) in printed.splitlines()
-    assert (output / "figure.png").read_bytes().startswith(PNG_SIGNATURE)
-    assert "</svg>" in (output / "figure.svg").read_text()
-    (row,) = table_csv(output / "table.csv")
+    printed = capsys.readouterr()
+    assert "60.00 ± 14.14" in printed.out
+    assert printed.err == ""
+    for name in ("report.html", "table.csv", "differences.csv", "tables.md", "tables.tex"):
+        assert str(output / name) in printed.out.splitlines()
+        assert (output / name).is_file()
+    figures = output / "figures"
+    for chart in ("training", "admission", "costs"):
+        png = figures / f"fedalign-synth-low_{chart}.png"
+        assert png.read_bytes().startswith(PNG_SIGNATURE)
+        assert "</svg>" in png.with_suffix(".svg").read_text()
+    row, *others = table_csv(output / "table.csv")
+    assert [row["clients"], *(o["clients"] for o in others)] == ["priority", "non_priority", "all"]
     assert (row["strategy"], row["runs"], row["completed"], row["failed"]) == (
         "fedalign",
         "2",
         "2",
         "0",
     )
-    assert float(row["test_accuracy_priority_mean"]) == pytest.approx(0.6)
-    assert float(row["test_accuracy_priority_sd"]) == pytest.approx(math.sqrt(0.02))
+    assert float(row["test_mean"]) == pytest.approx(0.6)
+    assert float(row["test_sd"]) == pytest.approx(math.sqrt(0.02))
 
 
 def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
@@ -371,17 +313,85 @@ def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [line(1), line(2)])
     for name in ("one", "two"):
         main([str(run), "--output", str(tmp_path / name)])
-    for name in ("table.csv", "figure.png", "figure.svg"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert len(files) == 5 + 2 * 3
+    for path in files:
+        other = tmp_path / "two" / path.relative_to(tmp_path / "one")
+        assert path.read_bytes() == other.read_bytes(), path
 
 
 def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
     """A run that failed in its first round is a row with its status and no numbers."""
-    make_run(tmp_path / "run", [], status="failed")
+    make_run(tmp_path / "run", [], status="failed", error="ValueError: <no>", rounds=7)
     assert main([str(tmp_path / "run"), "--output", str(tmp_path)]) == 0
     (row,) = table_csv(tmp_path / "table.csv")
     assert (row["failed"], row["seeds"], row["rounds_max"]) == ("1", "0", "0")
-    assert row["test_accuracy_priority_mean"] == ""
+    assert row["test_mean"] == ""
+    page = (tmp_path / "report.html").read_text()
+    assert "failed, 0 of 7 rounds, not in the statistics (ValueError: &lt;no&gt;)" in page
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ("running", "seed 2: running, or was killed, 1 of 3 rounds, not in the statistics"),
+        ("interrupted", "seed 2: interrupted, 1 of 3 rounds, not in the statistics"),
+    ],
+)
+def test_the_page_tells_which_runs_are_not_completed(
+    tmp_path: Path, status: str, told: str
+) -> None:
+    """A run that goes on or was broken off is shown as such beside those that count."""
+    make_run(tmp_path / "runs" / "a", [line(1)], rounds=1)
+    make_run(tmp_path / "runs" / "b", [line(1)], seed=2, status=status, rounds=3)
+    assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    assert told in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_damaged_runs_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line for each, on the page too; a folder of another program is no reason to stop."""
+    make_run(tmp_path / "runs" / "good", [line(1)])
+    torn = make_run(tmp_path / "runs" / "torn", [line(1)])
+    (torn / "clients").mkdir()
+    (torn / "clients" / "part-00000.parquet").write_bytes(b"PAR1 and no more")
+    (torn / "clients" / "part-00001.part").write_bytes(b"never finished")
+    foreign = tmp_path / "runs" / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.json").write_text('{"name": "an app of the web"}')
+    assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"fedquorum-report: left out: {foreign}/manifest.json: experiment")
+    assert lines[1].startswith(f"fedquorum-report: left out: {torn}/clients: ")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert f"{foreign}/manifest.json: experiment is missing" in page
+    (row,) = {row["runs"] for row in table_csv(tmp_path / "report" / "table.csv")}
+    assert row == "1"
+
+
+def test_damaged_runs_alone_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a run that can be read the status is 1, after a line for each."""
+    run = make_run(tmp_path / "run", [line(1)])
+    (run / "config.yaml").unlink()
+    assert main([str(run), "--output", str(tmp_path / "report")]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("fedquorum-report: left out: expected a file of a run, got")
+    assert last == "fedquorum-report: expected a run that can be read, got none"
+    assert not (tmp_path / "report").exists()
+
+
+def test_an_incomplete_part_of_a_table_is_ignored(tmp_path: Path) -> None:
+    """What a killed process was writing ends in .part: the rows before it are read."""
+    run = make_run(tmp_path / "run", [line(1)], status="running")
+    rows = [{"round": 1, "client": 0, "priority": True, "loss": 0.5}]
+    write_table(run, "evaluations", rows)
+    (run / "evaluations" / "part-00001.part").write_bytes(b"never finished")
+    row, *_ = summarize(group_runs(load_all(tmp_path)))
+    assert row.statistic("largest_training_loss") == Statistic(0.5, None)
 
 
 def test_settings_with_brackets_are_not_markup(tmp_path: Path) -> None:

@@ -1,0 +1,368 @@
+"""Which charts runs give, and what is in them; both ways to draw them draw the same."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server_app.report.charts import Chart, GridChart, LineChart, thinned
+from server_app.report.client_charts import MAX_ROWS, STATUS_COLOURS
+from server_app.report.experiment import experiments_of
+from server_app.report.figures import draw
+from server_app.report.groups import group_runs
+from server_app.report.interactive import figure
+from server_app.report.published import published_values
+from tests.server_app.made_runs import line, load_all, make_run, write_population, write_table
+
+
+def charts(directory: Path) -> dict[str, Chart]:
+    """Return the charts of the one experiment below a folder, by name."""
+    (one,) = experiments_of(group_runs(load_all(directory)))
+    return {chart.name: chart for chart in one.charts}
+
+
+def line_chart(found: dict[str, Chart], name: str) -> LineChart:
+    chart = found[name]
+    assert isinstance(chart, LineChart)
+    return chart
+
+
+def grid_chart(found: dict[str, Chart], name: str) -> GridChart:
+    chart = found[name]
+    assert isinstance(chart, GridChart)
+    return chart
+
+
+def measured(value: float, **others: Any) -> dict[str, Any]:
+    """Return ``test`` of a population in which all have priority."""
+    values = {"loss": 1.0, "accuracy": value, "worst": value / 2, "worst10": value / 2} | others
+    return {"priority": values, "non_priority": None, "all": values}
+
+
+# --- over rounds ------------------------------------------------------------------------------
+
+
+def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
+    """Percent for accuracies, nats for losses; without a second seed there is no band."""
+    for seed, value in ((1, 0.5), (2, 0.7)):
+        rounds = [line(n, test=measured(value), global_loss=value) for n in (1, 2)]
+        make_run(tmp_path / str(seed), rounds, seed=seed)
+    make_run(tmp_path / "other", [line(n, test=measured(0.2)) for n in (1, 2)], strategy="fedavg")
+    first, loss, _ = line_chart(charts(tmp_path), "training").panels
+    assert first.y_label == "test accuracy, %, all clients"
+    assert "nats" in loss.y_label
+    ours, other = first.lines
+    np.testing.assert_allclose(ours.x, [1, 2])
+    np.testing.assert_allclose(ours.y, [60, 60])
+    assert ours.spread is not None
+    np.testing.assert_allclose(ours.spread, [math.sqrt(200)] * 2)
+    np.testing.assert_allclose(other.y, [20, 20])
+    assert other.spread is None
+    assert (ours.label, other.label) == ("fedalign", "fedavg")
+
+
+def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> None:
+    """Where there are non-priority clients, they stand beside those with priority."""
+    test = measured(0.5) | {"non_priority": {"accuracy": 0.25, "worst": 0.1}}
+    make_run(tmp_path / "run", [line(1, test=test)])
+    one, other, *_ = line_chart(charts(tmp_path), "training").panels
+    assert "priority clients" in one.y_label
+    assert "non-priority clients" in other.y_label
+    np.testing.assert_allclose(other.lines[0].y, [25])
+
+
+def test_what_is_not_completed_is_said_in_the_legend(tmp_path: Path) -> None:
+    """A run that was broken off is drawn under its status."""
+    make_run(tmp_path / "run", [line(1)], status="interrupted")
+    (panel, *_) = line_chart(charts(tmp_path), "training").panels
+    assert panel.lines[0].label == "fedalign [interrupted]"
+
+
+def test_a_rule_without_a_gate_has_no_inclusion_mass(tmp_path: Path) -> None:
+    """Where all admit the same number in every round there is no chart of admission at all."""
+    plain = line(1, epsilon=None, inclusion_mass=0.0, theta=1.0, test=measured(0.5))
+    make_run(tmp_path / "a" / "run", [plain], strategy="fedavg")
+    assert set(charts(tmp_path / "a")) == {"training", "costs"}
+    other = plain | {"round": 2, "admitted": 2, "trained": 2}
+    make_run(tmp_path / "b" / "run", [plain, other], strategy="fedau")
+    (panel,) = line_chart(charts(tmp_path / "b"), "admission").panels
+    assert panel.y_label == "updates admitted"
+    make_run(tmp_path / "c" / "run", [line(1)])
+    labels = [p.y_label for p in line_chart(charts(tmp_path / "c"), "admission").panels]
+    assert labels == ["updates admitted", "inclusion mass A", "theta = 1 / (1 + A)"]
+
+
+def test_colours_belong_to_methods(tmp_path: Path) -> None:
+    """A method looks the same in every panel, also where others are not drawn."""
+    plain = {"epsilon": None, "inclusion_mass": None, "theta": None}
+    make_run(tmp_path / "a", [line(1, **plain)], strategy="afl")
+    make_run(tmp_path / "b", [line(1)], strategy="fedalign")
+    both, mass, _ = line_chart(charts(tmp_path), "admission").panels
+    assert [one.label for one in both.lines] == ["afl", "fedalign"]
+    assert [one.label for one in mass.lines] == ["fedalign"]
+    assert mass.lines[0].style == both.lines[1].style == 1
+
+
+def test_decision_losses_are_those_of_rules_that_decide(tmp_path: Path) -> None:
+    """The sum over rounds and KL are drawn where they are recorded."""
+    rounds = [line(n, decision_loss=-0.1, decision_loss_sum=-0.1 * n, kl=0.5) for n in (1, 2)]
+    make_run(tmp_path / "run", rounds, strategy="aaggff_s")
+    total, divergence = line_chart(charts(tmp_path), "decisions").panels
+    np.testing.assert_allclose(total.lines[0].y, [-0.1, -0.2])
+    np.testing.assert_allclose(divergence.lines[0].y, [0.5, 0.5])
+
+
+def test_bytes_are_in_a_unit_that_can_be_read(tmp_path: Path) -> None:
+    """kB for small models, MB for large ones."""
+    make_run(tmp_path / "a" / "run", [line(1, bytes_down=2_000, bytes_up=3_000)])
+    down, up, seconds = line_chart(charts(tmp_path / "a"), "costs").panels
+    assert (down.y_label, down.lines[0].y[0]) == ("kB to the nodes, a round", 2.0)
+    assert (up.lines[0].y[0], seconds.lines[0].y[0]) == (3.0, 0.1)
+    make_run(tmp_path / "b" / "run", [line(1, bytes_down=2_000, bytes_up=3_000_000)])
+    down, *_ = line_chart(charts(tmp_path / "b"), "costs").panels
+    assert (down.y_label, down.lines[0].y[0]) == ("MB to the nodes, a round", 0.002)
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+
+def write_clients(run: Path, rows: list[tuple[int, int, bool, str]], **columns: Any) -> None:
+    write_table(
+        run,
+        "clients",
+        [
+            {"round": t, "client": k, "priority": p, "status": s, "weight": 0.0, **columns}
+            for t, k, p, s in rows
+        ],
+    )
+
+
+def test_the_raster_shows_who_took_part_when(tmp_path: Path) -> None:
+    """Rows are clients, those with priority first, columns rounds; who was not asked is blank."""
+    run = make_run(tmp_path / "run", [line(1), line(2)])
+    write_clients(
+        run,
+        [(1, 2, True, "trained"), (2, 2, True, "failed"), (2, 0, False, "silent")],
+    )
+    chart = grid_chart(charts(tmp_path), "participation")
+    (layer,) = chart.layers
+    names = [name for name, _ in STATUS_COLOURS]
+    assert (layer.rows, layer.columns, layer.divider) == (("2", "0"), ("1", "2"), 1)
+    assert [[names[code] for code in row] for row in layer.values] == [
+        ["trained", "failed"],
+        ["not asked", "silent"],
+    ]
+
+
+def test_the_same_raster_is_drawn_once(tmp_path: Path) -> None:
+    """Methods that met the same availability share a picture, under all their names."""
+    for strategy, status in (("fedau", "trained"), ("mifa", "trained"), ("fedvarp", "failed")):
+        run = make_run(tmp_path / strategy, [line(1)], strategy=strategy)
+        write_clients(run, [(1, 0, True, status)])
+    layers = grid_chart(charts(tmp_path), "participation").layers
+    assert [layer.label for layer in layers] == ["fedau, seed 1; mifa, seed 1", "fedvarp, seed 1"]
+
+
+def test_a_long_raster_is_thinned_and_says_so(tmp_path: Path) -> None:
+    """Thousands of clients or rounds stay within a page's size."""
+    run = make_run(tmp_path / "run", [line(1)])
+    write_clients(run, [(1, k, True, "trained") for k in range(2000)])
+    chart = grid_chart(charts(tmp_path), "participation")
+    assert len(chart.layers[0].rows) <= MAX_ROWS + 1
+    assert "evenly picked" in chart.note
+
+
+def test_mixing_coefficients_are_a_table_over_rounds(tmp_path: Path) -> None:
+    """p of each client and round; rules without p have no such chart."""
+    run = make_run(tmp_path / "a" / "run", [line(1), line(2)], strategy="aaggff_d")
+    write_clients(run, [(1, 0, True, "trained"), (2, 1, True, "trained")], mixing=0.25)
+    (layer,) = grid_chart(charts(tmp_path / "a"), "mixing").layers
+    np.testing.assert_array_equal(layer.values, [[0.25, math.nan], [math.nan, 0.25]])
+    other = make_run(tmp_path / "b" / "run", [line(1)], strategy="fedavg")
+    write_clients(other, [(1, 0, True, "trained")])
+    assert "mixing" not in charts(tmp_path / "b")
+
+
+def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
+    """The last omega of each client over 1 / p_n, where p_n is on record."""
+    run = make_run(tmp_path / "run", [line(1), line(2, weight_error=0.5)], strategy="fedau")
+    rows = [
+        {"round": t, "client": k, "priority": True, "status": "trained", "weight": 0.1, "omega": w}
+        for t, k, w in ((1, 0, 1.0), (1, 1, 1.0), (2, 0, 3.0))
+    ]
+    write_table(run, "clients", rows)
+    assert "omega" not in charts(tmp_path)
+    write_population(run, rates=[0.5, 0.25], priority=[True, True])
+    estimates, error = line_chart(charts(tmp_path), "omega").panels
+    (points,) = estimates.lines
+    np.testing.assert_allclose(points.x, [2, 4])
+    np.testing.assert_allclose(points.y, [3, 1])
+    assert (points.points, estimates.diagonal, points.hover) == (
+        True,
+        True,
+        ["client 0", "client 1"],
+    )
+    np.testing.assert_allclose(error.lines[0].y, [0.5])
+
+
+def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:
+    """Of the last evaluation, ascending, mean over seeds at each rank; tenths and Gini told."""
+    for seed, shift in ((1, 0.0), (2, 0.2)):
+        run = make_run(tmp_path / str(seed), [line(1, test=measured(0.5))], seed=seed)
+        write_table(
+            run,
+            "evaluations",
+            [
+                {
+                    "round": t,
+                    "client": k,
+                    "priority": True,
+                    "test_num_examples": 10,
+                    "test_accuracy": value,
+                }
+                for t, k, value in ((1, 0, 0.9), (2, 0, 0.6 + shift), (2, 1, 0.2 + shift))
+            ],
+        )
+    (panel,) = line_chart(charts(tmp_path), "distribution").panels
+    (curve,) = panel.lines
+    assert (curve.x[0], curve.x[-1]) == (0.0, 100.0)
+    np.testing.assert_allclose(curve.y[[0, -1]], [30, 70])
+    assert curve.spread is not None
+    np.testing.assert_allclose(curve.spread, math.sqrt(200), rtol=1e-12)
+    assert panel.shaded == ((0.0, 10.0), (90.0, 100.0))
+    gini = (0.4 / (2 * 0.8) + 0.4 / (2 * 1.2)) / 2
+    assert curve.hover[0] == f"worst 10 % 30.0, best 10 % 70.0, Gini {100 * gini:.2f} %"
+
+
+# --- sweeps -----------------------------------------------------------------------------------
+
+
+def sweep(directory: Path, **of_epsilon: float) -> None:
+    for epsilon, value in of_epsilon.items():
+        number = epsilon.removeprefix("e").replace("_", ".")
+        settings = f"strategy:\n  name: fedalign\n  epsilon: {number}\n"
+        make_run(directory / epsilon, [line(1, test=measured(value))], settings=settings)
+
+
+def test_a_swept_setting_is_a_curve_with_infinity_at_its_end(tmp_path: Path) -> None:
+    """Values stand in their order; methods without the setting are levels."""
+    sweep(tmp_path, **{"e.inf": 0.3, "e0_2": 0.5, "e0": 0.4})
+    plain = "strategy:\n  name: fedavg\n"
+    make_run(tmp_path / "b", [line(1, test=measured(0.1))], settings=plain, strategy="fedavg")
+    chart = line_chart(charts(tmp_path), "sweep-strategy-epsilon")
+    panel = chart.panels[0]
+    assert panel.x_ticks is not None
+    assert panel.x_ticks.texts == ("0", "0.2", "inf")
+    (curve,) = panel.lines
+    np.testing.assert_allclose(curve.x, [0, 1, 2])
+    np.testing.assert_allclose(curve.y, [40, 50, 30])
+    assert [(level.label, level.y) for level in panel.levels] == [("fedavg", 10.0)]
+
+
+def test_two_swept_settings_are_a_heat_map_too(tmp_path: Path) -> None:
+    """Each value in its cell, blank where there is no run; a curve for each value of the other."""
+    for epsilon, lr, value in ((0.1, 1, 0.1), (0.1, 2, 0.2), (0.3, 1, 0.3)):
+        settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\nclient:\n  lr: {lr}\n"
+        make_run(tmp_path / f"{epsilon}_{lr}", [line(1, test=measured(value))], settings=settings)
+    found = charts(tmp_path)
+    chart = grid_chart(found, "heat-fedalign")
+    layer = chart.layers[0]
+    assert (chart.x_label, chart.y_label) == ("strategy.epsilon", "client.lr")
+    assert (layer.columns, layer.rows) == (("0.1", "0.3"), ("1", "2"))
+    expected = np.array([[10.0, 30.0], [20.0, math.nan]])
+    np.testing.assert_allclose(layer.values, expected, rtol=1e-6)
+    curves = line_chart(found, "sweep-strategy-epsilon").panels[0].lines
+    assert [one.label for one in curves] == ["fedalign (lr=1)", "fedalign (lr=2)"]
+
+
+def test_methods_alone_are_no_sweep(tmp_path: Path) -> None:
+    """Strategies differ in many settings without any of them being swept."""
+    for strategy in ("fedalign", "fedavg"):
+        settings = f"strategy:\n  name: {strategy}\n"
+        make_run(tmp_path / strategy, [line(1)], settings=settings, strategy=strategy)
+    assert not any(name.startswith(("sweep", "heat")) for name in charts(tmp_path))
+
+
+# --- published numbers ------------------------------------------------------------------------
+
+
+def test_a_published_number_is_of_the_same_data_method_and_process() -> None:
+    """FedAU's table is of the real CIFAR-10: a subset under the same preset has no line."""
+    settings = {
+        "data.name": "cifar10",
+        "strategy.name": "fedau",
+        "strategy.cutoff": math.inf,
+        "availability.name": "cyclic",
+    }
+    (one,) = published_values("fedau/cifar10", settings)
+    assert one.values == {"test": pytest.approx(0.763)}
+    assert "Wang and Ji" in one.source
+    assert published_values("fedau/cifar10", settings | {"data.name": "npz"}) == ()
+    assert published_values("fedau/fmnist", settings) == ()
+    (other,) = published_values("fedau/cifar10", settings | {"strategy.cutoff": 50.0})
+    assert other.values == {"test": pytest.approx(0.766)}
+
+
+def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
+    """The line has the method's colour, and the note names the paper."""
+    settings = "strategy:\n  name: term\nevaluation:\n  metric: auroc\n"
+    make_run(
+        tmp_path / "run",
+        [line(1, test=measured(0.5, auroc=0.6))],
+        settings=settings,
+        strategy="term",
+        experiment="aaggff/berka",
+    )
+    chart = line_chart(charts(tmp_path), "training")
+    auroc, *others = chart.panels
+    (level,) = auroc.levels
+    assert level.y == pytest.approx(80.11)
+    assert (level.style, level.label) == (0, "term")
+    assert all(panel.levels == () for panel in others)
+    assert "Hahn, Kim and Lee" in chart.note
+
+
+# --- drawing ----------------------------------------------------------------------------------
+
+
+def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
+    """The page's plot and the picture show the same curves, bands and legend."""
+    for seed, value in ((1, 0.5), (2, 0.7)):
+        rounds = [line(n, test=measured(value), global_loss=value) for n in (1, 2)]
+        make_run(tmp_path / str(seed), rounds, seed=seed)
+    make_run(tmp_path / "other", [line(n, test=measured(0.2)) for n in (1, 2)], strategy="fedavg")
+    chart = line_chart(charts(tmp_path), "training")
+    traces = figure(chart).data
+    curves = [t for t in traces if t.fill is None]
+    assert len(curves) == sum(len(panel.lines) for panel in chart.panels)
+    assert [t.name for t in curves if t.showlegend] == ["fedalign", "fedavg"]
+    bands = [t for t in traces if t.fill == "toself"]
+    assert {t.legendgroup for t in bands} == {"fedalign"}
+    axes = draw(chart).axes
+    drawn = [np.asarray(one.get_ydata(), dtype=np.float64) for one in axes[0].lines]
+    np.testing.assert_allclose(drawn, [[60, 60], [20, 20]])
+    assert len(axes[0].collections) == 1
+    (legend,) = draw(chart).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fedalign", "fedavg"]
+
+
+def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
+    """Plotly reads HTML in names: a setting with a sign of it is shown as it is."""
+    for name in ("<b>", "<i>"):
+        settings = f"data:\n  drop: '{name}'\n"
+        make_run(tmp_path / name.strip("<>"), [line(1)], settings=settings)
+    chart = line_chart(charts(tmp_path), "training")
+    names = {trace.name for trace in figure(chart).data}
+    assert names == {"fedalign (data.drop=&lt;b&gt;)", "fedalign (data.drop=&lt;i&gt;)"}
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])
+def test_thinning_keeps_both_ends(count: int, most: int) -> None:
+    """Never more than asked for, but for the last; nothing is picked twice."""
+    places = thinned(count, most)
+    assert len(places) <= most + 1
+    assert len(set(places.tolist())) == len(places)
+    if count:
+        assert (places[0], places[-1]) == (0, count - 1)

@@ -1,0 +1,282 @@
+"""Tables of a report: fairness over clients, paired differences, and their formats."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_app.report.groups import group_runs
+from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
+from server_app.report.runs import load_run
+from server_app.report.tables import (
+    Row,
+    costs_table,
+    differences,
+    differences_table,
+    fairness_table,
+    latex,
+    markdown,
+    settings_table,
+    summarize,
+    write_csv,
+    write_differences_csv,
+)
+from tests.server_app.made_runs import line, load_all, make_run, write_table
+
+
+def spread(average: float, **others: float) -> dict[str, Any]:
+    """Return the field ``test`` of a population in which all have priority."""
+    values = {
+        "loss": 1.0,
+        "accuracy": average,
+        "left_out": 1,
+        "average": average,
+        "worst": 0.1,
+        "best": 0.9,
+        "worst10": 0.2,
+        "best10": 0.8,
+        "gini": 0.25,
+        "std": 0.3,
+        "jain": 0.5,
+    } | others
+    return {"priority": values, "non_priority": None, "all": values}
+
+
+def methods(tmp_path: Path, **of_strategy: tuple[float, ...]) -> list[Row]:
+    """Make a run for every strategy and seed, with an average, and summarize them."""
+    for strategy, averages in of_strategy.items():
+        for seed, average in enumerate(averages, start=1):
+            make_run(
+                tmp_path / strategy / str(seed),
+                [line(1, test=spread(average))],
+                seed=seed,
+                strategy=strategy,
+                settings=f"strategy:\n  name: {strategy}\n",
+            )
+    return list(summarize(group_runs(load_all(tmp_path))))
+
+
+def cells(row: tuple[str, ...], headings: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(headings, row, strict=True))
+
+
+def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
+    """Average, worst and best, tenths, Gini, sd, Jain, left out: in percent but for Jain."""
+    rows = methods(tmp_path, fedau=(0.5, 0.7), mifa=(0.4, 0.4))
+    table = fairness_table(rows, "fedau/fmnist")
+    assert table.title == "fedau/fmnist: accuracy, % over clients' own test parts"
+    first, second = (cells(row, table.headings) for row in table.rows)
+    assert first == {
+        "method": "fedau",
+        "clients": "all",
+        "seeds": "2",
+        "test accuracy, %, by data": "60.00 ± 14.14",
+        "average": "60.00 ± 14.14",
+        "worst": "10.00 ± 0.00",
+        "best": "90.00 ± 0.00",
+        "worst 10 %": "20.00 ± 0.00",
+        "best 10 %": "80.00 ± 0.00",
+        "sd": "30.00 ± 0.00",
+        "Gini, %": "25.00 ± 0.00",
+        "Jain": "0.500 ± 0.000",
+        "left out": "1",
+        "largest training loss, nats": "-",
+    }
+    assert second["average"] == "40.00 ± 0.00"
+
+
+def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
+    """The table says which metric is spread; of a loss nothing is a percentage but the Gini."""
+    settings = "evaluation:\n  metric: loss\n"
+    make_run(tmp_path / "run", [line(1, test=spread(0.5, loss=1.25))], settings=settings)
+    table = fairness_table(summarize(group_runs(load_all(tmp_path))), "x")
+    assert table.title == "x: loss, nats over clients' own test parts"
+    (row,) = (cells(row, table.headings) for row in table.rows)
+    assert row["test loss, nats, by data"] == "1.250"
+    assert (row["average"], row["Gini, %"]) == ("0.500", "25.00")
+
+
+def test_the_weighted_metric_is_the_one_configured(tmp_path: Path) -> None:
+    """With AUROC the mean by data is of AUROC, and not of the accuracy beside it."""
+    settings = "evaluation:\n  metric: auroc\n"
+    make_run(tmp_path / "run", [line(1, test=spread(0.5, auroc=0.75))], settings=settings)
+    (row,) = summarize(group_runs(load_all(tmp_path)))
+    found = row.statistic("test")
+    assert found is not None
+    assert found.mean == 0.75
+
+
+def test_the_regret_stands_where_there_is_one(tmp_path: Path) -> None:
+    """AAggFF's regret and its bound are columns; tables without them have none."""
+    mixing = {"regret": 0.5, "regret_bound": 3.0}
+    make_run(tmp_path / "a", [line(1, test=spread(0.5))], strategy="aaggff_s")
+    manifest = tmp_path / "a" / "manifest.json"
+    manifest.write_text(
+        json.dumps(json.loads(manifest.read_text()) | {"summary": {"mixing": mixing}})
+    )
+    make_run(tmp_path / "b", [line(1, test=spread(0.5))], strategy="term")
+    table = fairness_table(summarize(group_runs(load_all(tmp_path))), "x")
+    ours, other = (cells(row, table.headings) for row in table.rows)
+    assert (ours["regret"], ours["regret bound"]) == ("0.500", "3.000")
+    assert (other["regret"], other["regret bound"]) == ("-", "-")
+
+
+def test_the_largest_training_loss_is_of_each_clients_last_measurement(tmp_path: Path) -> None:
+    """Earlier losses, other clients' and nulls do not count."""
+    run = make_run(tmp_path / "run", [line(1), line(2)])
+    rows = [
+        {"round": number, "client": client, "priority": priority, "loss": loss}
+        for number, client, priority, loss in (
+            (0, 0, True, 9.0),
+            (1, 0, True, 0.5),
+            (1, 1, True, 0.75),
+            (2, 1, True, None),
+            (2, 0, True, 0.25),
+            (2, 2, False, 5.0),
+        )
+    ]
+    write_table(run, "evaluations", rows)
+    assert largest_training_loss(load_run(run)) == 0.75
+
+
+def test_without_measurements_there_is_no_largest_loss(tmp_path: Path) -> None:
+    """A run without the table, with an empty one, or without training losses has none."""
+    run = make_run(tmp_path / "run", [line(1)])
+    assert math.isnan(largest_training_loss(load_run(run)))
+    write_table(run, "evaluations", [])
+    assert math.isnan(largest_training_loss(load_run(run)))
+    write_table(run, "evaluations", [{"round": 1, "client": 0, "priority": False, "loss": 1.0}])
+    assert math.isnan(largest_training_loss(load_run(run)))
+
+
+# --- paired differences -----------------------------------------------------------------------
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    """0.1, 0.2 and -0.1 over the common seeds: mean 0.0667, sd 0.1528, above 0 in 2 of 3."""
+    rows = methods(tmp_path, fedau=(0.5, 0.7, 0.4, 0.9), mifa=(0.4, 0.5, 0.5))
+    (pair,) = differences(rows)
+    assert (pair.one.group.strategy, pair.other.group.strategy) == ("fedau", "mifa")
+    assert sorted(pair.by_seed) == [1, 2, 3]
+    found = pair.statistic("average")
+    assert found is not None
+    assert found.mean == pytest.approx(0.2 / 3)
+    assert found.sd == pytest.approx(
+        math.sqrt(((0.1 - 0.2 / 3) ** 2 + (0.2 - 0.2 / 3) ** 2 + (-0.1 - 0.2 / 3) ** 2) / 2)
+    )
+    assert pair.above("average") == (2, 3)
+    assert pair.above("largest_training_loss") == (0, 0)
+    table = differences_table([pair], "x")
+    row = cells(table.rows[0], table.headings)
+    assert row["difference"] == "fedau - mifa"
+    assert row["average"] == "6.67 ± 15.28 (2/3)"
+    assert row["largest training loss, nats"] == "-"
+
+
+def test_our_methods_are_compared_with_each_of_the_others(tmp_path: Path) -> None:
+    """AAggFF-S against all baselines, and no baseline against another."""
+    rows = methods(tmp_path, afl=(0.5,), aaggff_s=(0.5,), fedavg=(0.5,), term=(0.5,))
+    pairs = [(p.one.group.strategy, p.other.group.strategy) for p in differences(rows)]
+    assert pairs == [("aaggff_s", other) for other in ("afl", "fedavg", "term")]
+
+
+def test_variants_of_one_method_are_compared_with_the_first(tmp_path: Path) -> None:
+    """A sweep over epsilon is told as differences to its smallest value."""
+    for epsilon in ("0.1", "0.2", ".inf"):
+        settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\n"
+        make_run(tmp_path / epsilon, [line(1)], settings=settings)
+    pairs = differences(summarize(group_runs(load_all(tmp_path))))
+    assert {(p.one.group.method, p.other.group.method) for p in pairs} == {
+        ("fedalign (epsilon=0.2)", "fedalign (epsilon=0.1)"),
+        ("fedalign (epsilon=inf)", "fedalign (epsilon=0.1)"),
+    }
+
+
+def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
+    """A difference of methods is one on the same clients, availability and rounds."""
+    for strategy in ("fedau", "mifa"):
+        for process in ("bernoulli", "cyclic"):
+            settings = f"strategy:\n  name: {strategy}\navailability:\n  name: {process}\n"
+            make_run(tmp_path / strategy / process, [line(1)], settings=settings, strategy=strategy)
+    pairs = [
+        p for p in differences(summarize(group_runs(load_all(tmp_path)))) if p.one.clients == "all"
+    ]
+    assert [(p.one.group.variant, p.other.group.variant) for p in pairs] == [
+        (("availability.name=bernoulli",), ("availability.name=bernoulli",)),
+        (("availability.name=cyclic",), ("availability.name=cyclic",)),
+    ]
+
+
+def test_without_a_common_seed_there_is_no_difference(tmp_path: Path) -> None:
+    """Different seeds are different data."""
+    make_run(tmp_path / "a", [line(1)], seed=1, strategy="fedau")
+    make_run(tmp_path / "b", [line(1)], seed=2, strategy="mifa")
+    assert differences(summarize(group_runs(load_all(tmp_path)))) == ()
+
+
+# --- formats ----------------------------------------------------------------------------------
+
+
+def test_csv_has_every_measure_in_full(tmp_path: Path) -> None:
+    """Fractions, not percent, to the last digit; sd empty for one seed."""
+    rows = methods(tmp_path, fedau=(1 / 3,), mifa=(0.1, 0.2))
+    write_csv(rows, tmp_path / "table.csv")
+    write_differences_csv(differences(rows), tmp_path / "differences.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        one, two = csv.DictReader(file)
+    assert {f"{name}_{part}" for name in (*OF_CLIENTS, *OF_RUN) for part in ("mean", "sd")} <= set(
+        one
+    )
+    assert (float(one["average_mean"]), one["average_sd"]) == (1 / 3, "")
+    assert float(two["average_sd"]) == pytest.approx(math.sqrt(0.005))
+    assert (one["metric"], one["clients"], one["left_out_mean"]) == ("accuracy", "all", "1.0")
+    with (tmp_path / "differences.csv").open(newline="") as file:
+        (pair,) = csv.DictReader(file)
+    assert (pair["strategy"], pair["other_strategy"], pair["seeds"]) == ("fedau", "mifa", "1")
+    assert (float(pair["average_mean"]), pair["average_above"]) == (1 / 3 - 0.1, "1")
+
+
+def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
+    """Headings, a rule and a line a row; what would end a cell is escaped."""
+    table = fairness_table(methods(tmp_path, fedau=(0.5,)), "a|b")
+    title, empty, headings, rule, row = markdown([table]).splitlines()
+    assert (title, empty) == ("### a|b: accuracy, % over clients' own test parts", "")
+    assert headings.startswith("| method | clients | seeds | test accuracy, %, by data |")
+    assert rule == "|" + " --- |" * len(table.headings)
+    assert row.startswith("| fedau | all | 1 | 50.00 |")
+
+
+def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
+    """Percent signs, underscores and the sign for plus or minus; as many columns as headings."""
+    table = fairness_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
+    text = latex([table])
+    assert r"aaggff\_s & all & 2 & 60.00 $\pm$ 14.14 &" in text
+    assert r"\caption{aaggff/berka\_1: accuracy, \% over clients' own test parts}" in text
+    assert r"\begin{tabular}{ll" + "r" * (len(table.headings) - 2) + "}" in text
+    (row,) = [one for one in text.splitlines() if one.startswith(r"aaggff\_s")]
+    assert row.count(" & ") == len(table.headings) - 1
+
+
+def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
+    """Same settings are left out, and those that only one strategy has."""
+    for strategy, own, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
+        client = f"client:\n  lr: {lr}\n  batch_size: 16\n"
+        settings = f"rounds: 1\n{client}strategy:\n  name: {strategy}\n  {own}\n"
+        make_run(tmp_path / strategy, [line(1)], settings=settings, strategy=strategy)
+    table = settings_table(group_runs(load_all(tmp_path)), "x")
+    assert table.rows == (
+        ("fedau", "client.lr=0.1 strategy.name=fedau"),
+        ("mifa", "client.lr=0.05 strategy.name=mifa"),
+    )
+
+
+def test_costs_are_told_once_for_a_method(tmp_path: Path) -> None:
+    """Bytes both ways in MB a round, not for each group of clients again."""
+    make_run(tmp_path / "run", [line(1, bytes_down=1_500_000, bytes_up=500_000, theta=None)])
+    table = costs_table(summarize(group_runs(load_all(tmp_path))), "x")
+    (row,) = (cells(row, table.headings) for row in table.rows)
+    assert row["MB a round, both ways"] == "2.000"
+    assert "theta_T" not in row
