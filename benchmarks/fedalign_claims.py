@@ -14,12 +14,20 @@ import argparse
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from server_app.report.data import run_data
-from server_app.report.groups import Group, group_runs, metric_after_round
+from server_app.report.groups import (
+    Group,
+    group_runs,
+    mean_sd,
+    mean_sd_ahead,
+    metric_after_round,
+    paired,
+)
 from server_app.report.runs import Run, find_runs, load_run
 
 BASELINES = {"fedavg_priority": "priority only", "fedavg": "all"}
@@ -74,7 +82,7 @@ def print_non_priority(groups: Sequence[Group]) -> None:
                 ahead = [v > accuracy(alone[k], after, "non_priority") for k, v in values.items()]
                 text += f" ({sum(ahead)}/{len(ahead)} ahead of local)"
             cells.append(text)
-        print(f"| {name(group)} | " + " | ".join(cells) + " |")
+        print(f"| {group.method} | " + " | ".join(cells) + " |")
 
 
 def print_admitted_clients(groups: Sequence[Group]) -> None:
@@ -97,7 +105,7 @@ def print_admitted_clients(groups: Sequence[Group]) -> None:
                 own = [100 * r["test_accuracy"] for r in tested if r["client"] in admitted]
                 values.append(statistics.mean(own))
         print(
-            f"| {name(group)} | {mean_sd(counts)} | {mean_sd(ours)} | {mean_sd(theirs)} "
+            f"| {group.method} | {mean_sd(counts)} | {mean_sd(ours)} | {mean_sd(theirs)} "
             f"({sum(a > b for a, b in zip(ours, theirs, strict=True))}/{len(ours)} global ahead) |"
         )
 
@@ -125,17 +133,7 @@ def print_admissions(groups: Sequence[Group]) -> None:
             f"({100 * admitted[inside] / max(asked[inside], 1):.1f} %)"
             for inside in (True, False)
         ]
-        print(f"| {name(group)} | {asked.total()} | " + " | ".join(cells) + " |")
-
-
-def name(group: Group) -> str:
-    """Return a group's name within its experiment."""
-    return " ".join([group.strategy, *group.variant])
-
-
-def mean_sd(values: Sequence[float]) -> str:
-    """Return mean and sample standard deviation in words."""
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+        print(f"| {group.method} | {asked.total()} | " + " | ".join(cells) + " |")
 
 
 def print_accuracies(groups: Sequence[Group]) -> None:
@@ -145,7 +143,7 @@ def print_accuracies(groups: Sequence[Group]) -> None:
     print("| --- | --- |" + " --- |" * len(moments))
     for group in groups:
         cells = [mean_sd([accuracy(run, r) for run in group.counted]) for r in moments.values()]
-        print(f"| {name(group)} | {len(group.counted)} | " + " | ".join(cells) + " |")
+        print(f"| {group.method} | {len(group.counted)} | " + " | ".join(cells) + " |")
 
 
 def print_differences(groups: Sequence[Group]) -> None:
@@ -155,14 +153,11 @@ def print_differences(groups: Sequence[Group]) -> None:
     print("| --- |" + " --- |" * len(moments))
     for group in (g for g in groups if g.strategy == "fedalign"):
         for baseline in (g for g in groups if g.strategy in BASELINES):
-            other = {run.seed: run for run in baseline.counted}
-            cells = []
-            for after in moments.values():
-                pairs = [(r, other[r.seed]) for r in group.counted if r.seed in other]
-                gaps = [accuracy(a, after) - accuracy(b, after) for a, b in pairs]
-                ahead = sum(gap > 0 for gap in gaps)
-                cells.append(f"{mean_sd(gaps)} ({ahead}/{len(gaps)} ahead)")
-            label = f"{name(group)} - {BASELINES[baseline.strategy]}"
+            cells = [
+                mean_sd_ahead(paired(group, baseline, partial(accuracy, after=after)))
+                for after in moments.values()
+            ]
+            label = f"{group.method} - {BASELINES[baseline.strategy]}"
             print(f"| {label} | " + " | ".join(cells) + " |")
 
 

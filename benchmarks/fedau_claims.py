@@ -12,13 +12,20 @@ the server's state, and the weight error of Theorem 3, mean over rounds.
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from server_app.report.groups import Group, group_runs, metric_after_round
+from server_app.report.groups import (
+    Group,
+    group_runs,
+    mean_sd,
+    mean_sd_ahead,
+    metric_after_round,
+    paired,
+)
 from server_app.report.runs import Run, find_runs, load_run
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
@@ -38,7 +45,7 @@ def main() -> None:
             process: {method(group): group for group in groups_of(own, process)}
             for process in PROCESSES
         }
-        print_table("test accuracy", by_process, lambda run: after_last(run, "accuracy"))
+        print_table("test accuracy", by_process, test_accuracy)
         print_table("training accuracy", by_process, training_accuracy)
         print_table("steps of the test accuracy, second half, sd", by_process, unsteadiness)
         print_table("weight error (Theorem 3)", by_process, weight_error, digits=3)
@@ -57,9 +64,9 @@ def method(group: Group) -> str:
     return group.strategy if cutoff is None else f"{group.strategy}, K = {cutoff:g}"
 
 
-def after_last(run: Run, metric: str) -> float:
-    """Return a test metric of all clients after the last round, in percent."""
-    return 100.0 * float(metric_after_round(run.rounds[-1], "all", metric))
+def test_accuracy(run: Run) -> float:
+    """Return the test accuracy of all clients after the last round, in percent."""
+    return 100.0 * float(metric_after_round(run.rounds[-1], "all", "accuracy"))
 
 
 def training_accuracy(run: Run) -> float:
@@ -77,7 +84,8 @@ def unsteadiness(run: Run) -> float:
     """Return the sd of the test accuracy's steps between evaluations in the second half."""
     values = [100 * metric_after_round(r, "all", "accuracy") for r in run.rounds]
     late = [v for v in values[len(values) // 2 :] if not math.isnan(v)]
-    return statistics.stdev(b - a for a, b in pairwise(late))
+    steps = [b - a for a, b in pairwise(late)]
+    return statistics.stdev(steps) if len(steps) > 1 else math.nan
 
 
 def weight_error(run: Run) -> float:
@@ -110,17 +118,12 @@ def print_differences(by_process: dict[str, dict[str, Group]]) -> None:
     names = methods(by_process)
     for ours in (n for n in names if n.startswith("fedau")):
         for other in (n for n in names if not n.startswith("fedau")):
-            cells = []
-            for groups in by_process.values():
-                theirs = {r.seed: r for r in groups[other].counted} if other in groups else {}
-                mine = groups[ours].counted if ours in groups else ()
-                gaps = [
-                    after_last(r, "accuracy") - after_last(theirs[r.seed], "accuracy")
-                    for r in mine
-                    if r.seed in theirs
-                ]
-                ahead = sum(gap > 0 for gap in gaps)
-                cells.append(f"{mean_sd(gaps, 2)} ({ahead}/{len(gaps)} ahead)" if gaps else "-")
+            cells = [
+                mean_sd_ahead(paired(groups[ours], groups[other], test_accuracy))
+                if {ours, other} <= groups.keys()
+                else "-"
+                for groups in by_process.values()
+            ]
             print(f"| {ours} - {other} | " + " | ".join(cells) + " |")
 
 
@@ -128,15 +131,6 @@ def methods(by_process: dict[str, dict[str, Group]]) -> list[str]:
     """Return the names of all methods, FedAU first."""
     names = {name for groups in by_process.values() for name in groups}
     return sorted(names, key=lambda name: (not name.startswith("fedau"), name))
-
-
-def mean_sd(values: Sequence[float], digits: int) -> str:
-    """Return mean and sample standard deviation in words."""
-    if not values or any(math.isnan(v) for v in values):
-        return "-"
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 if __name__ == "__main__":

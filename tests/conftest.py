@@ -30,7 +30,7 @@ def cifar10_subset(real_data: Path) -> Path:
 def chromium() -> str:
     """Return the path of a Chromium, or skip like ``real_data``."""
     named = os.environ.get("FEDQUORUM_CHROMIUM")
-    found = shutil.which(named or "chromium") or (None if named else shutil.which("google-chrome"))
+    found = shutil.which(named or "chromium")
     if found is None:
         _skip(
             "FEDQUORUM_CHROMIUM must be the path of a Chromium where there is no command chromium, "

@@ -161,18 +161,13 @@ def _gate(replayed: Replayed, place: int, row: Row) -> str:
     epsilon = call.epsilon or 0.0
     if epsilon == 0.0:
         inside = "the gate is closed (eps_t = 0)"
-    elif call.criterion == "accuracy":
-        bound = record.global_accuracy + epsilon
-        inside = (
-            f"acc_k = {_n(row['accuracy'])} {_sign(row['accuracy'], bound)} acc + eps_t = "
-            f"{_n(record.global_accuracy)} + {epsilon:g} = {_n(bound)}"
-        )
     else:
-        bound = record.global_loss - epsilon
-        inside = (
-            f"F_k = {_n(row['loss'])} {_sign(row['loss'], bound)} F - eps_t = "
-            f"{_n(record.global_loss)} - {epsilon:g} = {_n(bound)}"
-        )
+        accuracy = call.criterion == "accuracy"
+        symbol, overall = ("acc", record.global_accuracy) if accuracy else ("F", record.global_loss)
+        value = _nan(row[call.criterion])
+        inside = _half(symbol, value, overall, epsilon if accuracy else -epsilon)
+        if own > 0.0:  # such a client always trains: the server decides its half as well
+            inside += " and " + _half(symbol, value, overall, -epsilon if accuracy else epsilon)
     if own > 0.0:
         return (
             f"share lambda_k + (1 - lambda_k) [inside] = {_n(share)}, lambda_k = {own:g}; {inside}"
@@ -180,8 +175,18 @@ def _gate(replayed: Replayed, place: int, row: Row) -> str:
     return f"{'whole' if share > 0 else 'no'}; {inside}"
 
 
-def _sign(value: float, bound: float) -> str:
-    return "<=" if value <= bound else ">"
+def _half(symbol: str, value: float, overall: float, shift: float) -> str:
+    """Return one half of the gate: value <= overall + eps or value >= overall - eps, or not."""
+    bound = overall + shift
+    sign = ("<=" if value <= bound else ">") if shift > 0 else (">=" if value >= bound else "<")
+    return (
+        f"{symbol}_k = {_n(value)} {sign} {symbol} {'+' if shift > 0 else '-'} eps_t = "
+        f"{_n(overall)} {'+' if shift > 0 else '-'} {abs(shift):g} = {_n(bound)}"
+    )
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 # --- the weight, rule by rule -------------------------------------------------------------------
@@ -231,9 +236,11 @@ def _(_rule: DataFraction, replayed: Replayed, place: int) -> Iterator[str]:
     yield f"c_k = s_k D_k / sum of s_i D_i; {own}, the sum is {_n(total)}: c_k = {_n(c)}"
     if mass is not None:
         p = examples / base
+        weighted = ((responses.priority_weight > 0) & (responses.priority_weight < 1)).any()
+        terms = "lambda_i D_i" if weighted else "D_i"
         yield (
-            f"the same as s_k p_k / (1 + A), with p_k = D_k / sum of D_i over P = {_n(examples)} / "
-            f"{_n(base)} = {_n(p)} and A = {_n(mass)}"
+            f"the same as s_k p_k / (1 + A), with p_k = D_k / sum of {terms} over P = "
+            f"{_n(examples)} / {_n(base)} = {_n(p)} and A = {_n(mass)}"
         )
 
 

@@ -196,6 +196,27 @@ def word(value: Any) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
+def paired(one: Group, other: Group, value: Callable[[Run], float]) -> list[float]:
+    """Return a value's differences, one minus other, for each seed that both have, ascending."""
+    theirs = {run.seed: run for run in other.counted}
+    return [value(run) - value(theirs[run.seed]) for run in one.counted if run.seed in theirs]
+
+
+def mean_sd(values: Iterable[float], digits: int = 2) -> str:
+    """Return "mean ± standard deviation" of the values that are numbers, "-" without any."""
+    found = statistic_of(values)
+    if found is None:
+        return "-"
+    mean = f"{found.mean:.{digits}f}"
+    return mean if found.sd is None else f"{mean} ± {found.sd:.{digits}f}"
+
+
+def mean_sd_ahead(gaps: Sequence[float]) -> str:
+    """Return differences as ``mean_sd``, and how many of them are above 0; "-" without any."""
+    ahead = sum(gap > 0 for gap in gaps)
+    return f"{mean_sd(gaps)} ({ahead}/{len(gaps)} ahead)" if gaps else "-"
+
+
 def statistic_of(values: Iterable[float]) -> Statistic | None:
     """Return mean and sample standard deviation of the values that are numbers."""
     x = [value for value in values if not math.isnan(value)]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from conf import SettingsError, compose
-from conf.compose import options, split_overrides
+from conf.compose import options, settings_of, split_overrides
 from conf.schema import FedAlignSettings, FedAvgSettings
 
 
@@ -77,6 +77,40 @@ def test_config_yaml_is_complete_and_plain(tmp_path: Path) -> None:
     assert loaded["strategy"]["epsilon"] == math.inf
     assert loaded["data"]["num_clients"] == 20
     assert "hydra" not in loaded
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+def test_settings_come_back_from_the_records(experiment: str) -> None:
+    """What a run wrote down is read as the settings that it had, whatever a preset says now."""
+    composed = compose(experiment, "seed=7 strategy.server_lr=0.5")
+    assert settings_of(composed.to_yaml()) == composed.settings
+
+
+def test_a_setting_newer_than_a_record_is_the_default() -> None:
+    """What a record does not name is read as if it had not been set."""
+    written = yaml.safe_load(compose("aaggff/berka").to_yaml())
+    del written["evaluation"]["metric"], written["availability"], written["client"]["mu"]
+    settings = settings_of(yaml.safe_dump(written))
+    assert (settings.evaluation.metric, settings.availability.name) == ("accuracy", "always")
+    assert settings.client.mu == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", "expected settings as YAML, "),
+        ("strategy: {name: nope}", "strategy must be one of aaggff_d, "),
+        ("strategy: {name: [1]}", r"strategy\.name must be one of aaggff_d, .*, got \[1\]"),
+        ("nothing: 1", "nothing is not a setting; "),
+        ("rounds: many", "rounds must be a whole number, got 'many'"),
+        ("rounds: 0", "rounds must be a whole number >= 1, got 0"),
+    ],
+)
+def test_records_that_are_no_settings_are_one_line(text: str, problem: str) -> None:
+    """The setting, what is allowed and what is there."""
+    with pytest.raises(SettingsError, match=f"^{problem}") as caught:
+        settings_of(text)
+    assert "\n" not in str(caught.value)
 
 
 def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
     assert names == {
         "config.yaml",
         "manifest.json",
+        "population.parquet",
         "rounds.jsonl",
         "clients",
         "evaluations",

@@ -421,7 +421,7 @@ def test_local_only_is_federated_averaging_of_one(tmp_path: Path) -> None:
         [row for row in pq.read_table(d / "evaluations").to_pylist() if row["client"] == 3]
         for d in (alone, averaged)
     )
-    assert len(one) == 4
+    assert len(one) == 1 + 4
     assert one == other
     assert [r["global_loss"] for r in read_rounds(alone)] == [
         r["global_loss"] for r in read_rounds(averaged)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conf import compose
 from conf.errors import RunError
-from server_app.records import RunRecords, new_run_directory, round_record
+from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
-from strategies.types import Call, GlobalMeasure
+from strategies.types import Call, Draws, GlobalMeasure, Population
 
 NAN = math.nan
 
@@ -95,9 +96,12 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "state_bytes": 24,
         "weight_error": pytest.approx(((0.5 * 3 - 1) ** 2 + (0.25 * 2 - 1) ** 2) / 2),
         "decision_loss": None,
+        "decision_loss_sum": None,
         "kl": None,
         "inclusion_mass": 0.25,
         "theta": 0.8,
+        "priority_data": None,
+        "unknown": [],
         "test": {
             "priority": pytest.approx(
                 {
@@ -161,6 +165,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "mixing": None,
         "omega": 3.0,
         "draws": None,
+        "update_norm": None,
         "weight": 0.75,
         "test_loss": 2.0,
         "test_accuracy": 0.75,
@@ -173,6 +178,66 @@ def test_a_completed_run(tmp_path: Path) -> None:
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
     assert [e.value for e in events.Scalars("test_priority/accuracy")] == [0.75, 0.75]
+
+
+def made(report: TrainReport, previous: RoundRecord | None = None) -> RoundRecord:
+    """Return the record of a round in which nothing was evaluated."""
+    return round_record(
+        report,
+        (),
+        bytes_down=0,
+        bytes_up=0,
+        seconds=0.0,
+        state_bytes=0,
+        rates=None,
+        metric="accuracy",
+        all_evaluated=True,
+        previous=previous,
+    )
+
+
+def test_decision_losses_are_summed_over_the_rounds() -> None:
+    """The sum starts with the first decision and stays where a round decides nothing."""
+    records: list[RoundRecord] = []
+    for number, loss in enumerate((None, -0.5, None, -0.25), start=1):
+        decided = replace(report(number), decision_loss=loss)
+        records.append(made(decided, records[-1] if records else None))
+    assert [record.decision_loss for record in records] == [None, -0.5, None, -0.25]
+    assert [record.decision_loss_sum for record in records] == [None, -0.5, -0.5, -0.75]
+
+
+def test_what_draws_counted_in_and_who_was_never_there_is_on_record() -> None:
+    """Both are inputs of decisions that no row of a client tells."""
+    plain = report(1)
+    draws = Draws({0: 2}, 150.0)
+    record = made(replace(plain, call=replace(plain.call, draws=draws), unknown=(2,)))
+    assert (record.priority_data, record.unknown) == (150.0, (2,))
+
+
+def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
+    """Who the server knows of, ascending, with lambda_k, and p_n where a simulation knows it."""
+    population = Population((2, 0, 1), frozenset({0, 2}), {2: 0.25})
+    for name, rates in (("known", [0.5, 0.25, 1.0]), ("unknown", None)):
+        with RunRecords(tmp_path / name, compose(), engine="in-process") as records:
+            records.save_population(population, rates)
+        assert pq.read_table(tmp_path / name / "population.parquet").to_pylist() == [
+            {
+                "client": k,
+                "priority": weight > 0,
+                "priority_weight": weight,
+                "participation_rate": None if rates is None else rates[k],
+            }
+            for k, weight in enumerate((1.0, 0.0, 0.25))
+        ]
+
+
+def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
+    """They are beside those of the rounds, in the same table."""
+    with RunRecords(tmp_path / "run", compose(), engine="in-process") as records:
+        records.add_evaluations(0, EVALUATIONS[:1])
+        add(records, 1)
+    rows = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
+    assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (1, 0), (1, 1)]
 
 
 def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
@@ -220,7 +285,7 @@ def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_tests_that_were_not_measured_are_null() -> None:
     """Without test metrics there is no summary; without non-priority ones there is no "all"."""
-    made = partial(
+    record = partial(
         round_record,
         report(1),
         bytes_down=0,
@@ -231,8 +296,8 @@ def test_tests_that_were_not_measured_are_null() -> None:
         metric="accuracy",
     )
     untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
-    assert made(untested, all_evaluated=True).test is None
-    test = made(EVALUATIONS[:1], all_evaluated=False).test
+    assert record(untested, all_evaluated=True).test is None
+    test = record(EVALUATIONS[:1], all_evaluated=False).test
     assert test is not None
     assert test["all"] is None
     assert test["priority"] is not None

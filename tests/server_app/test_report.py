@@ -11,7 +11,14 @@ from conf import compose
 from conf.errors import RunError
 from server_app.records import RunRecords, round_record
 from server_app.report.command_line import main
-from server_app.report.groups import Statistic, group_runs, metric_after_round
+from server_app.report.groups import (
+    Statistic,
+    group_runs,
+    mean_sd,
+    mean_sd_ahead,
+    metric_after_round,
+    paired,
+)
 from server_app.report.runs import find_runs, load_run
 from server_app.report.tables import summarize, terminal_table
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
@@ -246,6 +253,19 @@ def test_a_curve_has_only_rounds_that_every_seed_has(tmp_path: Path) -> None:
     make_run(tmp_path / "b", [line(1), line(2, global_loss=None)], seed=2)
     (group,) = group_runs(load_all(tmp_path))
     assert group.curve(lambda record: record.global_loss).rounds == (1,)
+
+
+def test_pairs_are_those_of_common_seeds(tmp_path: Path) -> None:
+    """Seeds that only one of the groups has are left out; how many are ahead is counted."""
+    for strategy, values in (("fedau", {1: 0.5, 2: 0.7, 3: 0.9}), ("mifa", {2: 0.4, 3: 1.0, 4: 0})):
+        for seed, value in values.items():
+            rounds = [line(1, global_loss=value)]
+            make_run(tmp_path / strategy / str(seed), rounds, seed=seed, strategy=strategy)
+    gaps = paired(*group_runs(load_all(tmp_path)), lambda run: run.rounds[-1].global_loss)
+    assert gaps == pytest.approx([0.3, -0.1])
+    assert mean_sd_ahead(gaps) == "0.10 ± 0.28 (1/2 ahead)"
+    assert mean_sd_ahead([]) == mean_sd([math.nan]) == "-"
+    assert mean_sd([1.0], digits=1) == "1.0"
 
 
 def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:

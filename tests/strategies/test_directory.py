@@ -56,6 +56,14 @@ def keys_of(nodes: Nodes, clients: Mapping[int, set[int]]) -> dict[str, frozense
     return {nodes.fingerprint(node): frozenset(own) for node, own in clients.items()}
 
 
+def test_clients_whose_nodes_never_came_are_unknown() -> None:
+    """Known and unknown are all that are expected, each in one of the two."""
+    directory = ClientDirectory((0, 1, 2, 3))
+    assert (directory.known, directory.unknown) == ((), (0, 1, 2, 3))
+    assert directory.refresh(Nodes([[3, 0]])) == []
+    assert (directory.known, directory.unknown) == ((0, 3), (1, 2))
+
+
 def test_nodes_are_believed_without_keys() -> None:
     """Whoever claims a client has it."""
     nodes, directory = Nodes([[0, 2], [1]]), ClientDirectory([0, 1, 2])

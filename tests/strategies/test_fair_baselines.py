@@ -370,6 +370,16 @@ def test_q_fedavg_with_h_and_data() -> None:
     )
 
 
+@pytest.mark.parametrize("rule", [QFedAvg(1.0, 4.0), FedMGDAPlus(0.2)])
+def test_rules_that_look_at_updates_tell_their_norms(rule: Weighting[Any]) -> None:
+    """|Delta_i| is on record, so that a weight that depends on it can be recomputed."""
+    updates = np.random.default_rng(5).normal(size=(4, 5))
+    norms = decide(rule, answered(LOSS, updates=updates)).update_norm
+    assert norms is not None
+    np.testing.assert_allclose(norms, np.linalg.norm(updates, axis=1), rtol=1e-12)
+    assert decide(TERM(), answered(LOSS, updates=updates)).update_norm is None
+
+
 def test_q_fedavg_with_h_at_extreme_losses() -> None:
     """Finite, and at most 1 in sum, with losses of 0 and of 1e6 in one round."""
     updates = np.random.default_rng(3).normal(size=(4, 5))

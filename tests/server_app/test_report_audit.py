@@ -1,0 +1,520 @@
+"""The audit: runs decided again from their records, and records that were tampered with."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.errors import RunError
+from server_app.report.audit import audit
+from server_app.report.command_line import main
+from server_app.report.explain import explain
+from server_app.report.replay import read_recorded
+from tests.server_app.made_runs import change_round, change_table, real_run, write_table
+
+Rows = list[dict[str, Any]]
+
+CONFIGURATIONS = {
+    "fedalign": ("strategy.epsilon=0.4",),
+    "accuracy": ("strategy.criterion=accuracy", "strategy.epsilon_schedule=linear"),
+    "open": ("strategy.epsilon=inf", "strategy.fraction=0.5", "evaluation.every=2"),
+    "draws": ("strategy.priority_draws=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
+    "weighted": ("data.priority_weights={5: 0.5, 3: 0.1}", "strategy.epsilon=0.5"),
+    "fedavg": ("strategy=fedavg", "strategy.priority_draws=3"),
+    "fedavg_priority": ("strategy=fedavg_priority", "evaluation.clients=priority"),
+    "local_only": ("strategy=local_only", "evaluation.metric=loss"),
+    "fedau": (
+        "strategy=fedau",
+        "strategy.cutoff=2",
+        "strategy.fraction=0.75",
+        "availability=markov",
+        "availability.p=0.5",
+    ),
+    "average_all": ("strategy=average_all", "availability=bernoulli", "availability.p=0.5"),
+    "average_participating": ("strategy=average_participating",),
+    "known_statistics": (
+        "strategy=known_statistics",
+        "availability=cyclic",
+        "availability.p=0.5",
+    ),
+    "fedvarp": ("strategy=fedvarp", "availability=bernoulli", "availability.p=0.5"),
+    "mifa": ("strategy=mifa", "availability=bernoulli", "availability.p=0.5"),
+    "aaggff_s": ("strategy=aaggff_s", "availability=bernoulli", "availability.p=0.7"),
+    "aaggff_d": ("strategy=aaggff_d", "strategy.fraction=0.5", "strategy.rbar=running"),
+    "qfedavg": ("strategy=qfedavg",),
+    "lipschitz": ("strategy=qfedavg", "strategy.lipschitz=10", "evaluation.metric=auroc"),
+    "term": ("strategy=term", "strategy.tilt=-2"),
+    "propfair": ("strategy=propfair", "strategy.bound=1.0"),
+    "afl": ("strategy=afl", "strategy.fraction=0.5"),
+    "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return what makes a run of each configuration, once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(name: str) -> Path:
+        if not (folder / name).exists():
+            real_run(folder / name, *CONFIGURATIONS[name])
+        return folder / name
+
+    return run
+
+
+@pytest.fixture
+def tampered(runs: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return what makes a copy of a run, to change it."""
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(runs(name), tmp_path / name))
+
+    return copy
+
+
+# --- what fits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_decision_of_every_strategy_follows_from_its_records(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """Nothing is amiss in what this program writes, and every round and answer was looked at."""
+    found = audit(runs(name))
+    assert [str(problem) for problem in found.problems] == []
+    assert found.rounds == 5
+    assert found.decisions >= 5 * 3
+    assert ("inner products" in " ".join(found.unknown)) == (name == "fedmgda")
+
+
+def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
+    """Silence, absence and memories are named, each with its reason."""
+    assert "a silent client tells nothing" in " ".join(audit(runs("fedalign")).unknown)
+    told = " ".join(audit(runs("mifa")).unknown)
+    assert "unavailable" in told
+    assert "memory of updates" in told
+
+
+def test_a_run_that_was_killed_is_checked_as_far_as_it_goes(
+    tampered: Callable[[str], Path],
+) -> None:
+    """A running run may lack its last rows; any other may not."""
+    run = tampered("qfedavg")
+    change_table(run, "clients", lambda rows: remove(rows, lambda row: row["round"] > 3))
+    first = audit(run).problems[0]
+    assert str(first) == "round 4: clients/ has no rows of this round"
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["summary"]
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
+    found = audit(run)
+    assert (found.rounds, found.problems) == (3, ())
+    assert "the last 2 rounds" in " ".join(found.unknown)
+
+
+# --- what does not ----------------------------------------------------------------------------
+
+
+def remove(rows: Rows, which: Callable[[dict[str, Any]], bool]) -> None:
+    rows[:] = [row for row in rows if not which(row)]
+
+
+def one(rows: Rows, number: int, **like: Any) -> dict[str, Any]:
+    """Return the first row of a round that has these values."""
+    return next(
+        row
+        for row in rows
+        if row["round"] == number and all(row[key] == value for key, value in like.items())
+    )
+
+
+def set_all(**values: Any) -> Callable[[Rows], None]:
+    """Return what sets columns of all rows."""
+
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row.update(values)
+
+    return change
+
+
+def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
+    """Return what multiplies a number of the first trained client of a round."""
+
+    def change(rows: Rows) -> None:
+        row = one(rows, number, status="trained")
+        row[column] = type(row[column])(row[column] * factor)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "factor"),
+    [
+        ("fedalign", "weight", 1.001),
+        ("fedalign", "num_examples", 2),
+        ("fedau", "omega", 1.5),
+        ("fedau", "weight", 0.5),
+        ("known_statistics", "omega", 2.0),
+        ("average_participating", "weight", 1.01),
+        ("mifa", "weight", 1.01),
+        ("aaggff_s", "loss", 1.1),
+        ("aaggff_s", "response", 1.1),
+        ("aaggff_s", "mixing", 1.01),
+        ("aaggff_d", "loss", 1.1),
+        ("aaggff_d", "weight", 1.01),
+        ("qfedavg", "loss", 1.1),
+        ("lipschitz", "update_norm", 1.1),
+        ("term", "loss", 1.1),
+        ("propfair", "response", 1.1),
+        ("afl", "mixing", 1.01),
+        ("fedmgda", "weight", 1.01),
+        ("fedmgda", "mixing", 1.5),
+        ("draws", "weight", 1.01),
+        ("local_only", "weight", 1.0),
+        ("fedalign", "test_loss", 1.1),
+    ],
+)
+def test_a_changed_number_of_a_client_is_found(
+    tampered: Callable[[str], Path], name: str, column: str, factor: float
+) -> None:
+    """Round and client are named, or the round where the client's number decides for all."""
+    run = tampered(name)
+    if name == "local_only":
+        change_table(run, "clients", lambda rows: one(rows, 2, client=1).update(weight=0.1))
+    else:
+        change_table(run, "clients", changed(2, column, factor))
+    problems = audit(run).problems
+    assert {problem.round for problem in problems} >= {2}
+    assert any(problem.client is not None for problem in problems if problem.round == 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("fedalign", {"global_loss": 0.123}),
+        ("fedalign", {"global_accuracy": 0.123}),
+        ("fedalign", {"epsilon": 0.3}),
+        ("fedalign", {"inclusion_mass": 0.5}),
+        ("fedalign", {"theta": 0.9}),
+        ("fedalign", {"asked": 7}),
+        ("fedalign", {"silent": 1, "trained": 7}),
+        ("fedalign", {"admitted": 1}),
+        ("fedalign", {"test": None}),
+        ("draws", {"priority_data": 17.0}),
+        ("fedau", {"weight_error": 0.1}),
+        ("fedau", {"unknown": [0, 1, 2]}),
+        ("aaggff_s", {"decision_loss": -0.5}),
+        ("aaggff_s", {"decision_loss_sum": -0.5}),
+        ("aaggff_s", {"kl": 0.5}),
+    ],
+)
+def test_a_changed_number_of_a_round_is_found(
+    tampered: Callable[[str], Path], name: str, changes: dict[str, Any]
+) -> None:
+    """Each number of a line of rounds.jsonl follows from the other records."""
+    run = tampered(name)
+    change_round(run, 3, **changes)
+    assert 3 in {problem.round for problem in audit(run).problems}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda rows: remove(rows, lambda row: (row["round"], row["client"]) == (2, 0)),
+            "round 2, client 0: the rule asks it, but it has no row",
+        ),
+        (
+            lambda rows: rows.append(one(rows, 2, client=0) | {"client": 77}),
+            "round 2, client 77: has a row, but the rule does not ask it",
+        ),
+        (
+            lambda rows: rows.append(dict(one(rows, 2, client=0))),
+            "round 2, client 0: 2 rows in clients/, not one",
+        ),
+        (
+            lambda rows: one(rows, 2, client=0).update(status="rejected"),
+            "round 2, client 0: status is rejected, the other records give trained",
+        ),
+        (
+            lambda rows: one(rows, 2, client=0).update(num_examples=None, weight=0.0),
+            "round 2, client 0: trained, but nothing usable of it is recorded",
+        ),
+        (
+            lambda rows: one(rows, 2, status="silent").update(weight=0.1),
+            ": weight is 0.1, the other records give 0",
+        ),
+        (
+            lambda rows: one(rows, 2, status="silent").update(status="asleep"),
+            ": status is 'asleep', which is none",
+        ),
+        (
+            lambda rows: one(rows, 2, client=7).update(
+                status="trained", num_examples=10, loss=9.0, accuracy=0.1, weight=0.1
+            ),
+            "round 2, client 7: sent an update, though its loss 9 is outside its own half",
+        ),
+        (
+            lambda rows: one(rows, 2, client=0).update(priority=False),
+            "round 2, client 0: priority is False, the other records give True",
+        ),
+    ],
+)
+def test_a_changed_answer_is_found(
+    tampered: Callable[[str], Path], change: Callable[[Rows], None], told: str
+) -> None:
+    """Rows that are missing, too many, or say what their client cannot have said."""
+    run = tampered("fedalign")
+    change_table(run, "clients", change)
+    assert any(told in str(problem) for problem in audit(run).problems)
+
+
+def test_changed_evaluations_are_found(tampered: Callable[[str], Path]) -> None:
+    """F(w) is of the training losses after the round before; test summaries are of this round."""
+    run = tampered("fedalign")
+    change_table(
+        run, "evaluations", lambda rows: one(rows, 2, client=0).update(loss=5.0, test_accuracy=0.0)
+    )
+    problems = [str(problem) for problem in audit(run).problems]
+    assert any(text.startswith("round 3: global_loss is") for text in problems)
+    assert any(text.startswith("round 2: test.priority.accuracy is") for text in problems)
+
+
+def test_the_first_measurement_is_on_record(tampered: Callable[[str], Path]) -> None:
+    """F(w_0), which round 1 is decided with, follows from the evaluations of round 0."""
+    run = tampered("fedalign")
+    change_table(run, "evaluations", lambda rows: one(rows, 0, client=0).update(loss=5.0))
+    assert str(audit(run).problems[0]).startswith("round 1: global_loss is")
+
+
+def test_other_settings_do_not_fit(tampered: Callable[[str], Path]) -> None:
+    """A seed or a threshold that was changed afterwards gives other decisions."""
+    run = tampered("open")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 1", "seed: 2"))
+    assert any("the rule asks it" in str(problem) for problem in audit(run).problems)
+
+
+def test_a_changed_summary_is_found(tampered: Callable[[str], Path]) -> None:
+    """What the manifest says of the whole run is of its rounds."""
+    run = tampered("aaggff_s")
+    path = run / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["summary"]["mixing"]["decision_loss_sum"] = 0.0
+    manifest["summary"]["admitted_rounds"]["0"] = 77
+    path.write_text(json.dumps(manifest))
+    assert [str(problem).split(" is ")[0] for problem in audit(run).problems] == [
+        "run: the manifest's decision_loss_sum",
+        "run: the manifest's admitted_rounds are not those of clients/",
+    ]
+
+
+def test_a_round_that_is_missing_is_found(tampered: Callable[[str], Path]) -> None:
+    """Rounds are numbered without a gap."""
+    run = tampered("fedalign")
+    path = run / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:1] + lines[2:]) + "\n")
+    problems = [str(problem) for problem in audit(run).problems]
+    assert "run: the rounds in rounds.jsonl are not 1, 2, 3, ..." in problems
+    assert "round 2: clients/ has rows of a round that rounds.jsonl lacks" in problems
+
+
+def test_what_the_rules_refuse_ends_the_audit(tampered: Callable[[str], Path]) -> None:
+    """Where losses are gone a rule that weighs by them cannot decide, which is told."""
+    run = tampered("term")
+    change_table(run, "clients", set_all(loss=None))
+    problem, *_ = audit(run).problems
+    assert problem.round == 1
+    assert "the rules refuse what is recorded: weights by losses need each client's" in str(problem)
+
+
+# --- one decision -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_weight_is_explained_with_the_number_that_is_recorded(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """For every strategy the formula ends in the recorded weight of a client that trained."""
+    recorded = read_recorded(runs(name))
+    row = next(row for row in recorded.rows[4] if row["status"] == "trained")
+    lines = explain(recorded, row["client"], 4)
+    assert lines[0].startswith(f"round 4, client {row['client']} (")
+    assert lines[1].startswith("asked: yes; ")
+    assert lines[2].startswith(f"answered: an update, with D_k = {row['num_examples']}")
+    assert lines[-1] == f"weight recorded: {row['weight']:.6g}"
+    formula = " ".join(line for line in lines if line.startswith("weight: "))
+    if name == "fedmgda":
+        p, norm = map(float, formula.rsplit("=", 1)[1].split(" / "))
+        assert p / norm == pytest.approx(row["weight"], rel=1e-4)
+    elif name == "local_only":
+        assert "c_k = 0" in formula
+    else:
+        assert f"= {row['weight']:.6g}" in formula
+
+
+def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
+    """Warm-up, silence and the server's half of the gate, with their numbers."""
+    recorded = read_recorded(runs("fedalign"))
+    (asked,) = explain(recorded, 7, 1)[1:]
+    assert asked == (
+        "asked: no; rounds 1 to 1 are warm-up, in which only priority clients are asked"
+    )
+    silent = next(row for row in recorded.rows[2] if row["status"] == "silent")
+    lines = explain(recorded, silent["client"], 2)
+    assert lines[2].startswith("answered: silent; its own half of the gate did not hold")
+    assert lines[-1] == "weight: 0, as no update came that can be used"
+    open_gate = read_recorded(runs("accuracy"))
+    other = next(
+        row
+        for number in (2, 3, 4)
+        for row in open_gate.rows[number]
+        if not row["priority"] and row["status"] in ("trained", "rejected")
+    )
+    (gate,) = [
+        text
+        for text in explain(open_gate, other["client"], other["round"])
+        if text.startswith("admitted: ")
+    ]
+    assert f"acc_k = {other['accuracy']:.6g}" in gate
+
+
+def test_draws_and_samples_are_explained(runs: Callable[[str], Path]) -> None:
+    """How often a priority client was drawn, and from which stream; who was not drawn."""
+    recorded = read_recorded(runs("draws"))
+    drawn = next(row for row in recorded.rows[3] if row["draws"])
+    (asked,) = [t for t in explain(recorded, drawn["client"], 3) if t.startswith("asked: ")]
+    assert f"drawn {drawn['draws']} times of 6" in asked
+    assert '(seed 1, "selection", round 3)' in asked
+    sampled = read_recorded(runs("afl"))
+    absent = set(sampled.population.clients) - {row["client"] for row in sampled.rows[3]}
+    _, asked = explain(sampled, min(absent), 3)
+    assert asked.startswith(
+        "asked: no; clients with and without priority are asked, a fraction 0.5"
+    )
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_the_command_tells_what_it_did(
+    runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 0 where all fits, and a line for what the records cannot show."""
+    assert main(["--audit", str(runs("fedalign"))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(runs("fedalign"))
+    assert lines[1].startswith("  fedalign, seed 1, completed: 5 of 5 rounds and ")
+    assert lines[2].startswith("  not in the records: why clients stayed silent")
+    assert lines[-1] == "  all of them fit"
+
+
+def test_the_command_ends_with_1_where_something_does_not_fit(
+    tampered: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One damaged run of a folder is enough; at most twenty lines of it are printed."""
+    good, bad = tampered("fedalign"), tampered("qfedavg")
+    assert good.parent == bad.parent
+    change_table(bad, "clients", set_all(weight=0.5))
+    assert main(["--audit", str(good.parent)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(text.startswith("  does not fit: ") for text in lines) == 20
+    assert any(text.startswith("  ... and ") for text in lines)
+    assert "  all of them fit" in lines
+
+
+def test_the_command_explains_one_decision(
+    runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--client and --round print the lines of the explanation."""
+    words = ["--audit", str(runs("qfedavg")), "--client", "3", "--round", "2"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == list(explain(read_recorded(runs("qfedavg")), 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("client", "number", "told"),
+    [
+        ("8", "1", "--client must be the id of one of the run's 8 clients, got 8"),
+        ("0", "6", "--round must be from 1 to 5, the run's rounds, got 6"),
+    ],
+)
+def test_a_decision_that_there_is_not(
+    runs: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    client: str,
+    number: str,
+    told: str,
+) -> None:
+    """One line names the option, what is allowed, and what was given."""
+    words = ["--audit", str(runs("qfedavg")), "--client", client, "--round", number]
+    assert main(words) == 1
+    assert capsys.readouterr().err == f"fedquorum-report: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "expected a DIR with runs, or --audit RUN"),
+        (["a", "--audit", "b"], "expected either DIR or --audit RUN, not both"),
+        (["a", "--client", "1", "--round", "1"], "expected --audit RUN with them"),
+        (["--audit", "a", "--client", "1"], "--client and --round go together"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    """Usage and one line, as for every mistake in the words of a command."""
+    with pytest.raises(SystemExit):
+        main(words)
+    assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("population.parquet", "runs of older versions lack it and cannot be decided again"),
+        ("clients", "expected a folder of a run"),
+    ],
+)
+def test_a_record_that_is_missing_is_named(
+    tampered: Callable[[str], Path], file: str, told: str
+) -> None:
+    """One line names the file and why it is needed."""
+    run = tampered("qfedavg")
+    path = run / file
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(RunError, match=rf"{file}.*{told}|{told}.*{file}"):
+        audit(run)
+
+
+def test_damaged_records_are_named(tampered: Callable[[str], Path]) -> None:
+    """Torn tables and settings that are none are errors with the file's name."""
+    run = tampered("qfedavg")
+    (run / "population.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match=r"population\.parquet: "):
+        audit(run)
+    other = tampered("term")
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("tilt: -2.0", "tilt: much"))
+    with pytest.raises(RunError, match=r"config\.yaml: strategy\.tilt must be a number"):
+        audit(other)
+
+
+def test_an_empty_table_is_no_mistake_of_the_reader(tampered: Callable[[str], Path]) -> None:
+    """A run killed before its first rows has rounds without them."""
+    run = tampered("qfedavg")
+    write_table(run, "clients", [])
+    found = audit(run)
+    assert (found.rounds, str(found.problems[0])) == (
+        0,
+        "round 1: clients/ has no rows of this round",
+    )
+    assert math.isfinite(found.run.rounds[0].seconds)
