@@ -261,7 +261,8 @@ def test_pairs_are_those_of_common_seeds(tmp_path: Path) -> None:
         for seed, value in values.items():
             rounds = [line(1, global_loss=value)]
             make_run(tmp_path / strategy / str(seed), rounds, seed=seed, strategy=strategy)
-    gaps = paired(*group_runs(load_all(tmp_path)), lambda run: run.rounds[-1].global_loss)
+    one, other = group_runs(load_all(tmp_path))
+    gaps = paired(one, other, lambda run: run.rounds[-1].global_loss)
     assert gaps == pytest.approx([0.3, -0.1])
     assert mean_sd_ahead(gaps) == "0.10 ± 0.28 (1/2 ahead)"
     assert mean_sd_ahead([]) == mean_sd([math.nan]) == "-"
