@@ -74,12 +74,7 @@ class Nodes(InProcessGrid):
     def get_node_ids(self) -> Iterable[int]:
         return list(self.hosted)
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return [self.answer(message) for message in messages]
-
-    def answer(self, message: Message) -> Message:
+    def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         if message.metadata.message_type == MessageType.QUERY:
             return Message(encode_hosted_clients(self.hosted[node]), reply_to=message)
