@@ -84,7 +84,7 @@ GROWTH = (10, 100, 1_000, 10_000)
 
 @dataclass(frozen=True)
 class Result:
-    """One competitor's."""
+    """One competitor's; ``start_seconds`` from the command to the end of the first round."""
 
     name: str
     rounds_per_second: float
@@ -205,10 +205,14 @@ def _in_process(
     words = _overrides(work, _data(work, folder), device)
     run = folder / name
     words += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run}"]
+    times = folder / f"{name}-times"
     started = time.time()
-    with _memory({}) as (peak, env):
-        _call([_command("fedquorum"), *words], env)
-    return _of_run(name, run, peak(), started)
+    with _memory({"PYTHONPATH": str(HERE.parent)}) as (peak, env):
+        _call([sys.executable, str(HERE / "timed.py"), str(times), *words], env)
+    noted = [float(line) for line in times.read_text().split()]
+    # The last round is not timed: it alone evaluates.
+    speed = (len(noted) - WARM - 1) / (noted[-2] - noted[WARM - 1])
+    return Result(name, speed, peak(), noted[0] - started)
 
 
 def _on_ray(work: Workload, folder: Path, rounds: int, device: str) -> Result:
@@ -257,7 +261,7 @@ def _of_run(name: str, run: Path, memory: float, started: float) -> Result:
     seconds = [line["seconds"] for line in lines][WARM:-1]
     manifest = json.loads((run / "manifest.json").read_text())
     begin = datetime.fromisoformat(manifest["started"]).timestamp()
-    return Result(name, len(seconds) / sum(seconds), memory, begin - started)
+    return Result(name, len(seconds) / sum(seconds), memory, begin - started + lines[0]["seconds"])
 
 
 def _bare(work: Workload, device: str) -> Result:

@@ -3,8 +3,6 @@
 import warnings
 
 import numpy as np
-from datasets import Dataset
-from flwr_datasets.partitioner import InnerDirichletPartitioner
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
@@ -99,6 +97,10 @@ def dirichlet_shares(
 def _training_rows(labels: Labels, sizes: list[int], alpha: float, seed: int) -> list[Rows]:
     """Return so many rows for each client."""
     order = stream(seed, "dirichlet-train").permutation(len(labels))
+    # Imported when asked for: these take seconds to load.
+    from datasets import Dataset
+    from flwr_datasets.partitioner import InnerDirichletPartitioner
+
     partitioner = InnerDirichletPartitioner(
         partition_sizes=sizes,
         partition_by="label",

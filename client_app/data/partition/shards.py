@@ -3,8 +3,6 @@
 import warnings
 
 import numpy as np
-from datasets import Dataset
-from flwr_datasets.partitioner import ShardPartitioner
 
 from client_app.data.base import Labels
 from client_app.data.partition.base import Rows, Shares, rows_by_class
@@ -68,6 +66,10 @@ def single_class_shards(
             test_parts[c] = np.array_split(own[:fair_share], shards)
     order = np.concatenate([kept[c] for c in sorted(kept)])
     shard_of_row = np.concatenate([np.arange(len(kept[c])) // shard_size for c in sorted(kept)])
+    # Imported when asked for: these take seconds to load.
+    from datasets import Dataset
+    from flwr_datasets.partitioner import ShardPartitioner
+
     partitioner = ShardPartitioner(
         num_partitions=num_clients,
         partition_by="label",

@@ -2,10 +2,9 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from datasets import Dataset
-from flwr_datasets.partitioner import IidPartitioner, Partitioner, SizePartitioner
 from numpy.typing import NDArray
 
 from client_app.data.partition.base import Rows, Shares
@@ -54,6 +53,9 @@ def iid_shares(
                 f"training rows, {num_train}, got {num_clients} * {samples_per_client}"
             )
     _check_clients(num_clients, used, num_test)
+    # Imported when asked for: it takes seconds to load.
+    from flwr_datasets.partitioner import IidPartitioner
+
     return _dealt(
         stream(seed, "iid-train").permutation(num_train)[:used],
         stream(seed, "iid-test").permutation(num_test),
@@ -99,6 +101,8 @@ def quantity_shares(
     (ICDE 2022).
     """
     _check_clients(num_clients, num_train, num_test)
+    from flwr_datasets.partitioner import SizePartitioner
+
     q = stream(seed, "quantity").dirichlet(np.full(num_clients, alpha))
     return _dealt(
         stream(seed, "quantity-train").permutation(num_train),
@@ -125,14 +129,14 @@ def _check_clients(num_clients: int, num_train: int, num_test: int) -> None:
         )
 
 
-def _dealt(
-    train: Rows, test: Rows, train_partitioner: Partitioner, test_partitioner: Partitioner
-) -> list[Shares]:
+def _dealt(train: Rows, test: Rows, train_partitioner: Any, test_partitioner: Any) -> list[Shares]:
     parts = _parts(train, train_partitioner), _parts(test, test_partitioner)
     return [Shares(*own) for own in zip(*parts, strict=True)]
 
 
-def _parts(rows: Rows, partitioner: Partitioner) -> Sequence[Rows]:
+def _parts(rows: Rows, partitioner: Any) -> Sequence[Rows]:
+    from datasets import Dataset
+
     partitioner.dataset = Dataset.from_dict({"row": rows})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The sum of partition sizes")
