@@ -103,7 +103,7 @@ class DenseGradients:
                 torch.baddbmm(parameters[bias].unsqueeze(2), parameters[weight], activations[-1])
             )
         delta = functional.softmax(activations.pop(), dim=1)
-        delta.scatter_add_(1, y.unsqueeze(1), delta.new_full((), -1.0).expand(y.shape).unsqueeze(1))
+        delta.scatter_add_(1, y.unsqueeze(1), delta.new_tensor(-1.0).expand(y.shape).unsqueeze(1))
         delta *= self._coefficients(batches, scale).unsqueeze(1)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
@@ -116,11 +116,11 @@ class DenseGradients:
     def _coefficients(self, batches: Batches, scale: torch.Tensor) -> torch.Tensor:
         """Return scale_k v_i / v (m, b), 0 for what does not count."""
         m, b = batches.y.shape
-        if self.class_weights is None and batches.counts is None:
-            return (scale / b).unsqueeze(1).expand(m, b)
-        weights = torch.ones((m, b), dtype=scale.dtype, device=scale.device)
-        if self.class_weights is not None:
-            weights = self.class_weights.to(scale)[batches.y]
+        if self.class_weights is None:
+            if batches.counts is None:
+                return (scale / b).unsqueeze(1).expand(m, b)
+            return batches.counts * (scale / batches.counts.sum(dim=1)).unsqueeze(1)
+        weights = self.class_weights.to(scale)[batches.y]
         if batches.counts is not None:
             weights = weights * batches.counts
         total = weights.sum(dim=1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -39,9 +40,17 @@ class Schedule:
     counts: torch.Tensor | None
     rates: torch.Tensor
 
+    @cached_property
+    def extents(self) -> list[tuple[int, int, bool]]:
+        """Of each step how many clients have it, its largest batch, and whether all are like it."""
+        active = np.count_nonzero(self.sizes, axis=1)
+        widest = self.sizes.max(axis=1)
+        whole = self.sizes.sum(axis=1) == active * widest
+        return list(zip(active.tolist(), widest.tolist(), whole.tolist(), strict=True))
+
     def active(self, step: int) -> int:
         """Return how many clients have this step: the first ones."""
-        return int(np.count_nonzero(self.sizes[step]))
+        return self.extents[step][0]
 
 
 def local_schedule(

@@ -24,6 +24,7 @@ Arrays = list[NDArray[Any]]
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients
+AT_ONCE = 2**25  # bytes of inputs of a round that are gathered in one go
 
 
 class BatchedTraining:
@@ -147,16 +148,20 @@ class BatchedTraining:
         directions = {
             name: torch.zeros_like(models[name]) for name in self._trained if not self._how.plain
         }
+        down = -schedule.rates
+        parameters: Stacked = {}
+        m = 0
         for step in range(len(schedule.sizes)):
             batches = source.batches(step)
-            m = len(batches.sizes)
-            now = {name: tensor[:m] for name, tensor in models.items()}
-            parameters = {name: now.pop(name) for name in self._trained}
-            rates = schedule.rates[step, :m]
+            if m != len(batches.sizes):
+                m = len(batches.sizes)
+                now = {name: tensor[:m] for name, tensor in models.items()}
+                parameters = {name: now.pop(name) for name in self._trained}
+                v = {name: tensor[:m] for name, tensor in directions.items()}
             if self._how.plain:
-                self._gradients.add(parameters, now, parameters, batches, -rates)
+                self._gradients.add(parameters, now, parameters, batches, down[step, :m])
                 continue
-            v = {name: tensor[:m] for name, tensor in directions.items()}
+            rates = schedule.rates[step, :m]
             for direction in v.values():
                 direction.mul_(self._how.momentum)
             self._gradients.add(parameters, now, v, batches, torch.ones_like(rates))
@@ -195,23 +200,34 @@ class _Batches:
         self._masked = masked
         self._drops = [own("dropout") for own in draws] if masked else []
         self._inputs: torch.Tensor | None = None
+        self._labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))
+        self._all_inputs: torch.Tensor | None = None
+        one = examples.inputs(schedule.rows[0, 0, :1])
+        if not self._augments and schedule.rows.numel() * one.nbytes <= AT_ONCE:
+            self._all_inputs = self._of_all(examples.inputs(schedule.rows.reshape(-1)))
+
+    def _of_all(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return what is there for all rows of the schedule, (S, K, B, ...)."""
+        return flat.view(*self._schedule.rows.shape, *flat.shape[1:])
 
     def batches(self, step: int) -> Batches:
         """Return the batches of a step, whose inputs stay valid until the next one is made."""
         schedule = self._schedule
-        m = schedule.active(step)
+        m, b, whole = schedule.extents[step]
         sizes = schedule.sizes[step, :m]
-        b = int(sizes.max())
-        rows = schedule.rows[step, :m, :b].reshape(-1)
         counts = None
-        if schedule.counts is not None and sizes.min() < b:
+        if schedule.counts is not None and not whole:
             counts = schedule.counts[step, :m, :b]
-        x = self._gather(rows)
-        if self._augments:
-            x = self._augmented(x, sizes, counts)
+        if self._all_inputs is not None:
+            x = self._all_inputs[step, :m, :b]
+        else:
+            x = self._gather(schedule.rows[step, :m, :b].reshape(-1))
+            if self._augments:
+                x = self._augmented(x, sizes, counts)
+            x = x.view(m, b, *x.shape[1:])
         return Batches(
-            x.unflatten(0, (m, b)),
-            self._examples.labels(rows).unflatten(0, (m, b)),
+            x,
+            self._labels[step, :m, :b],
             sizes,
             counts,
             {name: self._mask(layer, sizes, b) for name, layer in self._masked},
