@@ -186,7 +186,7 @@ def _expected_rows(recorded: Recorded, replayed: Replayed) -> dict[int, dict[str
             found[client] |= {
                 "draws": None if draws is None else draws.count.get(client),
                 "response": None if weights.response is None else weights.response[i],
-                "weight": weights.weight[i],
+                "weight": _capped(recorded, float(weights.weight[i])),
             }
     if weights is not None and weights.mixing is not None:
         clients = [row["client"] for row in replayed.rows]
@@ -194,6 +194,12 @@ def _expected_rows(recorded: Recorded, replayed: Replayed) -> dict[int, dict[str
         for client, p in zip(clients, weights.mixing[places], strict=True):
             found[client]["mixing"] = p
     return found
+
+
+def _capped(recorded: Recorded, weight: float) -> float:
+    """Return what counts of a weight where one client's is bounded."""
+    most = recorded.settings.robustness.max_weight
+    return weight if most is None else min(weight, most)
 
 
 def _answer_problems(recorded: Recorded, replayed: Replayed, row: Row) -> Iterator[Problem]:
@@ -292,7 +298,7 @@ def _direction_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Prob
         if abs(p - centre) > deviation + SOLVER_TOLERANCE:
             text = f"mixing {_text(p)} is further than {deviation:g} from w = {_text(centre)}"
             yield Problem(number, row["client"], text)
-        expected = 0.0 if not norm else p / norm
+        expected = _capped(recorded, p / norm) if norm else 0.0
         if not _same(row["weight"], expected, TOLERANCE):
             yield Problem(number, row["client"], _differs("weight", row["weight"], expected))
     if (base > 0).any() and not _same(total, 1.0, SOLVER_TOLERANCE):

@@ -87,6 +87,9 @@ def _lines(recorded: Recorded, replayed: Replayed, client: int) -> Iterator[str]
         return
     for line in weight_lines(strategy.weighting, replayed, place):
         yield f"weight: {line}"
+    most = recorded.settings.robustness.max_weight
+    if most is not None:
+        yield f"weight: at most robustness.max_weight = {most:g}"
     yield f"weight recorded: {_n(row['weight'])}"
 
 

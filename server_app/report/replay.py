@@ -9,7 +9,7 @@ in ``evaluations/``. No data, no model and no client are needed.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +246,6 @@ def _replay_round(
     following, weights = None, None
     if recorded.settings.strategy.name not in NEEDS_INNER_PRODUCTS:
         following, weights = strategy.weighting.weigh(state, call, responses, admission.share)
-        capped = strategy.communication.robustness.cap(weights.weight)
-        weights = replace(weights, weight=capped)
     return Replayed(
         record=record,
         rows=rows,

@@ -51,6 +51,7 @@ CONFIGURATIONS = {
     "propfair": ("strategy=propfair", "strategy.bound=1.0"),
     "afl": ("strategy=afl", "strategy.fraction=0.5"),
     "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
+    "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 
 
@@ -355,6 +356,9 @@ def test_a_weight_is_explained_with_the_number_that_is_recorded(
         assert p / norm == pytest.approx(row["weight"], rel=1e-4)
     elif name == "local_only":
         assert "c_k = 0" in formula
+    elif name == "capped":
+        assert row["weight"] == 0.05
+        assert "weight: at most robustness.max_weight = 0.05" in formula
     else:
         assert f"= {row['weight']:.6g}" in formula
 
