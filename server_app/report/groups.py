@@ -10,7 +10,7 @@ from typing import Any
 from server_app.records import RoundRecord
 from server_app.report.runs import Run
 
-_WHERE_CLIENTS_RUN = ("engine.", "client.device")
+_WITHOUT_INFLUENCE = ("engine.", "client.device", "client.batching", "resume")
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Group:
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """Return the runs in groups, ascending by experiment, strategy and variant.
 
-    Runs are in one group if experiment, strategy and all settings agree but for the seed and
-    where the clients run (``engine``, ``client.device``).
+    Runs are in one group if experiment, strategy and all settings agree but for the seed, where
+    and how the clients run (``engine``, ``client.device``, ``client.batching``) and ``resume``.
     """
     by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -146,11 +146,14 @@ def metric_after_round(record: RoundRecord, group: str, name: str) -> float:
 
 
 def influential(run: Run) -> dict[str, Any]:
-    """Return all settings but the seed and those that leave the numbers as they are."""
+    """Return all settings but the seed and those that leave the numbers as they are.
+
+    These say where and how the clients are computed, and whether the run was broken off.
+    """
     return {
         key: value
         for key, value in run.settings.items()
-        if key != "seed" and not key.startswith(_WHERE_CLIENTS_RUN)
+        if key != "seed" and not key.startswith(_WITHOUT_INFLUENCE)
     }
 
 

@@ -8,7 +8,14 @@ import numpy as np
 
 from server_app.report.chart_parts import Method
 from server_app.report.charts import Chart, GridChart, Layer, Level, Line, LineChart, Panel, Ticks
-from server_app.report.groups import Group, Statistic, ascending, telling_keys, word
+from server_app.report.groups import (
+    Group,
+    Statistic,
+    ascending,
+    influential,
+    telling_keys,
+    word,
+)
 from server_app.report.tables import METRIC_NAMES, Row
 
 TWO = 2
@@ -64,7 +71,7 @@ def sweep_charts(methods: Sequence[Method], rows: Sequence[Row]) -> Iterator[Cha
 
 
 def _sweep(own: Sequence[Group]) -> Sweep | None:
-    texts = [{k: word(v) for k, v in g.runs[0].settings.items() if k != "seed"} for g in own]
+    texts = [{k: word(v) for k, v in influential(g.runs[0]).items()} for g in own]
     keys = tuple(telling_keys(texts))
     if not keys:
         return None

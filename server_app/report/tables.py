@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from server_app.report.data import WHERE_DATA_LIES
-from server_app.report.groups import Group, Statistic, statistic_of, word
+from server_app.report.groups import Group, Statistic, influential, statistic_of, word
 from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
 from server_app.report.runs import STATUSES, Run
 
@@ -288,8 +288,7 @@ def settings_table(groups: Sequence[Group], title: str) -> TextTable:
     A setting that only one option of its group has is told by the option's name.
     """
     settings = [
-        {key: word(value) for key, value in group.runs[0].settings.items() if key != "seed"}
-        for group in groups
+        {key: word(value) for key, value in influential(group.runs[0]).items()} for group in groups
     ]
     keys = dict.fromkeys(key for own in settings for key in own)
     telling = [key for key in keys if len({own[key] for own in settings if key in own}) > 1]

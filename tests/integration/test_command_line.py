@@ -25,6 +25,7 @@ def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
         "manifest.json",
         "population.parquet",
         "rounds.jsonl",
+        "checkpoints",
         "clients",
         "evaluations",
         "model.safetensors",

@@ -192,11 +192,13 @@ def test_strategies_and_settings_are_kept_apart(tmp_path: Path) -> None:
     """Only seed, engine and device may differ in a group; what tells two apart is its name."""
     make_run(tmp_path / "a", [line(1)], seed=1, settings="lr: 0.1\nengine: {name: flower}\n")
     make_run(tmp_path / "b", [line(1)], seed=2, settings="lr: 0.1\nengine: {name: in-process}\n")
+    resumed = "lr: 0.1\nresume: /elsewhere\nclient: {batching: sequential}\n"
+    make_run(tmp_path / "resumed", [line(1)], seed=3, settings=resumed)
     make_run(tmp_path / "c", [line(1)], seed=1, settings="lr: 0.2\n")
     make_run(tmp_path / "d", [line(1)], seed=1, settings="lr: 0.1\n", strategy="fedavg")
     groups = group_runs(load_all(tmp_path))
     assert [(group.label, len(group.runs)) for group in groups] == [
-        ("fedalign/synth_low, fedalign (lr=0.1)", 2),
+        ("fedalign/synth_low, fedalign (lr=0.1)", 3),
         ("fedalign/synth_low, fedalign (lr=0.2)", 1),
         ("fedalign/synth_low, fedavg", 1),
     ]
