@@ -237,6 +237,7 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Result:
         "data": str(_data(work, folder)),
         "model": model,
         "rounds": rounds,
+        "clients": len(work.sizes),
         "clients-per-round": work.asked,
         "lr": work.lr,
         "batch-size": work.batch_size,
@@ -250,9 +251,10 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Result:
     with _flower(folder / "flwr-stock") as own, _memory(own) as (peak, env):
         _call(command, env)
         memory = peak()
+        status = _status(env)
     noted = [float(line) for line in times.read_text().split()]
-    if len(noted) != rounds + 1:
-        sys.exit(f"stock Flower noted {len(noted) - 1} rounds of {rounds}")
+    if status != "finished:completed" or len(noted) != rounds + 1:
+        sys.exit(f"stock Flower ended as {status} after {len(noted) - 1} rounds of {rounds}")
     return Result("stock_flower", (rounds - WARM) / (noted[-1] - noted[WARM]), memory)
 
 
@@ -314,6 +316,13 @@ def _call(command: list[str], env: dict[str, str]) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{shlex.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+
+
+def _status(env: dict[str, str]) -> str:
+    """Return how the only run of a SuperLink ended: flwr run --stream does not tell."""
+    command = [_command("flwr"), "list", "--format", "json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return str(json.loads(done.stdout)["runs"][0]["status"])
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from model import make
+from stock_model import make
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 

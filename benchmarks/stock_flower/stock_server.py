@@ -6,7 +6,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from model import make
+from stock_model import make
 
 app = ServerApp()
 
@@ -22,9 +22,13 @@ def main(grid: Grid, context: Context) -> None:
             print(time.time(), file=file)
         return MetricRecord()
 
-    nodes = len(list(grid.get_node_ids()))
     strategy = FedAvg(
-        fraction_train=int(config["clients-per-round"]) / max(nodes, 1), fraction_evaluate=0.0
+        fraction_train=int(config["clients-per-round"]) / int(config["clients"]),
+        fraction_evaluate=0.0,
+        min_available_nodes=int(config["clients"]),
     )
     arrays = ArrayRecord(make(str(config["model"])).state_dict())
-    strategy.start(grid, arrays, num_rounds=int(config["rounds"]), evaluate_fn=note)
+    rounds = int(config["rounds"])
+    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=note)
+    if len(result.train_metrics_clientapp) < rounds:
+        raise RuntimeError("clients failed")
