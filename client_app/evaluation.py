@@ -41,6 +41,7 @@ def evaluate(
     *,
     task: Task | None = None,
     metric_name: str = "accuracy",
+    rows_at_once: int = BATCH,
 ) -> list[Measure]:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ...
 
@@ -59,11 +60,13 @@ def evaluate(
         The loss, by default cross entropy.
     metric_name : str
         Accuracy and loss are measured in any case; see ``client_app.metrics`` for others.
+    rows_at_once : int
+        How many rows pass through the model at the same time, at most.
     """
     task = task or CrossEntropy()
     model.eval()
     terms, scored = [], []
-    rows = batch_rows(x, y)
+    rows = min(rows_at_once, batch_rows(x, y))
     for inputs, labels in zip(x.split(rows), y.split(rows), strict=True):
         outputs = model(inputs)
         terms.append(_columns(task.terms(outputs.double(), labels)))

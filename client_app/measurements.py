@@ -36,6 +36,8 @@ class Measurements:
     flops_per_sample : int
         Operations of a forward pass, by which the number of threads is chosen; by default as
         many as there are.
+    rows_at_once : int
+        How many rows pass through the model at the same time, at most.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Measurements:
         metric: str = "accuracy",
         *,
         flops_per_sample: int = SHARED_FLOPS,
+        rows_at_once: int = BATCH,
     ) -> None:
         self._model = model
         self._examples = examples
@@ -54,6 +57,7 @@ class Measurements:
         self._arrays: Arrays = []
         self._kept: dict[tuple[Part, int], Measure] = {}
         self._flops_per_sample = flops_per_sample
+        self._rows_at_once = min(BATCH, rows_at_once)
 
     def count(self, part: Part, client: int) -> int:
         """Return how many rows a part of a client has."""
@@ -74,11 +78,19 @@ class Measurements:
         put(arrays, self._model)
         examples = self._examples[part]
         metric = self.metric if part == "test" else "loss"
-        for group in _groups(missing, examples):
+        for group in _groups(missing, examples, self._rows_at_once):
             counts = [examples.count(k) for k in group]
             x, y = examples.of(group)
             with threads_for(self._flops_per_sample * len(y)):
-                measures = evaluate(self._model, x, y, counts, task=self._task, metric_name=metric)
+                measures = evaluate(
+                    self._model,
+                    x,
+                    y,
+                    counts,
+                    task=self._task,
+                    metric_name=metric,
+                    rows_at_once=self._rows_at_once,
+                )
             self._kept.update({(part, k): m for k, m in zip(group, measures, strict=True)})
 
 
@@ -96,10 +108,10 @@ def _same(arrays: Arrays, others: Arrays) -> bool:
     )
 
 
-def _groups(clients: Sequence[int], examples: Examples) -> Iterator[list[int]]:
+def _groups(clients: Sequence[int], examples: Examples, rows_at_once: int) -> Iterator[list[int]]:
     """Divide clients so that the rows of each group are one pass, or those of one client."""
     group: list[int] = []
-    rows, most = 0, min(BATCH, NUMBERS // examples.first()[0].numel())
+    rows, most = 0, min(rows_at_once, NUMBERS // examples.first()[0].numel())
     for client in clients:
         if group and rows + examples.count(client) > most:
             yield group

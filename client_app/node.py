@@ -9,6 +9,7 @@ import torch
 from client_app.augmentation import check_augmentation
 from client_app.availability import NodeAvailability, client_processes
 from client_app.client import FederatedClient
+from client_app.costs import flops_of_sample, numbers_of_sample
 from client_app.data import load_data
 from client_app.data.base import Part
 from client_app.dropout import give_dropout
@@ -16,7 +17,6 @@ from client_app.examples import Examples
 from client_app.measurements import Measurements
 from client_app.models import example_inputs, model_for
 from client_app.tasks import build_task
-from client_app.threads import flops_of_sample
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
 from conf import Settings, SettingsError
@@ -24,6 +24,7 @@ from conf.schema import PrivacySettings, of_devices
 from strategies.parameters import Number
 
 PARTS: tuple[Part, ...] = ("train", "test")
+EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
 
 
 class Node:
@@ -52,7 +53,10 @@ class Node:
         model = model_for(settings, self._data, pretrained=False)  # the server's is received
         inputs = example_inputs(self._data.input_shape, self._data.num_tokens)
         self._model = give_dropout(model, inputs).to(self._device)
-        self._flops = flops_of_sample(self._model, inputs.to(self._device))
+        inputs = inputs.to(self._device)
+        self._flops = flops_of_sample(self._model, inputs)
+        numbers = numbers_of_sample(self._model, inputs)
+        self._rows_at_once = max(1, EVALUATION_NUMBERS // numbers)
         if any(isinstance(layer, torch.nn.Conv2d) for layer in model.modules()):
             # In this layout convolutions are up to twice as fast, on CPUs too.
             self._model = self._model.to(memory_format=torch.channels_last)
@@ -87,6 +91,7 @@ class Node:
             task,
             self._settings.evaluation.metric,
             flops_per_sample=self._flops,
+            rows_at_once=self._rows_at_once,
         )
         self.trainer = Trainer(
             self._model,

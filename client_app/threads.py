@@ -8,21 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 SHARED_FLOPS = 10**7
 """Operations between two meetings of the threads from which on they share the work."""
-
-
-def flops_of_sample(model: nn.Module, x: torch.Tensor) -> int:
-    """Return how many operations one sample's forward pass takes; ``x`` (n, *input_shape)."""
-    training = model.training
-    model.eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(x)
-    model.train(training)
-    return int(counter.get_total_flops()) // len(x)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import nn
 from client_app.augmentation import Augmentation
 from client_app.batched.gradients import Batches, FunctionalGradients, Stacked, dense_gradients
 from client_app.batched.schedule import Schedule, local_schedule
+from client_app.costs import numbers_of_sample
 from client_app.dropout import GivenDropout, dropouts
 from client_app.examples import Examples
 from client_app.randomness import Draws
@@ -177,7 +178,7 @@ class BatchedTraining:
         x = self._examples.inputs(first)
         rows = min(self._how.batch_size, self._examples.count(client))
         if self._numbers is None:
-            self._numbers = _numbers_of_sample(self._model, x)
+            self._numbers = numbers_of_sample(self._model, x)
         model: int = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
         return MODELS * model + ACTIVATIONS * rows * self._numbers * x.element_size()
 
@@ -253,25 +254,3 @@ class _Batches:
         for mask, size, rng in zip(masks, sizes.tolist(), self._drops, strict=False):
             mask[:size] = layer.draw(size, rng)
         return masks.to(self._examples.device)
-
-
-def _numbers_of_sample(model: nn.Module, x: torch.Tensor) -> int:
-    """Return how many numbers all layers together put out for one sample."""
-    total = 0
-
-    def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        nonlocal total
-        total += output.numel() if isinstance(output, torch.Tensor) else 0
-
-    handles = [
-        layer.register_forward_hook(count)
-        for layer in model.modules()
-        if not list(layer.children())
-    ]
-    training = model.training
-    model.eval()
-    model(x)
-    model.train(training)
-    for handle in handles:
-        handle.remove()
-    return total + x.numel()
