@@ -4,12 +4,13 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +21,7 @@ from conf.schema import Settings, check, register
 
 register()
 
-GROUPS = ("strategy", "data", "model", "availability", "engine")
+GROUPS = ("strategy", "data", "model", "availability", "engine", "tracker")
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,28 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
         ) from None
 
 
-@lru_cache(maxsize=8)
+def parse_word(word: str) -> Override:
+    """Return one Hydra override, which may be a sweep; a word that is none is a SettingsError."""
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        raise SettingsError(_explain(error, ())) from None
+
+
 def compose_words(words: tuple[str, ...]) -> Composed:
     """Return the checked settings of overrides, composed once in a process; see ``compose``."""
+    if words not in _composed:
+        composed = _compose_words(words)
+        # Server and clients of a job compose from its run config.
+        run_config = (f"experiment={composed.experiment}", *composed.overrides)
+        _composed[words] = _composed[run_config] = composed
+    return _composed[words]
+
+
+_composed: dict[tuple[str, ...], Composed] = {}
+
+
+def _compose_words(words: tuple[str, ...]) -> Composed:
     config = _compose_config(words)
     experiment = str(config.hydra.runtime.choices.experiment)
     settings = _to_settings(config)
@@ -149,6 +169,13 @@ def _refuse_added_keys(node: Any, parent: str) -> None:
 
 _KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (
+        r"Could not find 'hydra/(\w+)/([^']+)'",
+        lambda m: (
+            f"hydra/{m[1]} must be one of {', '.join(options(f'hydra/{m[1]}'))} or of an installed "
+            f"Hydra plugin's, got {m[2]!r}"
+        ),
+    ),
     (
         r"Could not find '(\w+)/([^']+)'",
         lambda m: f"{m[1]} must be one of {', '.join(options(m[1]))}, got {m[2]!r}",

@@ -873,6 +873,7 @@ class EngineSettings:
     ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
     the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
     simulation.
+    ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
     """
 
     name: str = setting(MISSING, OneOf(("in-process", "flower")))
@@ -884,6 +885,45 @@ class EngineSettings:
     checkpoint_every: int | None = setting(10, COUNT)
     nodes: str | None = setting(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = setting(None, ConnectionName())
+    jobs: int = setting(1, COUNT)
+
+
+# --- tracker ---------------------------------------------------------------------------------
+
+
+@dataclass
+class TrackerSettings:
+    """Where a run is told of beside its records and TensorBoard; see ``server_app.trackers``."""
+
+    name: str = MISSING
+
+
+@dataclass
+class TensorBoardSettings(TrackerSettings):
+    """Nowhere else."""
+
+    name: str = "tensorboard"
+
+
+@dataclass
+class MlflowSettings(TrackerSettings):
+    """MLflow. ``uri``: the path of an SQLite file, or a tracking URI such as a server's.
+
+    ``experiment`` null is the name of the run's own.
+    """
+
+    name: str = "mlflow"
+    uri: str = setting("outputs/mlflow.db", FilePath("an SQLite file, or a tracking URI"))
+    experiment: str | None = None
+
+
+@dataclass
+class WandbSettings(TrackerSettings):
+    """Weights & Biases. ``mode`` offline writes into the run's folder, for ``wandb sync``."""
+
+    name: str = "wandb"
+    project: str = "fedquorum"
+    mode: str = setting("offline", OneOf(("offline", "online")))
 
 
 # --- the whole -------------------------------------------------------------------------------
@@ -905,6 +945,7 @@ class Settings:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
     engine: EngineSettings = MISSING
+    tracker: TrackerSettings = MISSING
     rounds: int = setting(100, COUNT)
     seed: int = setting(1, NON_NEGATIVE_COUNT)
     resume: str | None = None
@@ -1145,6 +1186,11 @@ def _check_engine(engine: EngineSettings) -> None:
             "engine.num_supernodes must be null with engine.superlink (a deployment has the nodes "
             f"that connect), got {engine.num_supernodes}"
         )
+    if engine.name == "flower" and engine.jobs > 1:
+        raise ParameterError(
+            f"engine.jobs must be 1 with engine=flower, which runs one job after the other, got "
+            f"{engine.jobs}"
+        )
 
 
 def _check_privacy(settings: Settings) -> None:
@@ -1257,5 +1303,8 @@ def register() -> None:
         ("model", "schema_module", ModuleSettings),
         ("client", "schema_client", ClientSettings),
         ("engine", "schema_engine", EngineSettings),
+        ("tracker", "schema_tensorboard", TensorBoardSettings),
+        ("tracker", "schema_mlflow", MlflowSettings),
+        ("tracker", "schema_wandb", WandbSettings),
     ):
         store.store(group=group, name=name, node=node)

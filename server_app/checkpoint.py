@@ -31,7 +31,7 @@ FORMAT = 1
 KEPT = 2
 FOLDER = "checkpoints"
 _NAME = re.compile(r"round-(\d+)\.safetensors")
-_FREE_KEYS = ("engine.", "resume")
+_FREE_KEYS = ("engine.", "tracker.", "resume")
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,8 @@ def flat_settings(settings: Settings) -> dict[str, Any]:
 def check_unchanged(before: Mapping[str, Any], settings: Settings) -> None:
     """Compare the settings of a run with those with which it is to go on.
 
-    What says where it runs (``engine``) may change, and ``rounds`` may grow.
+    What says where it runs (``engine``) and who is told of it (``tracker``) may change, and
+    ``rounds`` may grow.
 
     Raises
     ------
@@ -275,13 +276,18 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     manifest = read_manifest(run)
     again = {_key(word) for word in words}
     before = [f"experiment={manifest['experiment']}", *manifest["overrides"]]
-    quoted = "'" + str(run).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    quoted = quoted_path(run)
     return (
         *(word for word in before if _key(word) not in again),
         *(word for word in words if not word.startswith("resume=")),
         f"resume={quoted}",
         f"hydra.run.dir={quoted}",
     )
+
+
+def quoted_path(path: Path) -> str:
+    """Return a path as the value of a Hydra override."""
+    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def read_manifest(run: Path) -> dict[str, Any]:

@@ -1,58 +1,62 @@
 """The command ``fedquorum``: a Hydra application over the settings in ``conf``."""
 
 import logging
-import signal
+import shlex
 import sys
-import threading
-from types import FrameType
-from typing import NoReturn
 
 import hydra
 from flwr.app import Context, RecordDict
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
 from conf import Composed
-from conf.compose import compose_words
+from conf.compose import compose_words, parse_word
 from conf.errors import FedQuorumError
 from server_app.checkpoint import resumed_words
-from strategies.directory import ClientsMissingError
+from server_app.job import EXIT_INTERRUPTED, SweepUnfinished, fail, run_job
 
-EXIT_ERROR = 1
-EXIT_INTERRUPTED = 130
+_OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
 
 
 def main() -> None:
-    """Run what the command line says; exit with 0 only if it completed."""
+    """Run what the command line says; exit with 0 only if everything completed."""
+    words: tuple[str, ...] = ()
     try:
         words = resumed_words(sys.argv[1:])
+        flags = {word for word in words if word.startswith("-")}
         sys.argv[1:] = words
-        if not any(word.startswith("-") for word in words):
+        if not flags:
             compose_words(words)  # so that a mistake is one line, not Hydra's several
+        elif flags <= {"-m", "--multirun"}:
+            compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
+            sys.argv[1:] = [_left_to_the_jobs(word) for word in words]
         _hydra_main()
     except FedQuorumError as error:
-        _fail(error)
-
-
-@hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")
-def _hydra_main(_: DictConfig) -> None:
-    job = HydraConfig.get()
-    words = tuple(job.overrides.task)
-    signal.signal(signal.SIGTERM, _interrupt)
-    threading.excepthook = _without_disk_errors
-    try:
-        composed = compose_words(words)
-        if composed.settings.engine.name == "flower":
-            from server_app.submit import submit
-
-            submit(composed, job.runtime.output_dir)
-        else:
-            run_in_process(composed, job.runtime.output_dir)
-    except (FedQuorumError, ClientsMissingError) as error:
-        _fail(error)
+        fail(error)
     except KeyboardInterrupt:
-        print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
+        print("fedquorum: interrupted before anything was run", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except SweepUnfinished as end:
+        again = [word for word in words if not word.startswith("hydra.sweep.dir=")]
+        command = shlex.join(["fedquorum", *again, f"hydra.sweep.dir={end.directory}"])
+        print(f"fedquorum: to go on with what is not done: {command}", file=sys.stderr)
+        raise
+
+
+_hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")(
+    run_job
+)
+
+
+def _left_to_the_jobs(word: str) -> str:
+    """Return a setting of a sweep so that Hydra composes it for each job, not once before.
+
+    What fits a swept group, as ``availability.p=0.3`` fits ``availability=bernoulli,markov``,
+    may not fit the default that Hydra composes before it launches.
+    """
+    if word.startswith(("-", *_OF_THE_WHOLE_SWEEP)):
+        return word
+    override = parse_word(word)
+    key, _, value = word.partition("=")
+    return word if override.is_sweep_override() or not value else f"{key}=choice({value})"
 
 
 def run_in_process(composed: Composed, output_dir: str) -> None:
@@ -68,19 +72,3 @@ def run_in_process(composed: Composed, output_dir: str) -> None:
         run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config)
     )
     server_app(grid, context)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Let a polite kill end a run as Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
-def _without_disk_errors(told: threading.ExceptHookArgs) -> None:
-    """Leave out what TensorBoard's thread cannot write: the run says so itself, in one line."""
-    if not isinstance(told.exc_value, OSError):
-        threading.__excepthook__(told)
-
-
-def _fail(error: Exception) -> None:
-    print(f"fedquorum: {error}", file=sys.stderr)
-    sys.exit(EXIT_ERROR)

@@ -2,8 +2,10 @@
 
 import math
 import time
+from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -42,9 +44,12 @@ class Display:
         self._task = self._progress.add_task(title, total=rounds, state="")
         self._title = title
         self._last_line = -PLAIN_SECONDS
+        self._started = time.monotonic()
+        self._shown = 0
 
     def __enter__(self) -> Self:
         self._progress.start()
+        self._started = time.monotonic()
         return self
 
     def __exit__(
@@ -57,23 +62,36 @@ class Display:
 
     def show(self, record: RoundRecord) -> None:
         """Show one round."""
-        state = describe(record)
+        state = describe(vars(record))
         self._progress.update(self._task, completed=record.round, state=state)
         now = time.monotonic()
+        self._shown += 1
         due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
         if not self._console.is_terminal and due:
             self._last_line = now
-            line = f"{self._title}  round {record.round}/{self._rounds}  {state}"
+            # A run that goes on after an interruption did not run its first rounds just now.
+            fraction = self._shown / (self._shown + self._rounds - record.round)
+            left = time_left(now - self._started, fraction)
+            line = f"{self._title}  round {record.round}/{self._rounds}  {state}  {left}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def describe(record: RoundRecord) -> str:
-    """Return one round in a few words."""
-    words = [] if math.isnan(record.global_loss) else [f"loss {record.global_loss:.4f}"]
-    if record.test and (priority := record.test["priority"]):
-        words.append(f"test {_percent(priority['accuracy'])}")
-    words.append(f"admitted {record.admitted} of {record.asked} asked")
+def describe(record: Mapping[str, Any]) -> str:
+    """Return one round, by the fields of ``RoundRecord`` or of its line, in a few words."""
+    loss, test = record["global_loss"], record["test"]
+    words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
+    if test and (priority := test["priority"]):
+        accuracy = priority["accuracy"]
+        words.append(f"test {_percent(math.nan if accuracy is None else accuracy)}")
+    words.append(f"admitted {record['admitted']} of {record['asked']} asked")
     return "  ".join(words)
+
+
+def time_left(seconds: float, fraction: float) -> str:
+    """Return what is left after ``seconds`` for a fraction of the work, "" if nothing tells."""
+    if not 0.0 < fraction < 1.0:
+        return ""
+    return f"{timedelta(seconds=round(seconds * (1.0 - fraction) / fraction))} left"
 
 
 def final_table(records: list[RoundRecord], title: str, metric: str) -> Table:

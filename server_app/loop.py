@@ -25,6 +25,7 @@ from server_app.checkpoint import (
 )
 from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid
+from server_app.job import uninterrupted
 from server_app.privacy import with_privacy
 from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
 from server_app.report.runs import load_run
@@ -93,11 +94,12 @@ def run(
                 for server_round in range(first, settings.rounds + 1):
                     previous = rounds[-1] if rounds else None
                     arrays, record = _round(parts, arrays, server_round, previous)
-                    records.add_evaluations(server_round - 1, strategy.measured_before)
-                    records.add_round(record, strategy.train_report, strategy.evaluations)
-                    rounds.append(record)
-                    checkpoints.after(server_round, arrays)
-                    display.show(record)
+                    with uninterrupted():
+                        records.add_evaluations(server_round - 1, strategy.measured_before)
+                        records.add_round(record, strategy.train_report, strategy.evaluations)
+                        rounds.append(record)
+                        checkpoints.after(server_round, arrays)
+                        display.show(record)
         finally:
             records.save_model(decode_arrays(arrays))
     console.print(final_table(rounds, title, settings.evaluation.metric))

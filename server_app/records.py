@@ -19,6 +19,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import threading
 import time
@@ -41,10 +42,12 @@ from safetensors.numpy import save_file
 from conf import Composed
 from conf.errors import RunError
 from conf.schema import StrategySettings
-from server_app.checkpoint import Checkpoint, read_manifest
+from server_app.checkpoint import FOLDER, Checkpoint, read_manifest
 from server_app.fairness import spread, weighted_mean
 from server_app.files import cannot_write, replacing
+from server_app.job import uninterrupted
 from server_app.regret import decision_summary
+from server_app.trackers import check_installed, start_trackers
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
 from strategies.state import StateArrays
 from strategies.types import FloatArray, Population
@@ -100,6 +103,16 @@ PACKAGES = (
     "ray",
     "torchvision",
     "flwr-datasets",
+)
+RECORDS = (
+    "config.yaml",
+    "manifest.json",
+    "population.parquet",
+    "rounds.jsonl",
+    "clients",
+    "evaluations",
+    "model.safetensors",
+    "tensorboard",
 )
 TEST_GROUPS = ("priority", "non_priority", "all")
 FLUSH_SECONDS = 10.0
@@ -282,7 +295,10 @@ class RunRecords:
     Raises
     ------
     RunError
-        If the directory holds a run already, is used by another process or cannot be written.
+        If the directory holds a run already, is used by another process or cannot be written, or
+        if a tracker cannot begin.
+    SettingsError
+        If the tracker is not installed.
     """
 
     def __init__(
@@ -293,6 +309,7 @@ class RunRecords:
         engine: str,
         resumed: Checkpoint | None = None,
     ) -> None:
+        check_installed(composed.settings.tracker)
         self.directory = directory.absolute()
         if resumed is None and (self.directory / "manifest.json").exists():
             raise RunError(f"output-dir must not hold a run already, got {self.directory}")
@@ -341,7 +358,7 @@ class RunRecords:
         self._summary = _Summary(composed.settings.strategy)
         if resumed is not None and resumed.server_round > 0:
             self._summary.restore(resumed.summary)
-        self._write_manifest()
+        self._trackers = start_trackers(composed, self.directory)
         try:
             # Unbuffered, so that a line that did not go in can be taken back.
             self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
@@ -350,6 +367,7 @@ class RunRecords:
             self._tensorboard = SummaryWriter(str(self.directory / "tensorboard"))
         except OSError as error:
             raise cannot_write(self.directory, error) from None
+        self._write_manifest()  # last: from here on there is a run, which always gets an end
 
     def __enter__(self) -> Self:
         return self
@@ -379,7 +397,7 @@ class RunRecords:
 
     def _finish(self, status: str, error: str | None = None) -> RunError | None:
         """Close all files, whichever can be, and say which cannot."""
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self._manifest["status"] != "running":
                 return None
             problem: RunError | None = None
@@ -392,6 +410,8 @@ class RunRecords:
                     problem = problem or cannot_write(self.directory, told)
             if problem is not None and error is None:
                 status, error = "failed", f"{type(problem).__name__}: {problem}"
+            paths = [self.directory / name for name in RECORDS]
+            self._trackers.finish(status, {p.name: str(p) for p in paths if p.exists()})
             self._manifest |= {
                 "status": status,
                 "error": error,
@@ -485,9 +505,11 @@ class RunRecords:
         self._evaluations.add(_evaluation_row(record.round, e) for e in evaluations)
         line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
         self._append_line(json.dumps(line, allow_nan=False) + "\n")
-        for tag, value in _scalars(record):
-            self._tensorboard.add_scalar(tag, value, record.round)
         self._manifest["rounds_completed"] = record.round
+        scalars = dict(_scalars(record))
+        for tag, value in scalars.items():
+            self._tensorboard.add_scalar(tag, value, record.round)
+        self._trackers.log_round(record.round, scalars)
 
     def _append_line(self, line: str) -> None:
         """Write a line of rounds.jsonl, all of it or nothing."""
@@ -642,6 +664,35 @@ def _locked(directory: Path) -> int:
         os.close(descriptor)
         raise RunError(f"another process is at work on the run in {directory}") from None
     return descriptor
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove the records of a run that did not complete, so that it can be run again there.
+
+    Its settings stay; the next run writes its own.
+
+    Raises
+    ------
+    RunError
+        If the run completed.
+    """
+    if manifest_in(directory).get("status") == "completed":
+        raise RunError(f"output-dir must not hold a run already, got {directory}")
+    for name in (*RECORDS, FOLDER):
+        path = directory / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif name != "config.yaml":
+            path.unlink(missing_ok=True)
+
+
+def manifest_in(directory: Path) -> dict[str, Any]:
+    """Return the manifest of the run in ``directory``, empty where there is none."""
+    try:
+        manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest
 
 
 def new_run_directory(base: Path, experiment: str) -> Path:

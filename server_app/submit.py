@@ -10,14 +10,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from conf import Composed
+from conf import Composed, compose
 from conf.errors import RunError
-from server_app.records import SOURCE
+from server_app.records import SOURCE, manifest_in
 
 COMPLETED = "finished:completed"
+STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped
 
 
 def submit(composed: Composed, output_dir: str) -> None:
@@ -30,19 +34,20 @@ def submit(composed: Composed, output_dir: str) -> None:
     ------
     RunError
         If the job cannot be submitted or did not complete; the message has Flower's details.
+    KeyboardInterrupt
+        If it was interrupted; the Flower run is stopped then.
     """
     flwr, settings = _flwr(), composed.settings.engine
-    run_config = {
-        **composed.run_config,
-        "overrides": _with_absolute_paths(composed),
-        "output-dir": str(Path(output_dir).absolute()),
-    }
+    run_config = with_absolute_paths(composed).run_config
+    run_config["output-dir"] = str(Path(output_dir).absolute())
     superlink = [] if settings.superlink is None else [settings.superlink]
     command = [flwr, "run", str(_app_with_components()), *superlink, "--stream"]
     command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in run_config.items())]
     if settings.num_supernodes is not None:
         command += ["--federation-config", f"num-supernodes={settings.num_supernodes}"]
-    run_id = _stream(command)
+    run_id = _follow(
+        command, lambda run_id: _stop([flwr, "stop", run_id, *superlink], run_id, Path(output_dir))
+    )
     status, details = _status([flwr, "list", *superlink, "--run-id", run_id, "--format", "json"])
     if status != COMPLETED:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
@@ -66,8 +71,9 @@ def _app_with_components() -> Path:
     return SOURCE
 
 
-def _with_absolute_paths(composed: Composed) -> str:
-    words = [str(composed.run_config["overrides"])]
+def with_absolute_paths(composed: Composed) -> Composed:
+    """Return the settings as the job runs with them, wherever the SuperLink was started."""
+    words = list(composed.overrides)
     settings = composed.settings
     for group, key in (
         ("data", "root"),
@@ -75,27 +81,75 @@ def _with_absolute_paths(composed: Composed) -> str:
         ("availability", "path"),
         ("strategy", "memory_dir"),
         ("engine", "nodes"),
+        ("tracker", "uri"),
     ):
         given = getattr(getattr(settings, group), key, None)
-        if given is not None:
-            words.append(shlex.quote(f"{group}.{key}={Path(given).expanduser().absolute()}"))
-    return " ".join(words).strip()
+        if given is not None and "://" not in given:
+            words.append(f"{group}.{key}={Path(given).expanduser().absolute()}")
+    return compose(composed.experiment, shlex.join(words))
 
 
-def _stream(command: list[str]) -> str:
-    """Run ``flwr run``, pass its output on, and return the id of the run it started."""
-    run_id = ""
+def _follow(command: list[str], stop: Callable[[str], None]) -> str:
+    """Run ``flwr run``, pass its output on, and return the id of the run that it started.
+
+    An interruption stops that run, which would go on otherwise.
+    """
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for this process, which needs the run's id first
     ) as process:
-        for line in process.stdout or ():
+        output = _Output(process.stdout or ())
+        try:
+            output.pass_on()
+        except KeyboardInterrupt:
+            with suppress(OSError):  # such as nobody to tell; it is an interruption all the same
+                output.pass_on(until_started=True)
+                if output.run_id:
+                    stop(output.run_id)
+            process.terminate()
+            raise
+    if not output.run_id:
+        raise RunError(f"flwr run started no run (exit status {process.returncode})")
+    return output.run_id
+
+
+class _Output:
+    """The output of ``flwr run``, and the id of the run once it has been told."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self.run_id = ""
+
+    def pass_on(self, *, until_started: bool = False) -> None:
+        """Print what comes, to the end or until there is a run."""
+        if until_started and self.run_id:
+            return
+        for line in self._lines:
             print(line, end="", flush=True)
             _, found, rest = line.partition("Successfully started run ")
             if found:
-                run_id = rest.split()[0]
-    if not run_id:
-        raise RunError(f"flwr run started no run (exit status {process.returncode})")
-    return run_id
+                self.run_id = rest.split()[0]
+                if until_started:
+                    return
+
+
+def _stop(command: list[str], run_id: str, output_dir: Path) -> None:
+    """Stop a run, and wait for its records to be complete."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(
+            f"fedquorum: the Flower run {run_id} goes on, flwr stop failed: "
+            f"{(done.stderr or done.stdout).strip()}",
+            file=sys.stderr,
+        )
+        return
+    print(f"fedquorum: stopped the Flower run {run_id}", file=sys.stderr)
+    deadline = time.monotonic() + STOP_SECONDS
+    while manifest_in(output_dir).get("status") == "running" and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _status(command: list[str]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from server_app.records import RoundRecord
 from server_app.report.runs import Run
 
-_WITHOUT_INFLUENCE = ("engine.", "client.device", "client.batching", "resume")
+_WITHOUT_INFLUENCE = ("engine.", "client.device", "client.batching", "tracker.", "resume")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app import measurements
 from client_app.data import ClientData
 from client_app.data.base import Part, part_of
 from client_app.evaluation import evaluate
@@ -116,7 +115,7 @@ def test_the_arrays_are_not_those_of_the_model() -> None:
 def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients are measured together as long as their rows are one pass."""
     own, model = spied()
-    monkeypatch.setattr(measurements, "BATCH", 10)
+    monkeypatch.setattr(own, "_rows_at_once", 10)
     own.prepare(own_arrays(0), "train", DATA)
     assert model.rows == [7, 9, 4]
 

@@ -1,6 +1,8 @@
 """Real Flower: ``flwr run`` on a SuperLink of its own, clients on Ray."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -136,3 +138,37 @@ def test_the_bundle_holds_what_it_needs(tmp_path: Path) -> None:
             if path.suffix in (".py", ".yaml"):
                 assert path.relative_to(ROOT).as_posix() in found
     assert not [name for name in found if name.startswith(("tests/", "outputs/", "benchmarks/"))]
+
+
+def test_a_sweep_on_flower_is_stopped_with_its_run(flower: Shell) -> None:
+    """One job after the other by flwr run; Ctrl-C stops the Flower run at work, and says so."""
+    sweep = flower.cwd / "swept"
+    words = ["-m", "engine=flower", "rounds=1,100000,100001", "hydra.sweep.dir=swept"]
+    # A shell starts background jobs with SIGINT ignored, which children inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        [str(BIN / "fedquorum"), *words],
+        cwd=flower.cwd,
+        env={**os.environ, **flower.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        rounds = sweep / "1" / "rounds.jsonl"
+        try:
+            wait_for(lambda: rounds.exists() and rounds.stat().st_size > 0, timeout=240)
+        finally:
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130
+    stopped, *_ = stderr.splitlines()
+    assert stopped.startswith("fedquorum: stopped the Flower run ")
+    assert "1 of 3 jobs completed" in stdout
+    statuses = {
+        job: json.loads((sweep / job / "manifest.json").read_text())["status"] for job in "01"
+    }
+    assert statuses == {"0": "completed", "1": "interrupted"}
+    assert "Successfully started run" in (sweep / "0" / "output.log").read_text()
+    assert not (sweep / "2" / "output.log").exists()
+    runs = json.loads(flower("flwr", "list", "--format", "json").stdout)["runs"]
+    assert "running" not in {run["status"] for run in runs}

@@ -6,18 +6,19 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from server_app.display import describe, final_table
-from server_app.records import round_record
+from server_app.display import Display, describe, final_table, time_left
+from server_app.records import RoundRecord, round_record
 from strategies.report import ClientEvaluation
 from tests.server_app.test_records import report
 
 NAN = math.nan
 
 
-def shown(evaluations: list[ClientEvaluation], metric: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the words of a round, and the cells of the final table by the name of their row."""
-    record = round_record(
-        report(1),
+def record_of(
+    number: int, evaluations: list[ClientEvaluation], metric: str = "accuracy"
+) -> RoundRecord:
+    return round_record(
+        report(number),
         evaluations,
         bytes_down=0,
         bytes_up=0,
@@ -27,11 +28,16 @@ def shown(evaluations: list[ClientEvaluation], metric: str) -> tuple[str, dict[s
         metric=metric,
         all_evaluated=True,
     )
+
+
+def shown(evaluations: list[ClientEvaluation], metric: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the words of a round, and the cells of the final table by the name of their row."""
+    record = record_of(1, evaluations, metric)
     text = StringIO()
     Console(file=text, width=120).print(final_table([record], "title", metric))
     lines = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
     rows = {cells[1].strip(): [cell.strip() for cell in cells[2:5]] for cells in lines}
-    return describe(record), rows
+    return describe(vars(record)), rows
 
 
 def client(k: int, loss: float, accuracy: float, metric: float = NAN) -> ClientEvaluation:
@@ -62,3 +68,43 @@ def test_what_is_not_defined_is_a_dash() -> None:
     assert rows["test loss (by data)"][0] == "1.0000"
     _, rows = shown([client(0, 1.0, 0.5, NAN)], "auroc")
     assert rows["test auroc (by data)"] == rows["average over clients"] == ["-", "-", "-"]
+
+
+def test_a_round_in_a_few_words() -> None:
+    """What was not measured is left out, whether it is NaN in memory or null in a file."""
+    measured = vars(record_of(1, [client(0, 1.0, 0.875)]))
+    assert describe(measured) == "loss 1.2500  test 87.5%  admitted 1 of 3 asked"
+    for nothing in (NAN, None):
+        unknown = {**measured, "global_loss": nothing, "test": None}
+        assert describe(unknown) == "admitted 1 of 3 asked"
+    unknown = {**measured, "test": {"priority": {"accuracy": None}}}
+    assert describe(unknown) == "loss 1.2500  test -  admitted 1 of 3 asked"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fraction", "left"),
+    [
+        (60.0, 0.25, "0:03:00 left"),
+        (3600.0, 1 / 49, "2 days, 0:00:00 left"),
+        (5.0, 0.0, ""),
+        (5.0, 1.0, ""),
+    ],
+)
+def test_the_time_left(seconds: float, fraction: float, left: str) -> None:
+    """As the time so far; nothing is said where nothing tells."""
+    assert time_left(seconds, fraction) == left
+
+
+def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on after round 6 of 10 judges by the rounds that it ran itself."""
+    clock = iter((0.0, 0.0, 8.0, 24.0, 32.0))
+    monkeypatch.setattr("server_app.display.time.monotonic", lambda: next(clock))
+    out = StringIO()
+    with Display(Console(file=out), 10, "run") as display:
+        for server_round in (7, 9, 10):
+            display.show(record_of(server_round, []))
+    assert out.getvalue().splitlines() == [
+        "run  round 7/10  loss 1.2500  admitted 1 of 3 asked  0:00:24 left",
+        "run  round 9/10  loss 1.2500  admitted 1 of 3 asked  0:00:12 left",
+        "run  round 10/10  loss 1.2500  admitted 1 of 3 asked",
+    ]

@@ -1,0 +1,56 @@
+"""What ``fedquorum -m`` hands its settings to, where Hydra looks for plugins.
+
+Hydra imports this module at every start, so the sweep itself is imported when there is one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class GridSweeper(Sweeper):
+    """All combinations of the values given; see ``server_app.sweep``."""
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Take what Hydra hands to a sweeper."""
+        self._parser = OverridesParser.create(config_loader=hydra_context.config_loader)
+        self._config = config
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the jobs; end the process unless all completed."""
+        from conf.errors import FedQuorumError
+        from server_app.job import fail
+
+        overrides = self._parser.parse_overrides(arguments)
+        try:
+            self._sweep([o for o in overrides if o.get_key_element() != "engine.jobs"])
+        except FedQuorumError as error:
+            fail(error)
+
+    def _sweep(self, overrides: Sequence[Override]) -> None:
+        from server_app.sweep import run_grid
+
+        run_grid(self._config, self._launcher, overrides)
+
+
+class OptunaSweeper(GridSweeper):
+    """Values that Optuna chooses; see ``server_app.tuning``."""
+
+    def __init__(self, **tuning: Any) -> None:
+        self._tuning = tuning
+
+    def _sweep(self, overrides: Sequence[Override]) -> None:
+        from server_app.tuning import Tuning, tune
+
+        tune(self._config, self._launcher, overrides, Tuning(**self._tuning))

@@ -1,0 +1,175 @@
+"""What a person sees of a sweep: live lines on a terminal, plain lines elsewhere.
+
+All of it is read from the jobs' folders, so it does not matter where the jobs run.
+"""
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from server_app.display import PLAIN_SECONDS, describe, time_left
+from server_app.sweep_jobs import Job, Status
+
+POLL_SECONDS = 0.5
+ENDED = ("completed", "failed", "interrupted")
+
+
+class SweepDisplay:
+    """Watches jobs until they end; use as a context manager.
+
+    Parameters
+    ----------
+    console : Console
+        Where to; live lines where it is a terminal, otherwise a plain line for every job that
+        ends, and one at least every ten seconds.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total = 0
+        self._watched: list[_Watched] = []
+        self._before = 0
+        self._started = self._last_line = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=console,
+            disable=not console.is_terminal,
+            redirect_stdout=False,  # the output of a job in this process is redirected already
+            redirect_stderr=False,
+        )
+        self._bar = self._progress.add_task("sweep", visible=False, state="")
+        self._bars: dict[Job, TaskID] = {}
+        self._showing = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.show()
+        self._progress.stop()
+
+    def add(self, jobs: Sequence[Job], completed_before: int, total: int) -> None:
+        """Watch jobs that are to be run; ``completed_before`` others need not; of ``total``."""
+        self._watched = [*self._watched, *map(_Watched, jobs)]
+        self._before += completed_before
+        self._total = total
+
+    def _watch(self) -> None:
+        while not self._stop.wait(POLL_SECONDS):
+            self.show()
+
+    def show(self) -> None:
+        """Show how far the jobs are now."""
+        with self._showing:
+            self._look()
+
+    def _look(self) -> None:
+        for watched in self._watched:
+            if watched.status not in ENDED:
+                watched.look()
+                if watched.status in ENDED:
+                    self._plain(f"{watched.job} {watched.status}  {watched.words}")
+                self._show_bar(watched)
+        self._progress.update(
+            self._bar,
+            total=self._total,
+            completed=self._ended,
+            visible=bool(self._total),
+            state=self._summary(),
+        )
+        if time.monotonic() - self._last_line >= PLAIN_SECONDS:
+            running = [w for w in self._watched if w.status == "running"]
+            rounds = [f"job {w.job.number} round {w.round}/{w.job.rounds}" for w in running]
+            self._plain("  ".join((self._summary(), *rounds)))
+
+    def _show_bar(self, watched: "_Watched") -> None:
+        job = watched.job
+        if watched.status == "running":
+            if job not in self._bars:
+                self._bars[job] = self._progress.add_task(
+                    f"  {job}", total=job.rounds, visible=False, state=""
+                )
+            self._progress.update(
+                self._bars[job], completed=watched.round, visible=True, state=watched.words
+            )
+        elif job in self._bars:
+            self._progress.remove_task(self._bars.pop(job))
+
+    def _plain(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._last_line = time.monotonic()
+            line = f"[{self._ended}/{self._total}] {text.strip()}".rstrip()
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    @property
+    def _ended(self) -> int:
+        return self._before + sum(watched.status in ENDED for watched in self._watched)
+
+    def _summary(self) -> str:
+        counts = Counter[str](watched.status for watched in self._watched)
+        words = [f"{counts[name]} {name}" for name in ("failed", "running") if counts[name]]
+        expected = self._total - self._before
+        if expected > 0:
+            fraction = sum(watched.fraction for watched in self._watched) / expected
+            words.append(time_left(time.monotonic() - self._started, fraction))
+        return ", ".join(word for word in words if word)
+
+
+class _Watched:
+    """A job, and what was last seen of it; reads only what its rounds have added since."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.status: Status = "waiting"
+        self.round = 0
+        self.words = ""
+        self._offset = 0
+
+    @property
+    def fraction(self) -> float:
+        return 1.0 if self.status in ENDED else self.round / max(1, self.job.rounds)
+
+    def look(self) -> None:
+        state = self.job.state()
+        if state.status in ("running", "completed"):
+            self._read_rounds()
+        if state.reason:
+            self.words = state.reason
+        self.status = state.status
+
+    def _read_rounds(self) -> None:
+        path = self.job.directory / "rounds.jsonl"
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = 0  # the job has begun anew
+                file.seek(self._offset)
+                *lines, _ = file.read().split(b"\n")
+        except OSError:
+            return
+        if lines:
+            self._offset += sum(len(line) + 1 for line in lines)
+            last: Mapping[str, Any] = json.loads(lines[-1])
+            self.round, self.words = int(last["round"]), describe(last)

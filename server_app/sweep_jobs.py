@@ -1,0 +1,184 @@
+"""The jobs of a sweep, each in a folder of its own, and what the folders say of them.
+
+A job is known by its resolved settings, not by its number: the same command, or one with more
+values, finds in the sweep's folder what has been run already.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from conf import Composed
+from conf.compose import compose_words
+from conf.errors import SettingsError
+from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE, Holder, holder
+from server_app.records import manifest_in
+
+CONFIG_FILE = "config.yaml"
+Status = Literal["waiting", "running", "completed", "failed", "interrupted", "died"]
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a job is.
+
+    Parameters
+    ----------
+    status : str
+        ``waiting`` where nothing was run; ``died`` where its process was killed.
+    reason : str
+        Why it is not completed; empty where there is nothing to say.
+    holder : Holder or None
+        The process that runs it.
+    """
+
+    status: Status
+    reason: str = ""
+    holder: Holder | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One combination of a sweep.
+
+    Parameters
+    ----------
+    number : int
+        The name of its folder.
+    words : tuple of str
+        Its settings as Hydra overrides.
+    label : str
+        Those of the settings in which the jobs of the sweep differ.
+    directory : Path
+        Its folder, absolute.
+    composed : Composed or None
+        Its settings, None if they are not allowed.
+    """
+
+    number: int
+    words: tuple[str, ...]
+    label: str
+    directory: Path
+    composed: Composed | None
+
+    def __str__(self) -> str:
+        """Return the number and what makes the job different from the others."""
+        return f"job {self.number}" + (f" ({self.label})" if self.label else "")
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of the job."""
+        return 0 if self.composed is None else self.composed.settings.rounds
+
+    def state(self) -> State:
+        """Read from the folder how far the job is."""
+        running = holder(self.directory / LOCK_FILE)
+        if running is not None:
+            return State("running", holder=running)
+        if (self.directory / TODO_FILE).exists():
+            return State("waiting")
+        if (self.directory / ERROR_FILE).exists():
+            lines = (self.directory / ERROR_FILE).read_text().splitlines()
+            return State("failed", lines[0] if lines else "no reason is known")
+        return self._state_of_the_run()
+
+    def _state_of_the_run(self) -> State:
+        manifest = manifest_in(self.directory)
+        after = f"after round {len(complete_rounds(self.directory))} of {self.rounds}"
+        match manifest.get("status"):
+            case "completed":
+                return State("completed")
+            case "interrupted":
+                return State("interrupted", f"interrupted {after}")
+            case "failed":
+                return State("failed", str(manifest.get("error")))
+        if manifest or (self.directory / LOCK_FILE).exists():
+            return State("died", f"its process was killed {after}")
+        return State("waiting")
+
+    def claim(self, config: str) -> None:
+        """Make the folder this job's own, by its settings, whatever failed there without any."""
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / CONFIG_FILE).write_text(config)
+        (self.directory / ERROR_FILE).unlink(missing_ok=True)
+
+    def put_back(self) -> None:
+        """Take what an earlier call left as not done; the records stay until the job begins."""
+        (self.directory / TODO_FILE).touch()
+
+    def fail(self, reason: str) -> None:
+        """Write into the folder why the job failed."""
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / ERROR_FILE).write_text(reason + "\n")
+
+
+def complete_rounds(directory: Path) -> list[Mapping[str, Any]]:
+    """Return the complete lines of a run's ``rounds.jsonl``, none where there is no such file."""
+    try:
+        text = (directory / "rounds.jsonl").read_text()
+    except OSError:
+        return []
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+class SweepFolder:
+    """Gives every job of a sweep its folder.
+
+    Parameters
+    ----------
+    directory : Path
+        The folder of the sweep, which may hold jobs of an earlier call.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._found: dict[str, list[int]] = {}
+        for path in sorted(directory.glob(f"*/{CONFIG_FILE}")):
+            if path.parent.name.isdecimal():
+                self._found.setdefault(path.read_text(), []).append(int(path.parent.name))
+        self._taken = {number for numbers in self._found.values() for number in numbers}
+        self._jobs: dict[str, Job] = {}
+
+    def job(self, words: Sequence[str], label: str, number: int) -> Job:
+        """Return the job of these settings, always the same; ``number`` if it is new and free.
+
+        A job whose settings are not allowed is failed at once: its folder says why.
+        """
+        composed, reason = None, ""
+        try:
+            composed = settings_as_run(compose_words(tuple(words)))
+        except SettingsError as error:
+            reason = str(error)
+        key = "\n".join(words) if composed is None else composed.to_yaml()
+        if key not in self._jobs:
+            number = self._number(key, number)
+            job = Job(number, tuple(words), label, self.directory / str(number), composed)
+            if composed is None:
+                job.fail(reason)
+            elif key not in self._found:
+                job.claim(key)
+            self._jobs[key] = job
+        return self._jobs[key]
+
+    def _number(self, key: str, number: int) -> int:
+        found = self._found.get(key, [])
+        for known in found:
+            if manifest_in(self.directory / str(known)).get("status") == "completed":
+                return known
+        if found:
+            return found[0]
+        if number in self._taken:
+            number = max(self._taken) + 1
+        self._taken.add(number)
+        return number
+
+
+def settings_as_run(composed: Composed) -> Composed:
+    """Return the settings with which a job runs: with engine=flower paths are absolute."""
+    if composed.settings.engine.name != "flower":
+        return composed
+    from server_app.submit import with_absolute_paths
+
+    return with_absolute_paths(composed)

@@ -1,0 +1,203 @@
+"""``fedquorum -m hydra/sweeper=optuna``: values chosen by Optuna, one job for each choice.
+
+The sampler is seeded, so the same command asks for the same values again: what an interrupted
+tuning has run already is found by its settings, as in every sweep.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig
+
+from conf.errors import SettingsError
+from server_app.sweep import Sweep, choices_of
+from server_app.sweep_jobs import Job, complete_rounds
+from strategies.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf, ParameterError
+
+if TYPE_CHECKING:
+    import optuna
+
+RESULT_FILE = "tuning.json"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What to tune for: the settings ``hydra.sweeper``.
+
+    Parameters
+    ----------
+    trials : int
+        How many choices are tried.
+    objective : str
+        A number of ``rounds.jsonl`` by dotted key, as it was last measured, such as
+        ``global_loss`` or ``test.all.worst10``.
+    direction : str
+        ``minimize`` or ``maximize``.
+    seed : int
+        Of the choices; the jobs have their own.
+
+    Raises
+    ------
+    SettingsError
+        If a value is not allowed, or Optuna is not installed.
+    """
+
+    trials: int
+    objective: str
+    direction: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        try:
+            COUNT.check("hydra.sweeper.trials", self.trials)
+            OneOf(("minimize", "maximize")).check("hydra.sweeper.direction", self.direction)
+            NON_NEGATIVE_COUNT.check("hydra.sweeper.seed", self.seed)
+        except ParameterError as error:
+            raise SettingsError(str(error)) from None
+        if find_spec("optuna") is None:
+            raise SettingsError(
+                "hydra/sweeper must be grid where Optuna is not installed (pip install optuna), "
+                "got optuna"
+            )
+
+
+def tune(
+    config: DictConfig, launcher: Launcher, overrides: Sequence[Override], tuning: Tuning
+) -> None:
+    """Run the jobs that Optuna chooses, ``engine.jobs`` at a time, and name the best.
+
+    ``tuning.json`` in the sweep's folder has the value of every job.
+
+    Parameters
+    ----------
+    config : DictConfig
+        Hydra's settings of the sweep, of which the jobs' own are no part.
+    launcher : Launcher
+        What runs the jobs.
+    overrides : sequence of Override
+        The settings of the jobs: fixed, several values, or an interval.
+    tuning : Tuning
+        What to tune for.
+
+    Raises
+    ------
+    SettingsError, RunError
+        If the tuning cannot start, or the objective is not measured.
+    SweepUnfinished
+        If not all jobs completed; for Optuna a failed one is a failed trial.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space, fixed = _space(overrides)
+    sampler = optuna.samplers.TPESampler(seed=tuning.seed)
+    direction = optuna.study.StudyDirection[tuning.direction.upper()]
+    study = optuna.create_study(sampler=sampler, direction=direction)
+    values: dict[Job, float | None] = {}
+    with Sweep(config, launcher).running() as sweep:
+        for first in range(0, tuning.trials, config.engine.jobs):
+            numbers = range(first, min(first + config.engine.jobs, tuning.trials))
+            trials = [study.ask(space) for _ in numbers]
+            jobs = [
+                sweep.folder.job((*fixed, *words), " ".join(words), number)
+                for number, words in zip(numbers, map(_words, trials), strict=True)
+            ]
+            sweep.run(jobs, to_come=tuning.trials - numbers.stop)
+            for trial, job in zip(trials, jobs, strict=True):
+                values[job] = _value(job, tuning.objective)
+                failed = None if values[job] is not None else optuna.trial.TrialState.FAIL
+                study.tell(trial, values[job], state=failed)
+            best = _write(sweep.directory, tuning, values)
+        if best is not None:
+            value = f"{tuning.objective} {values[best]:.6g}"
+            sweep.say(f"best of {len(values)} jobs: {best}, {value}")
+
+
+def _space(
+    overrides: Sequence[Override],
+) -> "tuple[dict[str, optuna.distributions.BaseDistribution], list[str]]":
+    """Return what Optuna may choose from, by key, and the words that are fixed."""
+    from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+    space: dict[str, BaseDistribution] = {}
+    fixed: list[str] = []
+    for override in overrides:
+        key, value = override.get_key_element(), override.value()
+        try:
+            if isinstance(value, IntervalSweep):
+                space[key] = _numbers(value)
+            elif len(words := choices_of(override)) > 1:
+                space[key] = CategoricalDistribution(words)
+            else:
+                fixed += words
+        except ValueError as error:  # such as an interval from 0 on a logarithmic scale
+            raise SettingsError(
+                f"{key} must be what Optuna can choose from ({error}), got {override.input_line}"
+            ) from None
+    if not space:
+        raise SettingsError(
+            "hydra/sweeper=optuna must have something to choose, such as "
+            "'client.lr=tag(log, interval(0.01, 1))', got fixed values only"
+        )
+    return space, fixed
+
+
+def _numbers(interval: IntervalSweep) -> "optuna.distributions.BaseDistribution":
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    low, high, log = interval.start, interval.end, "log" in interval.tags
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    if low is None or high is None:
+        raise ValueError("an interval has two ends")
+    return FloatDistribution(low, high, log=log)
+
+
+def _words(trial: "optuna.trial.Trial") -> list[str]:
+    """Return a trial's choices as words; a choice among several is a word already."""
+    return [
+        value if isinstance(value, str) else f"{key}={value!r}"
+        for key, value in trial.params.items()
+    ]
+
+
+def _value(job: Job, objective: str) -> float | None:
+    """Return the last value of the objective, None if the job did not complete.
+
+    Raises
+    ------
+    SettingsError
+        If no round of a completed job has a number there.
+    """
+    if job.state().status != "completed":
+        return None
+    for record in reversed(complete_rounds(job.directory)):
+        value: Any = record
+        for key in objective.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, int | float):
+            return float(value)
+    raise SettingsError(
+        "hydra.sweeper.objective must be a number of rounds.jsonl that these jobs measure, such "
+        f"as global_loss or test.all.accuracy, got {objective!r}"
+    )
+
+
+def _write(directory: Path, tuning: Tuning, values: Mapping[Job, float | None]) -> Job | None:
+    """Write ``tuning.json`` and return the best job so far, None if none completed."""
+    known = {job: value for job, value in values.items() if value is not None}
+    choose = min if tuning.direction == "minimize" else max
+    best = choose(known, key=known.__getitem__, default=None)
+    rows = [
+        {"job": job.number, "settings": list(job.words), "value": value}
+        for job, value in values.items()
+    ]
+    result = {**asdict(tuning), "best": None if best is None else best.number, "jobs": rows}
+    (directory / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
+    return best

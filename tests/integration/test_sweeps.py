@@ -1,0 +1,90 @@
+"""``fedquorum -m`` with several processes, as a user has them."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.integration.conftest import BIN, Shell
+
+SMALL = (
+    "data.num_clients=4",
+    "data.num_priority=2",
+    "data.sizes=equal",
+    "data.samples_per_client=20",
+    "client.local_epochs=1",
+    "hydra.sweep.dir=sweep",
+)
+
+
+def status(run: Path) -> str:
+    """Return the status in the manifest of a job, "" where there is none."""
+    path = run / "manifest.json"
+    return str(json.loads(path.read_text())["status"]) if path.exists() else ""
+
+
+def wait_for(condition: Callable[[], bool], timeout: float = 180) -> None:
+    """Wait until ``condition`` holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_several_jobs_at_a_time(shell: Shell) -> None:
+    """Two processes share the jobs and the cores; more values later run the new jobs only."""
+    words = ("-m", "engine.jobs=2", "rounds=2", *SMALL)
+    done = shell("fedquorum", *words, "strategy=fedalign,fedavg", "seed=1,2")
+    assert done.status == 0, done.stdout + done.stderr
+    assert done.stdout.count("completed  loss") == 4
+    assert done.stderr == ""
+    sweep = shell.cwd / "sweep"
+    assert [status(sweep / str(job)) for job in range(4)] == ["completed"] * 4
+    more = shell("fedquorum", *words, "strategy=fedalign,fedavg", "seed=1,2,3")
+    assert more.status == 0, more.stdout + more.stderr
+    assert "4 of 6 jobs are completed already" in more.stdout
+    assert sorted(path.name for path in sweep.iterdir() if path.is_dir()) == list("012345")
+
+
+def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
+    """A kill costs its job a second attempt; Ctrl-C ends what runs and leaves the rest."""
+    # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
+    # reset to the default in them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    command = [str(BIN / "fedquorum"), "-m", "engine.jobs=2", "rounds=2,100000,100001", *SMALL]
+    sweep = shell.cwd / "sweep"
+    with subprocess.Popen(
+        command,
+        cwd=shell.cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            at_work = [sweep / job / "rounds.jsonl" for job in "12"]
+            wait_for(lambda: all(path.exists() and path.stat().st_size for path in at_work))
+            manifest = sweep / "1" / "manifest.json"
+            first = manifest.stat().st_mtime_ns
+            os.kill(int((sweep / "1" / "job.lock").read_text().split()[0]), signal.SIGKILL)
+            wait_for(lambda: manifest.exists() and manifest.stat().st_mtime_ns > first)
+            wait_for(lambda: at_work[0].stat().st_size > 0)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            stdout, stderr = process.communicate(timeout=120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert "1 of 3 jobs completed" in stdout
+    assert "fedquorum: interrupted; the records hold all complete rounds\n" in stderr
+    assert "Traceback" not in stderr
+    assert stderr.splitlines()[-1].startswith("fedquorum: to go on with what is not done: ")
+    assert status(sweep / "0") == "completed"
+    assert status(sweep / "1") == "interrupted"
+    rounds = [json.loads(line)["round"] for line in at_work[0].read_text().splitlines()]
+    assert rounds == list(range(1, len(rounds) + 1))
+    find = ["pgrep", "-g", str(process.pid), "-f", "joblib"]
+    wait_for(lambda: subprocess.run(find, capture_output=True, check=False).returncode == 1)

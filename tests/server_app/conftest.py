@@ -1,0 +1,76 @@
+"""Sweeps without runs: a launcher that does what a test says."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, OmegaConf
+
+from conf.compose import compose_words
+from server_app.job import LOCK_FILE, lock
+from server_app.records import remove_unfinished
+
+Do = Callable[[Path, tuple[str, ...]], None]
+
+
+class ScriptedLauncher(Launcher):
+    """Calls ``do`` for every job, in this process, with the job's lock held."""
+
+    def __init__(self, sweep: Path, do: Do) -> None:
+        self.do = do
+        self.launched: list[list[int]] = []
+        self._sweep = sweep
+
+    def setup(self, **_: Any) -> None:
+        """Need nothing."""
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Run the jobs one after the other."""
+        numbers = [int(words[-1].removeprefix("hydra.sweep.subdir=")) for words in job_overrides]
+        self.launched.append(numbers)
+        for number, words in zip(numbers, job_overrides, strict=True):
+            directory = self._sweep / str(number)
+            directory.mkdir(exist_ok=True)
+            with lock(directory / LOCK_FILE):
+                for name in ("error.txt", "job.todo"):
+                    (directory / name).unlink(missing_ok=True)
+                remove_unfinished(directory)
+                self.do(directory, tuple(words[:-1]))
+        return []
+
+
+def leave_run(
+    directory: Path, words: Sequence[str], status: str = "completed", rounds: int = 2
+) -> None:
+    """Leave the records of a run, as far as a sweep reads them."""
+    directory.mkdir(exist_ok=True)
+    (directory / "config.yaml").write_text(compose_words(tuple(words)).to_yaml())
+    (directory / "manifest.json").write_text(json.dumps({"status": status, "error": "it broke"}))
+    lines = [
+        {"round": r, "global_loss": 1 / r, "test": None, "admitted": 3, "asked": 4}
+        for r in range(1, rounds + 1)
+    ]
+    (directory / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def sweep_config(tmp_path: Path) -> DictConfig:
+    """Return what a sweep reads of Hydra's settings."""
+    return OmegaConf.create(
+        {
+            "engine": {"jobs": 2},
+            "hydra": {"sweep": {"dir": str(tmp_path / "sweep")}, "overrides": {"hydra": []}},
+        }
+    )
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> ScriptedLauncher:
+    """Return a launcher whose jobs all complete."""
+    return ScriptedLauncher(tmp_path / "sweep", leave_run)

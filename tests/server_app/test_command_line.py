@@ -1,0 +1,205 @@
+"""The command ``fedquorum`` in this process; in processes of its own it is in integration/."""
+
+import json
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server_app.command_line import main
+from server_app.display import Display
+from server_app.records import RoundRecord
+from tests.integration.conftest import assert_same_rounds
+
+SMALL = (
+    "rounds=2",
+    "data.num_clients=4",
+    "data.num_priority=2",
+    "data.sizes=equal",
+    "data.samples_per_client=20",
+    "client.local_epochs=1",
+)
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return ``fedquorum`` in a folder of its own: takes words, returns the exit status."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["fedquorum", *words])
+        try:
+            main()
+        except SystemExit as end:
+            return int(str(end.code))
+        return 0
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["engine.jobs=0"], "engine.jobs must be a whole number >= 1, got 0"),
+        (["engine.jobs=1,2"], "engine.jobs must be one value"),
+        (["hydra/launcher=cluster"], "hydra/launcher must be one of processes or of an installed"),
+        (["hydra/sweeper=random"], "hydra/sweeper must be one of grid, optuna or of an installed"),
+        (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
+        (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
+        (["seed"], "missing EQUAL"),
+        (["client.lr=interval(0,1)"], "client.lr must be values for a sweep over all of them"),
+        (
+            ["hydra/sweeper=optuna", "hydra.sweeper.trials=0"],
+            "hydra.sweeper.trials must be a whole number >= 1, got 0",
+        ),
+    ],
+)
+def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
+    command: Command, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    """Exit status 1, one line on stderr, nothing run."""
+    assert command("-m", "seed=1,2", *words) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"fedquorum: {message}")
+    assert told.err.count("\n") == 1
+
+
+def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
+    """A fixed setting that the default of the group does not have is left to the jobs."""
+    words = ("strategy=fedau,average_all", "availability=bernoulli,markov", "availability.p=0.5")
+    folder = f"hydra.sweep.dir={tmp_path / 'sweep'}"
+    assert command("-m", *words, *SMALL, "data.priority=all", folder) == 0
+    manifests = [json.loads(path.read_text()) for path in tmp_path.rglob("manifest.json")]
+    assert [manifest["status"] for manifest in manifests] == ["completed"] * 4
+    told = {(m["strategy"], next(w for w in m["overrides"] if "lability=" in w)) for m in manifests}
+    assert told == {
+        (strategy, f"availability={availability}")
+        for strategy in ("fedau", "average_all")
+        for availability in ("bernoulli", "markov")
+    }
+
+
+def test_a_sweep_with_failures_goes_on_where_it_ended(
+    command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Bad values and missing data fail their own jobs; the line at the end runs only the rest."""
+    words = ("data=synth,npz", "client.lr=0.1,fast", *SMALL[:3], *SMALL[5:])
+    assert command("-m", *words, "hydra.sweep.dir=my sweep") == 1
+    told = capsys.readouterr()
+    folder = tmp_path / "my sweep"
+    no_number = "client.lr must be a number, got 'fast'"
+    needs_path = "data.path must be the path of an .npz file, got ''"
+    again = shlex.join(["fedquorum", "-m", *words, f"hydra.sweep.dir={folder}"])
+    assert told.err.splitlines() == [
+        f"fedquorum: job 1 (data=synth client.lr=fast) failed: {no_number}",
+        f"fedquorum: job 2 (data=npz client.lr=0.1) failed: {needs_path}",
+        f"fedquorum: job 3 (data=npz client.lr=fast) failed: {no_number}",
+        f"fedquorum: to go on with what is not done: {again}",
+    ]
+    assert told.out.splitlines()[-1] == f"1 of 4 jobs completed in {folder}"
+    before = (folder / "0" / "manifest.json").read_bytes()
+
+    assert command(*shlex.split(again)[1:]) == 1
+    assert "1 of 4 jobs are completed already" in capsys.readouterr().out
+    assert (folder / "0" / "manifest.json").read_bytes() == before
+
+
+def test_an_interrupted_job_goes_on_from_its_checkpoint(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command takes it up after its last checkpoint; the rounds are as in one go."""
+    words = ("-m", "seed=1,2", "rounds=5", "engine.checkpoint_every=2", *SMALL[1:])
+    assert command(*words, "hydra.sweep.dir=whole") == 0
+
+    def show(display: Display, record: RoundRecord) -> None:
+        if record.round == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as interrupting:
+        interrupting.setattr(Display, "show", show)
+        assert command(*words, "hydra.sweep.dir=sweep") == 130
+    job = tmp_path / "sweep" / "0"
+    assert json.loads((job / "manifest.json").read_text())["status"] == "interrupted"
+    assert len((job / "rounds.jsonl").read_text().splitlines()) == 3
+
+    assert command(*words, "hydra.sweep.dir=sweep") == 0
+    assert "Going on after round 2 of the run in" in (job / "output.log").read_text()
+    assert_same_rounds(job, tmp_path / "whole" / "0", tolerance=0.0)
+    assert_same_rounds(tmp_path / "sweep" / "1", tmp_path / "whole" / "1", tolerance=0.0)
+
+
+def test_what_a_job_leaves_behind(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its output is in its folder, not on the screen, and there is no lock left."""
+    (tmp_path / "broken.npz").write_text("not a zip file")
+    assert command("-m", "seed=1", *SMALL, "hydra.sweep.dir=good") == 0
+    assert "Results in" not in capsys.readouterr().out
+    assert (tmp_path / "good" / "0" / "output.log").read_text().count("Results in") == 2
+    words = ("data=npz", "data.path=broken.npz", "seed=1,2", "rounds=2")
+    assert command("-m", *words, "hydra.sweep.dir=bad") == 1
+    assert "data.path must be" in (tmp_path / "bad" / "1" / "error.txt").read_text()
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_an_error_that_nobody_foresaw(
+    command: Command,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line on the screen, the trace in the job's folder, and the other jobs run."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("server_app.command_line.run_in_process", broken)
+    assert command("-m", "seed=1,2", "hydra.sweep.dir=sweep") == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[:2] == [
+        f"fedquorum: job {job} (seed={job + 1}) failed: ZeroDivisionError: by zero"
+        for job in (0, 1)
+    ]
+    first, _, *trace = (tmp_path / "sweep" / "0" / "error.txt").read_text().splitlines()
+    assert first == "ZeroDivisionError: by zero"
+    assert trace[0] == "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_in_this_process(
+    command: Command,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    how: signal.Signals,
+) -> None:
+    """With one job at a time the job at work ends as interrupted, and no other begins."""
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        "server_app.command_line.run_in_process", lambda *_: signal.raise_signal(how)
+    )
+    assert command("-m", "seed=1,2,3", "hydra.sweep.dir=sweep") == 130
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1] == f"0 of 3 jobs completed in {tmp_path / 'sweep'}"
+    first, last = told.err.splitlines()
+    assert first == "fedquorum: interrupted; the records hold all complete rounds"
+    assert last.startswith("fedquorum: to go on with what is not done: fedquorum -m seed=1,2,3")
+    assert not (tmp_path / "sweep" / "1" / "output.log").exists()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+
+
+def test_an_interruption_of_a_single_run(
+    command: Command, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit status 130 and one line."""
+    monkeypatch.setattr(
+        "server_app.command_line.run_in_process", lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
+    assert command("seed=1") == 130
+    assert capsys.readouterr().err == (
+        "fedquorum: interrupted; the records hold all complete rounds\n"
+    )

@@ -1,0 +1,124 @@
+"""``engine=flower`` with a stand-in for the command flwr; real Flower is in integration/."""
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from conf import compose
+from conf.errors import RunError
+from server_app.submit import submit, with_absolute_paths
+
+# Starts a run, which goes on until flwr stop, and then writes how it ended.
+FLWR = """#!{python}
+import json, sys, time
+from pathlib import Path
+here = Path(__file__).parent
+words = sys.argv[1:]
+with (here / "calls.txt").open("a") as calls:
+    calls.write(" ".join(words) + "\\n")
+if words[0] == "run":
+    print("Successfully started run 77", flush=True)
+    (here / "started").touch()
+    while (here / "goes-on").exists():
+        time.sleep(0.05)
+    print("the end")
+elif words[0] == "stop":
+    if (here / "unstoppable").exists():
+        sys.exit("no such run")
+    (here / "goes-on").unlink()
+    (here / "run" / "manifest.json").write_text('{{"status": "interrupted"}}')
+else:
+    print(json.dumps({{"runs": [json.loads((here / "status.json").read_text())]}}))
+"""
+
+
+@pytest.fixture
+def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a ``flwr`` whose runs complete at once."""
+    path = tmp_path / "flwr"
+    path.write_text(FLWR.format(python=sys.executable))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("server_app.submit._flwr", lambda: str(path))
+    (tmp_path / "status.json").write_text(
+        json.dumps({"status": "finished:completed", "status-details": ""})
+    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text('{"status": "running"}')
+    return tmp_path
+
+
+def test_a_run_that_completes(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings and absolute paths go along, Flower's output is passed on."""
+    submit(compose("", "engine=flower engine.num_supernodes=3 rounds=7"), str(flwr / "run"))
+    command, listing = (flwr / "calls.txt").read_text().splitlines()
+    assert f'output-dir="{flwr / "run"}"' in command
+    assert "rounds=7" in command
+    assert "--federation-config num-supernodes=3" in command
+    assert listing == "list --run-id 77 --format json"
+    assert capsys.readouterr().out.splitlines() == ["Successfully started run 77", "the end"]
+
+
+def test_a_run_that_failed(flwr: Path) -> None:
+    """The true status counts, with Flower's details."""
+    (flwr / "status.json").write_text(
+        json.dumps({"status": "finished:failed", "status-details": "out of luck"})
+    )
+    with pytest.raises(RunError, match="run 77 ended as finished:failed: out of luck"):
+        submit(compose("", "engine=flower"), str(flwr / "run"))
+
+
+def interrupt_when_started(flwr: Path) -> threading.Thread:
+    """Send this process SIGINT once the run has started, as Ctrl-C does."""
+
+    def wait_and_interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not (flwr / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=wait_and_interrupt)
+    thread.start()
+    return thread
+
+
+def test_ctrl_c_stops_the_flower_run(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would go on without its submitter: so it is stopped, and that is said."""
+    (flwr / "goes-on").touch()
+    thread = interrupt_when_started(flwr)
+    with pytest.raises(KeyboardInterrupt):
+        submit(compose("", "engine=flower"), str(flwr / "run"))
+    thread.join()
+    assert (flwr / "calls.txt").read_text().splitlines()[1:] == ["stop 77"]
+    assert capsys.readouterr().err == "fedquorum: stopped the Flower run 77\n"
+
+
+def test_a_run_that_cannot_be_stopped(flwr: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That it goes on is said, with Flower's reason."""
+    (flwr / "goes-on").touch()
+    (flwr / "unstoppable").touch()
+    thread = interrupt_when_started(flwr)
+    with pytest.raises(KeyboardInterrupt):
+        submit(compose("", "engine=flower"), str(flwr / "run"))
+    thread.join()
+    assert capsys.readouterr().err == (
+        "fedquorum: the Flower run 77 goes on, flwr stop failed: no such run\n"
+    )
+
+
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink has another working directory; addresses of servers stay what they are."""
+    monkeypatch.chdir(tmp_path)
+    local = with_absolute_paths(compose("", "tracker=mlflow tracker.uri=runs.db"))
+    assert f"tracker.uri={tmp_path / 'runs.db'}" in local.overrides
+    server = with_absolute_paths(compose("", "tracker=mlflow tracker.uri=http://host:5000"))
+    assert "tracker.uri=http://host:5000" in server.overrides
+    assert not any(
+        word.endswith("host:5000") and str(tmp_path) in word for word in server.overrides
+    )

@@ -1,0 +1,86 @@
+"""What a person sees of a sweep, read from its folders."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conf.compose import compose_words
+from server_app.job import lock
+from server_app.sweep_display import SweepDisplay
+from server_app.sweep_jobs import Job
+from tests.server_app.conftest import leave_run
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> list[Job]:
+    """Return three jobs of four rounds."""
+    words = [("rounds=4", f"seed={seed}") for seed in (1, 2, 3)]
+    return [
+        Job(number, own, own[1], tmp_path / str(number), compose_words(own))
+        for number, own in enumerate(words)
+    ]
+
+
+def shown(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for every job that ends, and when there was none for a while, one for all."""
+    console = Console(file=io.StringIO())
+    now = 0.0
+    monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
+    monkeypatch.setattr("server_app.sweep_display.POLL_SECONDS", 3600.0)
+    with SweepDisplay(console) as display:
+        display.add(jobs, completed_before=2, total=5)
+        leave_run(jobs[0].directory, jobs[0].words, "running", rounds=2)
+        with lock(jobs[0].directory / "job.lock"):
+            display.show()
+            assert shown(console) == []
+            now = 20.0
+            display.show()
+        leave_run(jobs[0].directory, jobs[0].words, rounds=4)
+        jobs[1].directory.mkdir()
+        jobs[1].fail("no data")
+        leave_run(jobs[2].directory, jobs[2].words, "interrupted", rounds=1)
+    assert shown(console) == [
+        "[2/5] 1 running, 0:01:40 left  job 0 round 2/4",
+        "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 asked",
+        "[4/5] job 1 (seed=2) failed  no data",
+        "[5/5] job 2 (seed=3) interrupted  interrupted after round 1 of 4",
+    ]
+
+
+def test_a_job_that_begins_anew_is_read_anew(jobs: list[Job]) -> None:
+    """Rounds of an earlier attempt do not hide those of the new one."""
+    console = Console(file=io.StringIO())
+    with SweepDisplay(console) as display:
+        display.add(jobs[:1], completed_before=0, total=1)
+        leave_run(jobs[0].directory, jobs[0].words, "running", rounds=4)
+        with lock(jobs[0].directory / "job.lock"):
+            display.show()
+            leave_run(jobs[0].directory, jobs[0].words, "running", rounds=1)
+            display.show()
+        leave_run(jobs[0].directory, jobs[0].words, "completed", rounds=2)
+    assert shown(console)[-1].endswith("completed  loss 0.5000  admitted 3 of 4 asked")
+
+
+def test_live_lines_on_a_terminal(jobs: list[Job]) -> None:
+    """One for the sweep, and one for every running job with its rounds and numbers."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120, color_system=None)
+    with SweepDisplay(console) as display:
+        display.add(jobs, completed_before=0, total=3)
+        leave_run(jobs[1].directory, jobs[1].words, "running", rounds=2)
+        with lock(jobs[1].directory / "job.lock"):
+            display.show()
+            display._progress.refresh()
+    text = out.getvalue()
+    assert "sweep" in text
+    assert "0/3" in text
+    assert "job 1 (seed=2)" in text
+    assert "2/4" in text
+    assert "loss 0.5000" in text

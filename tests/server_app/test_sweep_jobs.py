@@ -1,0 +1,121 @@
+"""What the folders of a sweep say of its jobs."""
+
+from pathlib import Path
+
+import pytest
+
+from conf.compose import compose_words
+from server_app.job import lock
+from server_app.sweep_jobs import Job, SweepFolder
+from tests.server_app.conftest import leave_run
+
+WORDS = ("rounds=5", "seed=2")
+
+
+def job_in(directory: Path) -> Job:
+    return Job(3, WORDS, "seed=2", directory, compose_words(WORDS))
+
+
+def test_a_job_that_was_never_run_waits(tmp_path: Path) -> None:
+    """Without a folder there is nothing to say."""
+    job = job_in(tmp_path / "3")
+    assert (job.state().status, job.state().reason) == ("waiting", "")
+    assert str(job) == "job 3 (seed=2)"
+    assert job.rounds == 5
+
+
+@pytest.mark.parametrize(
+    ("left", "status", "reason"),
+    [
+        ("completed", "completed", ""),
+        ("interrupted", "interrupted", "interrupted after round 2 of 5"),
+        ("failed", "failed", "it broke"),
+        ("running", "died", "its process was killed after round 2 of 5"),
+    ],
+)
+def test_the_manifest_tells_how_a_job_ended(
+    tmp_path: Path, left: str, status: str, reason: str
+) -> None:
+    """A manifest that says running, with nobody at work, is of a killed process."""
+    leave_run(tmp_path / "3", WORDS, left)
+    state = job_in(tmp_path / "3").state()
+    assert (state.status, state.reason) == (status, reason)
+
+
+def test_a_torn_line_is_no_round(tmp_path: Path) -> None:
+    """What a killed process left of its last line does not count."""
+    leave_run(tmp_path / "3", WORDS, "running")
+    with (tmp_path / "3" / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 3, "glo')
+    assert job_in(tmp_path / "3").state().reason == "its process was killed after round 2 of 5"
+
+
+def test_a_killed_job_before_its_run(tmp_path: Path) -> None:
+    """A lock that nobody holds, without records, is of a killed process too."""
+    (tmp_path / "job.lock").write_text("1 elsewhere")
+    assert job_in(tmp_path).state().status == "died"
+
+
+def test_a_job_at_work_and_one_that_failed(tmp_path: Path) -> None:
+    """The lock goes before all else, then what is to be run again, then the error."""
+    leave_run(tmp_path / "3", WORDS, "running")
+    job = job_in(tmp_path / "3")
+    job.fail("no data")
+    assert (job.state().status, job.state().reason) == ("failed", "no data")
+    job.put_back()
+    assert job.state().status == "waiting"
+    with lock(job.directory / "job.lock"):
+        assert job.state().status == "running"
+
+
+def test_jobs_are_known_by_their_settings(tmp_path: Path) -> None:
+    """However it is written and numbered, a job finds its own folder; a new one gets a new one."""
+    leave_run(tmp_path / "0", ("seed=1", "rounds=5"))
+    leave_run(tmp_path / "1", ("seed=2", "rounds=5"), "interrupted")
+    folder = SweepFolder(tmp_path)
+    new = folder.job(("rounds=5", "seed=7"), "seed=7", 0)
+    known = [folder.job(("rounds=5", f"seed={seed}"), "", seed + 5) for seed in (2, 1)]
+    further = folder.job(("rounds=5", "seed=8"), "", 5)
+    assert [job.number for job in (new, *known, further)] == [2, 1, 0, 5]
+    assert [job.state().status for job in known] == ["interrupted", "completed"]
+
+
+def test_the_same_job_twice_is_one(tmp_path: Path) -> None:
+    """Two ways to write the same settings do not make two jobs."""
+    folder = SweepFolder(tmp_path)
+    first = folder.job(("strategy.epsilon=0.5",), "", 0)
+    assert folder.job(("strategy.epsilon=5e-1",), "", 1) is first
+
+
+def test_of_several_runs_the_completed_one_counts(tmp_path: Path) -> None:
+    """A job that was run twice is not run a third time."""
+    leave_run(tmp_path / "0", WORDS, "failed")
+    leave_run(tmp_path / "4", WORDS)
+    assert SweepFolder(tmp_path).job(WORDS, "", 0).number == 4
+
+
+def test_settings_that_are_not_allowed_fail_at_once(tmp_path: Path) -> None:
+    """The job is in its folder with the reason, and has no settings to run with."""
+    job = SweepFolder(tmp_path).job(("strategy.epsilon=-1",), "strategy.epsilon=-1", 2)
+    assert job.composed is None
+    assert job.state().status == "failed"
+    assert (tmp_path / "2" / "error.txt").read_text() == (
+        "strategy.epsilon must be a number >= 0 (inf allowed), got -1.0\n"
+    )
+
+
+def test_a_folder_of_settings_that_were_not_allowed_is_free(tmp_path: Path) -> None:
+    """What failed there before says nothing of the job that has the folder now."""
+    SweepFolder(tmp_path).job(("strategy.epsilon=-1",), "", 0)
+    job = SweepFolder(tmp_path).job(("strategy.epsilon=1",), "", 0)
+    assert (job.number, job.state().status) == (0, "waiting")
+    assert SweepFolder(tmp_path).job(("strategy.epsilon=1",), "", 7).number == 0
+
+
+def test_paths_of_flower_jobs_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on Flower records absolute paths, and is found again by them."""
+    monkeypatch.chdir(tmp_path)
+    words = ("engine=flower", "experiment=fedalign/fmnist", "data.root=here")
+    absolute = ("engine=flower", "experiment=fedalign/fmnist", f"data.root={tmp_path / 'here'}")
+    leave_run(tmp_path / "6", absolute)
+    assert SweepFolder(tmp_path).job(words, "", 0).number == 6

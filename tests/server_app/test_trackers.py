@@ -1,0 +1,167 @@
+"""Trackers: the real MLflow and Weights & Biases, offline, and what goes wrong with them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import mlflow
+import pytest
+import wandb
+from mlflow.entities import Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from conf import compose
+from conf.errors import RunError, SettingsError
+from server_app.records import RunRecords
+from server_app.trackers import Trackers
+from tests.integration.conftest import ROOT
+from tests.server_app.test_records import add
+
+# MLflow uses what SQLAlchemy 2.1 says it will drop.
+pytestmark = pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let no tracker look for a server, or keep anything outside the test's folder."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+def mlflow_runs(database: Path, experiment: str = "fedalign/synth_low") -> list[Run]:
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}")
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    return list(client.search_runs([found.experiment_id]))
+
+
+def test_mlflow_is_told_all_of_a_run(tmp_path: Path) -> None:
+    """Parameters are the settings, steps the rounds, tags the records; into an SQLite file."""
+    database = tmp_path / "below" / "mlflow.db"
+    composed = compose("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
+    with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
+        add(records, 1)
+        add(records, 2)
+    (run,) = mlflow_runs(database)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "fedalign, seed 1"
+    assert run.data.params["strategy.epsilon"] == "inf"
+    assert run.data.params["data.num_clients"] == "20"
+    assert run.data.metrics["round/theta"] == 0.8
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}")
+    history = client.get_metric_history(run.info.run_id, "round/global_loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 1.25), (2, 1.25)]
+    assert run.data.tags["status"] == "completed"
+    assert run.data.tags["directory"] == str(tmp_path / "run")
+    assert run.data.tags["rounds.jsonl"] == str(tmp_path / "run" / "rounds.jsonl")
+    assert "model.safetensors" not in run.data.tags  # this run wrote none
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), "KILLED"), (ValueError("no"), "FAILED")]
+)
+def test_mlflow_knows_how_a_run_ended(tmp_path: Path, error: BaseException, status: str) -> None:
+    """An interrupted run is killed, a failed one failed; the experiment may have another name."""
+    database = tmp_path / "mlflow.db"
+    composed = compose("", f"tracker=mlflow tracker.uri={database} tracker.experiment=mine")
+
+    def end() -> None:
+        with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
+            add(records, 1)
+            raise error
+
+    with pytest.raises(type(error)):
+        end()
+    (run,) = mlflow_runs(database, "mine")
+    assert run.info.status == status
+
+
+def test_wandb_offline(tmp_path: Path) -> None:
+    """All stays in the run's folder, for ``wandb sync``, and TensorBoard is written as always."""
+    composed = compose("", "tracker=wandb tracker.project=mine")
+    with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
+        add(records, 1)
+    wandb.teardown()  # as at the end of a process: what writes has written
+    (written,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    content = written.read_bytes()
+    for text in (b"strategy.epsilon", b"round/global_loss", b"fedalign, seed 1", b"completed"):
+        assert text in content
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "completed"
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
+
+
+@pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow-skinny"), ("wandb", "wandb")])
+def test_a_tracker_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    """One line with the command that installs it, before the run has a folder."""
+    monkeypatch.setattr("server_app.trackers.find_spec", lambda _: None)
+    with pytest.raises(SettingsError) as told:
+        RunRecords(tmp_path / "run", compose("", f"tracker={name}"), engine="in-process")
+    assert str(told.value) == (
+        f"tracker must be tensorboard where {name} is not installed (pip install {package}), "
+        f"got {name}"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_cannot_begin(tmp_path: Path) -> None:
+    """A database that is none is one line."""
+    (tmp_path / "mlflow.db").write_text("no database, but some text " * 100)
+    composed = compose("", f"tracker=mlflow tracker.uri={tmp_path / 'mlflow.db'}")
+    with pytest.raises(RunError, match="tracker=mlflow cannot begin: DatabaseError"):
+        RunRecords(tmp_path / "run", composed, engine="in-process")
+
+
+class Told:
+    """A tracker that keeps what it is told, and breaks down in round ``breaks``."""
+
+    def __init__(self, breaks: int = 0) -> None:
+        self.breaks = breaks
+        self.rounds: list[int] = []
+        self.status = ""
+
+    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+        if server_round == self.breaks:
+            raise ConnectionError("no server")
+        self.rounds.append(server_round)
+
+    def finish(self, status: str, files: Mapping[str, str]) -> None:
+        if self.breaks < 0:
+            raise ConnectionError("no server at the end")
+        self.status = status
+
+
+def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The others and the run go on; one line tells of it."""
+    good, bad, late = Told(), Told(breaks=2), Told(breaks=-1)
+    trackers = Trackers([bad, late, good])
+    for server_round in (1, 2, 3):
+        trackers.log_round(server_round, {})
+    trackers.finish("completed", {})
+    assert good.rounds == late.rounds == [1, 2, 3]
+    assert bad.rounds == [1]
+    assert (good.status, bad.status) == ("completed", "")
+    told = "fedquorum: Told is left out from here on, the records are not affected: "
+    assert capsys.readouterr().err.splitlines() == [
+        f"{told}ConnectionError: no server",
+        f"{told}ConnectionError: no server at the end",
+    ]
+
+
+def test_nothing_is_imported_unless_asked_for() -> None:
+    """Neither trackers nor Optuna are loaded by those who do without them."""
+    code = (
+        "import sys, server_app.command_line, server_app.loop, server_app.sweep, "
+        "hydra_plugins.fedquorum_sweeper; "
+        "print({'mlflow', 'wandb', 'optuna', 'tensorboard'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"

@@ -1,0 +1,149 @@
+"""Tuning with the real Optuna, over jobs that do what the test says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+from conf.compose import compose_words
+from conf.errors import SettingsError
+from server_app.job import SweepUnfinished
+from server_app.tuning import Tuning, tune
+from tests.server_app.conftest import ScriptedLauncher, leave_run
+
+WORDS = ("rounds=2", "strategy=choice(fedavg)", "client.lr=tag(log,interval(0.01,1))")
+
+
+def leave_parabola(directory: Path, words: tuple[str, ...]) -> None:
+    """Leave a run whose global loss is (lr - 0.3)^2, measured before its last round."""
+    leave_run(directory, words)
+    lr = compose_words(words).settings.client.lr
+    lines: list[dict[str, Any]] = [
+        {"round": 1, "global_loss": (lr - 0.3) ** 2, "test": {"all": {"accuracy": lr}}},
+        {"round": 2, "global_loss": None, "test": None},
+    ]
+    text = "".join(json.dumps({**line, "admitted": 1, "asked": 1}) + "\n" for line in lines)
+    (directory / "rounds.jsonl").write_text(text)
+
+
+def run(
+    config: DictConfig,
+    launcher: ScriptedLauncher,
+    *words: str,
+    objective: str = "global_loss",
+    direction: str = "minimize",
+    trials: int = 6,
+) -> dict[str, Any]:
+    overrides = OverridesParser.create().parse_overrides(list(words))
+    tune(config, launcher, overrides, Tuning(trials, objective, direction, seed=1))
+    result: dict[str, Any] = json.loads((Path(config.hydra.sweep.dir) / "tuning.json").read_text())
+    return result
+
+
+def test_the_best_of_all_trials(
+    sweep_config: DictConfig, launcher: ScriptedLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """engine.jobs trials at a time; the values are the last measured; the best is named."""
+    launcher.do = leave_parabola
+    result = run(sweep_config, launcher, *WORDS)
+    assert launcher.launched == [[0, 1], [2, 3], [4, 5]]
+    values = [row["value"] for row in result["jobs"]]
+    rates = [float(row["settings"][-1].removeprefix("client.lr=")) for row in result["jobs"]]
+    assert values == pytest.approx([(rate - 0.3) ** 2 for rate in rates])
+    assert all(0.01 <= rate <= 1.0 for rate in rates)
+    assert result["best"] == values.index(min(values))
+    assert f"best of 6 jobs: job {result['best']} (client.lr=" in capsys.readouterr().out
+
+
+def test_an_interrupted_tuning_goes_on(
+    sweep_config: DictConfig, launcher: ScriptedLauncher, tmp_path: Path
+) -> None:
+    """The same command asks for the same values and finds them run; the end is the same."""
+    launcher.do = leave_parabola
+    expected = run(sweep_config, launcher, *WORDS)
+
+    def interrupted(directory: Path, words: tuple[str, ...]) -> None:
+        if directory.name == "3":
+            raise KeyboardInterrupt
+        leave_parabola(directory, words)
+
+    sweep_config.hydra.sweep.dir = str(tmp_path / "again")
+    again = ScriptedLauncher(tmp_path / "again", interrupted)
+    with pytest.raises(SweepUnfinished) as end:
+        run(sweep_config, again, *WORDS)
+    assert end.value.code == 130
+    again.do = leave_parabola
+    assert run(sweep_config, again, *WORDS) == expected
+    assert again.launched == [[0, 1], [2, 3], [3], [4, 5]]
+
+
+def test_whole_numbers_and_choices(sweep_config: DictConfig, launcher: ScriptedLauncher) -> None:
+    """An interval of whole numbers gives such, several values are chosen among, and maximized."""
+    launcher.do = leave_parabola
+    words = ("client.batch_size=int(interval(4,16))", "strategy=fedavg,fedalign", *WORDS[2:])
+    best = run(sweep_config, launcher, *words, objective="test.all.accuracy", direction="maximize")
+    chosen = [dict(word.split("=") for word in row["settings"]) for row in best["jobs"]]
+    assert all(4 <= int(one["client.batch_size"]) <= 16 for one in chosen)
+    assert {one["strategy"] for one in chosen} <= {"fedavg", "fedalign"}
+    rates = [float(one["client.lr"]) for one in chosen]
+    assert best["best"] == rates.index(max(rates))
+
+
+def test_a_failed_job_is_a_failed_trial(
+    sweep_config: DictConfig, launcher: ScriptedLauncher
+) -> None:
+    """It has no value, the others go on, and the exit status tells."""
+
+    def do(directory: Path, words: tuple[str, ...]) -> None:
+        if directory.name == "0":
+            (directory / "error.txt").write_text("no\n")
+        else:
+            leave_parabola(directory, words)
+
+    launcher.do = do
+    with pytest.raises(SweepUnfinished) as end:
+        run(sweep_config, launcher, *WORDS, trials=3)
+    assert end.value.code == 1
+    result = json.loads((Path(sweep_config.hydra.sweep.dir) / "tuning.json").read_text())
+    assert [row["value"] is None for row in result["jobs"]] == [True, False, False]
+    assert result["best"] in {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("seed=1",), "hydra/sweeper=optuna must have something to choose"),
+        (("client.lr=tag(log,interval(0,1))",), "client.lr must be what Optuna can choose from"),
+    ],
+)
+def test_what_cannot_be_tuned(
+    sweep_config: DictConfig, launcher: ScriptedLauncher, words: tuple[str, ...], message: str
+) -> None:
+    """Fixed values only, or a logarithm of 0, are one line before any job."""
+    with pytest.raises(SettingsError, match=message):
+        run(sweep_config, launcher, *words)
+    assert launcher.launched == []
+
+
+def test_an_objective_that_is_not_measured(
+    sweep_config: DictConfig, launcher: ScriptedLauncher
+) -> None:
+    """A typo is told after the first jobs, not after the last."""
+    launcher.do = leave_parabola
+    with pytest.raises(SettingsError, match=r"global_loss or test\.all\.accuracy, got 'loss'"):
+        run(sweep_config, launcher, *WORDS, objective="loss")
+    assert launcher.launched == [[0, 1]]
+
+
+def test_settings_of_the_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its range; a missing package is told with the command that installs it."""
+    with pytest.raises(SettingsError, match=r"hydra\.sweeper\.trials must be a whole number >= 1"):
+        Tuning(0, "global_loss", "minimize", 1)
+    with pytest.raises(SettingsError, match="must be one of minimize, maximize, got 'up'"):
+        Tuning(1, "global_loss", "up", 1)
+    monkeypatch.setattr("server_app.tuning.find_spec", lambda _: None)
+    with pytest.raises(SettingsError, match=r"not installed \(pip install optuna\), got optuna"):
+        Tuning(1, "global_loss", "minimize", 1)
