@@ -7,6 +7,10 @@ from typing import NoReturn
 
 import pytest
 
+# Several workers test at the same time, and threads of torch that wait for each other while other
+# processes have the cores are many times slower than one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
