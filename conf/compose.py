@@ -21,7 +21,7 @@ from conf.schema import Settings, check, register
 
 register()
 
-GROUPS = ("strategy", "data", "model", "availability", "engine", "tracker")
+GROUPS = ("strategy", "data", "model", "availability", "privacy", "engine", "tracker")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-OURS = {"strategies", "client_app", "server_app", "conf"}
+OURS = {"strategies", "client_app", "server_app", "conf", "hydra_plugins"}
 ALLOWED = {
     "strategies": {"strategies"},
     "conf": {"conf", "strategies"},
     "client_app": {"client_app", "conf", "strategies"},
-    "server_app": OURS,
+    "server_app": OURS - {"hydra_plugins"},
+    "hydra_plugins": {"conf", "server_app"},
 }
 
 

@@ -111,7 +111,8 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """Return the runs in groups, ascending by experiment, strategy and variant.
 
     Runs are in one group if experiment, strategy and all settings agree but for the seed, where
-    and how the clients run (``engine``, ``client.device``, ``client.batching``) and ``resume``.
+    and how the clients run (``engine``, ``client.device``, ``client.batching``), who is told of
+    it (``tracker``) and ``resume``.
     """
     by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from conf import SettingsError, compose
-from conf.compose import options, settings_of, split_overrides
+from conf.compose import _composed, options, settings_of, split_overrides
 from conf.schema import FedAlignSettings, FedAvgSettings
 
 
@@ -65,6 +65,7 @@ def test_overrides_win_over_the_preset() -> None:
 def test_what_is_sent_to_clients_composes_to_the_same() -> None:
     """The run config of a composed job gives the same settings on a client."""
     first = compose("fedalign/synth_high", "seed=7 'data.priority=[0, 3, 5]'")
+    _composed.clear()  # as on another machine
     again = compose(**first.run_config)
     assert again.settings == first.settings
     assert again.experiment == first.experiment
@@ -83,6 +84,20 @@ def test_config_yaml_is_complete_and_plain(tmp_path: Path) -> None:
 def test_settings_come_back_from_the_records(experiment: str) -> None:
     """What a run wrote down is read as the settings that it had, whatever a preset says now."""
     composed = compose(experiment, "seed=7 strategy.server_lr=0.5")
+    assert settings_of(composed.to_yaml()) == composed.settings
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "tracker=mlflow tracker.uri=http://localhost:5000",
+        "tracker=wandb tracker.mode=online",
+        "strategy=fedau strategy.cutoff=5 data.priority=all privacy=dp_fixed_server",
+    ],
+)
+def test_options_of_every_group_come_back(overrides: str) -> None:
+    """Settings that only one option of a group has are read as that option's."""
+    composed = compose("", overrides)
     assert settings_of(composed.to_yaml()) == composed.settings
 
 
@@ -160,6 +175,12 @@ MISTAKES = {
     "data.noise=loud": "data.noise must be one of additive, flip, got 'loud'",
     "evaluation.clients=none": "evaluation.clients must be one of all, priority, got 'none'",
     "engine.num_supernodes=0": "engine.num_supernodes must be a whole number >= 1, got 0",
+    "engine.jobs=0": "engine.jobs must be a whole number >= 1, got 0",
+    "engine=flower engine.jobs=2": "engine.jobs must be 1 with engine=flower, which runs one job",
+    "tracker=clearml": "tracker must be one of mlflow, tensorboard, wandb, got 'clearml'",
+    "tracker=wandb tracker.mode=disabled": "tracker.mode must be one of offline, online, got",
+    "tracker=mlflow 'tracker.uri= '": "tracker.uri must be the path of an SQLite file, or a tracki",
+    "tracker.uri=runs.db": "tracker.uri is not a setting; tracker has name, got 'uri'",
     "strategy.epsilon": "strategy.epsilon",
     "'seed=1": "overrides must be Hydra overrides separated by spaces",
 }
