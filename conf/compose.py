@@ -83,23 +83,28 @@ def parse_word(word: str) -> Override:
 def compose_words(words: tuple[str, ...]) -> Composed:
     """Return the checked settings of overrides, composed once in a process; see ``compose``."""
     if words not in _composed:
-        composed = _compose_words(words)
-        # Server and clients of a job compose from its run config.
-        run_config = (f"experiment={composed.experiment}", *composed.overrides)
-        _composed[words] = _composed[run_config] = composed
+        config = _compose_config(words)
+        take_over(config, str(config.hydra.runtime.choices.experiment), words)
     return _composed[words]
 
 
-_composed: dict[tuple[str, ...], Composed] = {}
+def take_over(config: DictConfig, experiment: str, words: tuple[str, ...]) -> None:
+    """Check what Hydra has composed from ``words``, for ``compose_words`` to return.
 
-
-def _compose_words(words: tuple[str, ...]) -> Composed:
-    config = _compose_config(words)
-    experiment = str(config.hydra.runtime.choices.experiment)
+    Raises
+    ------
+    SettingsError
+        If a value is not allowed.
+    """
     settings = _to_settings(config)
     check(settings)
     kept = tuple(word for word in words if not word.startswith(("experiment=", "hydra.", "hydra/")))
-    return Composed(settings, experiment, kept)
+    composed = Composed(settings, experiment, kept)
+    # Server and clients of a job compose from its run config.
+    _composed[words] = _composed[f"experiment={experiment}", *kept] = composed
+
+
+_composed: dict[tuple[str, ...], Composed] = {}
 
 
 def settings_of(text: str) -> Settings:

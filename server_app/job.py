@@ -46,8 +46,8 @@ class SweepUnfinished(SystemExit):
         self.directory = directory
 
 
-def run_job(_: DictConfig) -> None:
-    """Run what Hydra's overrides say, into Hydra's output directory.
+def run_job(config: DictConfig) -> None:
+    """Run what Hydra has composed, into Hydra's output directory.
 
     Alone, a failure ends the process with one line. In a sweep it is written to the job's folder
     and raised, for Hydra to go on with the next job.
@@ -59,9 +59,9 @@ def run_job(_: DictConfig) -> None:
     threading.excepthook = _without_disk_errors
     with _interruptible():
         if job.mode == RunMode.MULTIRUN:
-            _run_in_sweep(words, directory)
+            _run_in_sweep(config, words, directory)
         else:
-            _run_alone(words, directory)
+            _run_alone(config, words, directory)
 
 
 def fail(error: object) -> NoReturn:
@@ -70,11 +70,12 @@ def fail(error: object) -> NoReturn:
     sys.exit(EXIT_ERROR)
 
 
-def _run_alone(words: tuple[str, ...], directory: Path) -> None:
+def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
     from conf.errors import FedQuorumError
     from strategies.directory import ClientsMissingError
 
     try:
+        _check(config, words)
         _run(words, directory)
     except (FedQuorumError, ClientsMissingError) as error:
         fail(error)
@@ -83,7 +84,7 @@ def _run_alone(words: tuple[str, ...], directory: Path) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _run_in_sweep(words: tuple[str, ...], directory: Path) -> None:
+def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
     from conf.errors import FedQuorumError, RunError
     from strategies.directory import ClientsMissingError
 
@@ -92,6 +93,7 @@ def _run_in_sweep(words: tuple[str, ...], directory: Path) -> None:
         try:
             for name in (ERROR_FILE, TODO_FILE):
                 (directory / name).unlink(missing_ok=True)
+            _check(config, words)
             with redirect_stdout(output):
                 _run(_going_on(words, directory), directory)
         except KeyboardInterrupt:
@@ -107,6 +109,13 @@ def _run_in_sweep(words: tuple[str, ...], directory: Path) -> None:
     if reason:
         # Not the error itself: not every error survives the way to another process.
         raise RunError(reason)
+
+
+def _check(config: DictConfig, words: tuple[str, ...]) -> None:
+    """Check what Hydra has composed, so that it need not be composed again."""
+    from conf.compose import take_over
+
+    take_over(config, str(HydraConfig.get().runtime.choices["experiment"]), words)
 
 
 def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
