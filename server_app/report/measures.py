@@ -74,10 +74,10 @@ def last_measured(run: Run, clients: str, name: str) -> float:
 
 
 def largest_training_loss(run: Run) -> float:
-    """Return the largest last training loss of a priority client, in nats; NaN if none measured.
+    """Return the largest training loss of a priority client, in nats.
 
-    The training parts of priority clients are measured with every strategy, in evaluations, of
-    the model after the round: the last of each client counts.
+    It is of the model after the last round in which all of them measured it. NaN if there is
+    none, as where a strategy asks only the clients of the next sample.
 
     Raises
     ------
@@ -93,11 +93,13 @@ def largest_training_loss(run: Run) -> float:
     if len(table) == 0:
         return math.nan
     loss = table["loss"].to_numpy().astype(np.float64)
-    counts = table["priority"].to_numpy() & ~np.isnan(loss)
-    order = np.argsort(table["round"].to_numpy()[counts], kind="stable")
-    clients = table["client"].to_numpy()[counts][order]
-    _, last = np.unique(clients[::-1], return_index=True)
-    return float(loss[counts][order][::-1][last].max(initial=-math.inf)) if len(last) else math.nan
+    priority = table["priority"].to_numpy()
+    number = table["round"].to_numpy()
+    counts = priority & ~np.isnan(loss) & (number > 0)
+    everyone = len(np.unique(table["client"].to_numpy()[priority]))
+    rounds, measured = np.unique(number[counts], return_counts=True)
+    complete = rounds[measured == everyone]
+    return float(loss[counts & (number == complete[-1])].max()) if len(complete) else math.nan
 
 
 def measured_groups(group: Group) -> tuple[str, ...]:

@@ -124,8 +124,8 @@ def test_the_regret_stands_where_there_is_one(tmp_path: Path) -> None:
     assert (other["regret"], other["regret bound"]) == ("-", "-")
 
 
-def test_the_largest_training_loss_is_of_each_clients_last_measurement(tmp_path: Path) -> None:
-    """Earlier losses, other clients' and nulls do not count."""
+def test_the_largest_training_loss_is_of_the_last_model_that_all_measured(tmp_path: Path) -> None:
+    """Earlier losses, those of a part of the clients, other clients' and nulls do not count."""
     run = make_run(tmp_path / "run", [line(1), line(2)])
     rows = [
         {"round": number, "client": client, "priority": priority, "loss": loss}
@@ -140,6 +140,8 @@ def test_the_largest_training_loss_is_of_each_clients_last_measurement(tmp_path:
     ]
     write_table(run, "evaluations", rows)
     assert largest_training_loss(load_run(run)) == 0.75
+    write_table(run, "evaluations", [row for row in rows if row["round"] != 1])
+    assert math.isnan(largest_training_loss(load_run(run)))
 
 
 def test_without_measurements_there_is_no_largest_loss(tmp_path: Path) -> None:
