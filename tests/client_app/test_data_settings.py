@@ -91,7 +91,10 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
         ),
         (
             "data=npz data.path=x data.partition=even",
-            "data.partition must be one of shards, dirichlet, iid, quantity, natural, got 'even'",
+            (
+                "data.partition must be one of shards, dirichlet, iid, quantity, natural, device, "
+                "got 'even'"
+            ),
         ),
         (
             "data=npz data.path=x data.partition=natural data.num_clients=0",

@@ -32,21 +32,26 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, str(tmp_path / name))
 
 
-def mlflow_runs(database: Path, experiment: str = "fedalign/synth_low") -> list[Run]:
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where MLflow keeps the runs of all tests; the first one makes it."""
+    return tmp_path_factory.mktemp("mlflow") / "below" / "mlflow.db"
+
+
+def mlflow_runs(database: Path, experiment: str) -> list[Run]:
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}")
     found = client.get_experiment_by_name(experiment)
     assert found is not None
     return list(client.search_runs([found.experiment_id]))
 
 
-def test_mlflow_is_told_all_of_a_run(tmp_path: Path) -> None:
+def test_mlflow_is_told_all_of_a_run(tmp_path: Path, database: Path) -> None:
     """Parameters are the settings, steps the rounds, tags the records; into an SQLite file."""
-    database = tmp_path / "below" / "mlflow.db"
     composed = compose("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
     with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
         add(records, 1)
         add(records, 2)
-    (run,) = mlflow_runs(database)
+    (run,) = mlflow_runs(database, "fedalign/synth_low")
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "fedalign, seed 1"
     assert run.data.params["strategy.epsilon"] == "inf"
@@ -64,10 +69,11 @@ def test_mlflow_is_told_all_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(KeyboardInterrupt(), "KILLED"), (ValueError("no"), "FAILED")]
 )
-def test_mlflow_knows_how_a_run_ended(tmp_path: Path, error: BaseException, status: str) -> None:
+def test_mlflow_knows_how_a_run_ended(
+    tmp_path: Path, database: Path, error: BaseException, status: str
+) -> None:
     """An interrupted run is killed, a failed one failed; the experiment may have another name."""
-    database = tmp_path / "mlflow.db"
-    composed = compose("", f"tracker=mlflow tracker.uri={database} tracker.experiment=mine")
+    composed = compose("", f"tracker=mlflow tracker.uri={database} tracker.experiment={status}")
 
     def end() -> None:
         with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
@@ -76,7 +82,7 @@ def test_mlflow_knows_how_a_run_ended(tmp_path: Path, error: BaseException, stat
 
     with pytest.raises(type(error)):
         end()
-    (run,) = mlflow_runs(database, "mine")
+    (run,) = mlflow_runs(database, status)
     assert run.info.status == status
 
 
