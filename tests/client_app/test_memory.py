@@ -3,6 +3,7 @@
 import tracemalloc
 from pathlib import Path
 
+import flwr_datasets.partitioner  # noqa: F401 (here, so that its own memory is not measured)
 import numpy as np
 import pytest
 
