@@ -95,7 +95,7 @@ def train(message: Message, context: Context) -> Message:
         t = next(iter(configs.values()))["server-round"] - 1 if configs else 0
         try:
             if node.trainer.trains_together(received, list(configs), t):
-                return _train_together(message, node, arrays, configs)
+                return _train_together(message, node, arrays, configs, t)
         except Exception as error:  # whose fault it is shows when each trains alone
             log(WARNING, "Clients train one after the other after a failure", exc_info=error)
 
@@ -117,8 +117,9 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _train_together(
-    message: Message, node: Node, arrays: NamedArrays, configs: dict[int, dict[str, Any]]
+    message: Message, node: Node, arrays: NamedArrays, configs: dict[int, dict[str, Any]], t: int
 ) -> Message:
+    """Return the reply of clients that are trained in one pass in round ``t`` (from 0)."""
     received = list(arrays.values())
 
     def join(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
@@ -130,7 +131,6 @@ def _train_together(
     joined = [k for k, reply in zip(configs, replies, strict=True) if reply.status is Status.DONE]
     if not joined:
         return Message(encode_replies(replies), reply_to=message)
-    t = configs[joined[0]]["server-round"] - 1
     if "proportion" not in configs[joined[0]]:
         models = node.trainer.together(received, joined, t)
         stacked = dict(zip(arrays, models, strict=True))

@@ -50,6 +50,7 @@ class Examples:
         source = np.concatenate(list(pool.rows.values())) if pool.rows else np.zeros(0, np.int64)
         self._y = torch.from_numpy(pool.y[source]).to(device)
         one = as_inputs(pool.x[:1])
+        self.input_shape = tuple(one.shape[1:])
         self._raw, self._source = pool.x, source
         self._x: torch.Tensor | None = None
         if total * one.nbytes <= prepared_bytes:
@@ -67,10 +68,6 @@ class Examples:
     def start(self, client: int) -> int:
         """Return the number of a client's first row."""
         return self._start[client]
-
-    def first(self) -> torch.Tensor:
-        """Return the inputs of two rows, or of one where there is one only."""
-        return self._made(self._source[:2])
 
     def inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the inputs of ``rows`` (m,), in ``out`` (m, *input_shape) where that is given."""

@@ -1,5 +1,6 @@
 """What clients' own data say of one model, measured for many clients at once and never twice."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -111,7 +112,7 @@ def _same(arrays: Arrays, others: Arrays) -> bool:
 def _groups(clients: Sequence[int], examples: Examples, rows_at_once: int) -> Iterator[list[int]]:
     """Divide clients so that the rows of each group are one pass, or those of one client."""
     group: list[int] = []
-    rows, most = 0, min(rows_at_once, NUMBERS // examples.first()[0].numel())
+    rows, most = 0, min(rows_at_once, NUMBERS // math.prod(examples.input_shape))
     for client in clients:
         if group and rows + examples.count(client) > most:
             yield group

@@ -108,7 +108,42 @@ def largest_share(strategy: ComposedStrategy[Any]) -> float:
     return optimizer.learning_rate * most / len(strategy.population.clients)
 
 
-class PrivateStrategy(Strategy):
+class _Around(Strategy):
+    """A strategy around another one, which does all that is not changed here."""
+
+    def __init__(self, strategy: ComposedStrategy[Any]) -> None:
+        self._strategy = strategy
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages."""
+        return self._strategy.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the strategy aggregate."""
+        return self._strategy.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages."""
+        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the strategy aggregate."""
+        return self._strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log the parts of the strategy."""
+        self._strategy.summary()
+
+
+class PrivateStrategy(_Around):
     """Gives Flower's wrapper the updates that can be used, one message for each client.
 
     Flower's wrappers clip whatever comes, message by message: they take a node's several models
@@ -126,7 +161,7 @@ class PrivateStrategy(Strategy):
     """
 
     def __init__(self, strategy: ComposedStrategy[Any], settings: PrivacySettings) -> None:
-        self._strategy = strategy
+        super().__init__(strategy)
         self._merging = _Merging(strategy)
         self.wrapper = _wrapper(self._merging, settings, len(strategy.population.clients))
         self.wrapper.noise_multiplier *= largest_share(strategy) * self.wrapper.num_sampled_clients
@@ -151,18 +186,6 @@ class PrivateStrategy(Strategy):
         if not updates:
             return self._merging.aggregate_train(server_round, [])
         return self.wrapper.aggregate_train(server_round, updates)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the strategy's messages."""
-        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Let the strategy aggregate."""
-        return self._strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
         """Log the wrapper's settings and the parts of the strategy."""
@@ -194,17 +217,12 @@ class PrivateStrategy(Strategy):
             others.append(_with_parts(reply, rest))
 
 
-class _Merging(Strategy):
+class _Merging(_Around):
     """Between wrapper and strategy: puts the clipped updates beside the replies they came with."""
 
     def __init__(self, strategy: ComposedStrategy[Any]) -> None:
-        self._strategy = strategy
+        super().__init__(strategy)
         self.others: list[Message] = []
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self._strategy.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -214,19 +232,6 @@ class _Merging(Strategy):
             by_node.setdefault(reply.metadata.src_node_id, []).append(reply)
         merged = [own[0] if len(own) == 1 else _merged(own) for own in by_node.values()]
         return self._strategy.aggregate_train(server_round, merged)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        return self._strategy.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        self._strategy.summary()
 
 
 def _with_parts(reply: Message, parts: list[ClientReply]) -> Message:

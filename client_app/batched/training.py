@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +15,11 @@ from client_app.batched.schedule import Schedule, local_schedule
 from client_app.costs import numbers_of_sample
 from client_app.dropout import GivenDropout, dropouts
 from client_app.examples import Examples
+from client_app.measurements import Arrays
 from client_app.randomness import Draws
 from client_app.tasks import Task
 from client_app.training import LocalTraining, normalises_batches
 from strategies.streams import stream
-
-Arrays = list[NDArray[Any]]
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients
@@ -203,8 +201,8 @@ class _Batches:
         self._inputs: torch.Tensor | None = None
         self._labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))
         self._all_inputs: torch.Tensor | None = None
-        one = examples.inputs(schedule.rows[0, 0, :1])
-        if not self._augments and schedule.rows.numel() * one.nbytes <= AT_ONCE:
+        size = math.prod(examples.input_shape) * examples.dtype.itemsize
+        if not self._augments and schedule.rows.numel() * size <= AT_ONCE:
             self._all_inputs = self._of_all(examples.inputs(schedule.rows.reshape(-1)))
 
     def _of_all(self, flat: torch.Tensor) -> torch.Tensor:

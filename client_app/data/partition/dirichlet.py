@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.partition.base import Rows, Shares, rows_by_class
+from client_app.data.partition.base import Rows, Shares, check_rows, rows_by_class
 from conf.errors import SettingsError
 from strategies.streams import derived_seed, stream
 
@@ -71,11 +71,7 @@ def dirichlet_shares(
     regularization (ICLR 2021).
     """
     size = samples_per_client or len(train_labels) // num_clients
-    if not 0 < num_clients * size <= len(train_labels):
-        raise SettingsError(
-            "data.num_clients * data.samples_per_client must be at most the number of training "
-            f"rows, {len(train_labels)}, got {num_clients} * {max(size, 1)}"
-        )
+    check_rows(num_clients, size, len(train_labels))
     train = _training_rows(train_labels, [size] * num_clients, alpha, seed)
     test: list[list[Rows]] = [[] for _ in train]
     for c, rows in rows_by_class(test_labels, stream(seed, "dirichlet-test")).items():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.data.partition.base import Rows, Shares
+from client_app.data.partition.base import Rows, Shares, check_rows
 from conf.errors import SettingsError
 from strategies.streams import stream
 
@@ -46,12 +46,8 @@ def iid_shares(
     """
     used = num_train
     if samples_per_client is not None:
+        check_rows(num_clients, samples_per_client, num_train)
         used = num_clients * samples_per_client
-        if used > num_train:
-            raise SettingsError(
-                "data.num_clients * data.samples_per_client must be at most the number of "
-                f"training rows, {num_train}, got {num_clients} * {samples_per_client}"
-            )
     _check_clients(num_clients, used, num_test)
     # Imported when asked for: it takes seconds to load.
     from flwr_datasets.partitioner import IidPartitioner
