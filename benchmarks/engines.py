@@ -247,7 +247,9 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Result:
     }
     command = [_command("flwr"), "run", str(HERE / "stock_flower"), "--stream"]
     command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
-    command += ["--federation-config", f"num-supernodes={len(work.sizes)}"]
+    # One core for a client: with the default of two, two cores train one client at a time.
+    federation = f"num-supernodes={len(work.sizes)} client-resources-num-cpus=1"
+    command += ["--federation-config", federation]
     with _flower(folder / "flwr-stock") as own, _memory(own) as (peak, env):
         _call(command, env)
         memory = peak()

@@ -6,19 +6,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.data.base import Pool, as_inputs
+from client_app.data.base import Pool, as_inputs, inputs_of
 
-PREPARED_BYTES = 2**30
-"""Inputs up to this size are made at once and kept; larger ones batch by batch."""
+KEPT_BYTES = 2**30
+"""Samples up to this size are kept on the device; of larger ones batch by batch is read."""
 
 
 class Examples:
     """One part (training or test) of several clients.
 
     Rows are numbered from 0 over all clients, those of a client in a row: a batch that mixes
-    clients is one gather. Inputs that are small enough are kept ready on the device; of others
-    only the samples as read are there, perhaps mapped from a file, and a batch is made of them
-    when it is asked for.
+    clients is one gather. Samples are kept as they were read, images in a byte a number: a
+    quarter of what a gather moves otherwise. They become a model's inputs when they are asked for.
 
     Parameters
     ----------
@@ -28,8 +27,9 @@ class Examples:
         Where inputs and labels go.
     dtype : torch.dtype
         Of floating inputs.
-    prepared_bytes : int
-        Up to which size all inputs are made at once.
+    kept_bytes : int
+        Up to which size all samples are kept on the device. Larger ones stay where the pool has
+        them, perhaps mapped from a file.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Examples:
         pool: Pool,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
-        prepared_bytes: int = PREPARED_BYTES,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.device = device
         self.dtype = dtype
@@ -49,12 +49,12 @@ class Examples:
             total += len(rows)
         source = np.concatenate(list(pool.rows.values())) if pool.rows else np.zeros(0, np.int64)
         self._y = torch.from_numpy(pool.y[source]).to(device)
-        one = as_inputs(pool.x[:1])
-        self.input_shape = tuple(one.shape[1:])
-        self._raw, self._source = pool.x, source
-        self._x: torch.Tensor | None = None
-        if total * one.nbytes <= prepared_bytes:
-            self._x = self._made(source)
+        one = pool.x[:1]
+        self.input_shape = tuple(as_inputs(one).shape[1:])
+        self._pool, self._source = pool.x, source
+        self._samples: torch.Tensor | None = None
+        if total * one.nbytes <= kept_bytes:
+            self._samples = self._read(source)
 
     @property
     def clients(self) -> frozenset[int]:
@@ -71,10 +71,12 @@ class Examples:
 
     def inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the inputs of ``rows`` (m,), in ``out`` (m, *input_shape) where that is given."""
-        if self._x is not None:
-            return torch.index_select(self._x, 0, rows, out=out)
-        made = self._made(self._source[rows.cpu().numpy()])
-        return made if out is None else out.copy_(made)
+        if self._samples is None:
+            samples = self._read(self._source[rows.cpu().numpy()])
+            return inputs_of(samples, self.dtype, out)
+        if out is not None and self._samples.dtype == out.dtype:
+            return torch.index_select(self._samples, 0, rows, out=out)
+        return inputs_of(self._samples.index_select(0, rows), self.dtype, out)
 
     def labels(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the labels of ``rows``."""
@@ -83,19 +85,20 @@ class Examples:
     def of(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and labels of these clients, one after the other.
 
-        Where inputs are ready and the clients next to each other, these are views.
+        Of samples that are inputs as they are, of clients next to each other, these are views.
         """
         starts = [self._start[k] for k in clients]
         ends = [self._start[k] + self._count[k] for k in clients]
         if starts[1:] == ends[:-1]:
             rows = slice(starts[0], ends[-1])
-            x = self._x[rows] if self._x is not None else self._made(self._source[rows])
-            return x, self._y[rows]
+            kept = self._samples
+            samples = self._read(self._source[rows]) if kept is None else kept[rows]
+            return inputs_of(samples, self.dtype), self._y[rows]
         chosen = torch.from_numpy(
             np.concatenate([np.arange(*span) for span in zip(starts, ends, strict=True)])
         ).to(self.device)
         return self.inputs(chosen), self.labels(chosen)
 
-    def _made(self, source: NDArray[np.int64]) -> torch.Tensor:
-        inputs = torch.from_numpy(as_inputs(self._raw[source])).to(self.device)
-        return inputs.to(self.dtype) if inputs.is_floating_point() else inputs
+    def _read(self, source: NDArray[np.int64]) -> torch.Tensor:
+        samples = torch.from_numpy(self._pool[source]).to(self.device)
+        return samples.to(self.dtype) if samples.is_floating_point() else samples

@@ -148,7 +148,7 @@ class ClientDirectory:
         Answers that are not there yet are heard the next time. Returns what is wrong with nodes
         that cannot take part; they are asked again after a while.
         """
-        self._connected = self._admitted(grid)
+        before, self._connected = self._connected, self._admitted(grid)
         now = time.monotonic()
         asked = set(self._queries.values()) | self._claims.keys()
         new = [
@@ -160,7 +160,8 @@ class ClientDirectory:
             messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
             sent = zip(grid.push_messages(messages), new, strict=False)
             self._queries.update({query: node for query, node in sent if query})
-        self._pass_on()
+        if self._connected != before:
+            self._pass_on()
         return self._hear(grid) if self._queries else []
 
     def _admitted(self, grid: Grid) -> set[int]:

@@ -55,10 +55,15 @@ class Population:
         """All client ids, ascending, shape (N,): the order of the rules' arrays."""
         return np.sort(np.array(self.clients, dtype=np.int64))
 
-    @property
+    @cached_property
     def priority_clients(self) -> tuple[int, ...]:
         """The priority clients, ascending."""
         return tuple(sorted(self.priority))
+
+    @cached_property
+    def others(self) -> tuple[int, ...]:
+        """The clients without priority, in the order of ``clients``."""
+        return tuple(k for k in self.clients if k not in self.priority)
 
     def priority_weight(self, client: int) -> float:
         """Return lambda_k in [0, 1]."""

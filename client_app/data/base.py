@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Inputs = NDArray[np.float32]
@@ -14,6 +15,9 @@ Target = Literal["class", "sequence", "number"]
 Targets = NDArray[Any]
 """Classes or next tokens, int64, or numbers, float32."""
 Samples = NDArray[Any]
+
+SCALES = {torch.uint8: 255, torch.int16: 32768}
+"""What samples of a type are divided by."""
 
 
 class Collection(Protocol):
@@ -143,13 +147,37 @@ def as_inputs(samples: NDArray[Any]) -> NDArray[Any]:
     uint8 images become (n, channels, height, width) in [0, 1], int16 sound (n, 1, length) in
     [-1, 1), int32 tokens int64; float32 stays as it is.
     """
-    if samples.dtype == np.uint8:
-        return scaled_images(samples)
-    if samples.dtype == np.int16:
-        return scaled_sound(samples)
-    if samples.dtype in (np.int32, np.int64):
-        return samples.astype(np.int64, copy=False)
-    return samples.astype(np.float32, copy=False)
+    if not samples.flags.writeable:  # as mapped from a file: torch has no such tensors
+        samples = samples.copy()
+    inputs: NDArray[Any] = inputs_of(torch.from_numpy(samples), torch.float32).numpy()
+    return inputs
+
+
+def inputs_of(
+    samples: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return a model's inputs of samples as read, on their device: see ``as_inputs``.
+
+    Parameters
+    ----------
+    samples : tensor
+        (n, ...).
+    dtype : torch.dtype
+        Of floating inputs.
+    out : tensor, optional
+        Where the inputs go (n, *input_shape).
+    """
+    arranged = _arranged(samples)
+    if not samples.is_floating_point() and samples.dtype not in SCALES:
+        dtype = torch.int64
+    if out is None:
+        if arranged.dtype == dtype:
+            return arranged
+        out = torch.empty(arranged.shape, dtype=dtype, device=samples.device)
+    out.copy_(arranged)
+    if samples.dtype in SCALES:
+        out.div_(SCALES[samples.dtype])
+    return out
 
 
 def target_of(y: NDArray[Any]) -> Target:
@@ -159,24 +187,14 @@ def target_of(y: NDArray[Any]) -> Target:
     return "class" if y.ndim == 1 else "sequence"
 
 
-def scaled_images(images: NDArray[Any]) -> Inputs:
-    """Return images as float32 (n, channels, height, width) in [0, 1].
-
-    Parameters
-    ----------
-    images : array of uint8
-        (n, height, width), which is one channel, or (n, height, width, channels).
-    """
-    grey = images.ndim == len(("n", "height", "width"))
-    channels_first = images[:, None] if grey else np.moveaxis(images, -1, 1)
-    scaled: Inputs = np.ascontiguousarray(channels_first, dtype=np.float32) / np.float32(255)
-    return scaled
-
-
-def scaled_sound(samples: NDArray[Any]) -> Inputs:
-    """Return waveforms of int16 (n, length) as float32 (n, 1, length) in [-1, 1), v / 32768."""
-    scaled: Inputs = samples[:, None].astype(np.float32) / np.float32(32768)
-    return scaled
+def _arranged(samples: torch.Tensor) -> torch.Tensor:
+    """Return images with their channels first, and sound with its one channel."""
+    if samples.dtype == torch.int16:
+        return samples.unsqueeze(1)
+    if samples.dtype != torch.uint8:
+        return samples
+    grey = samples.ndim == len(("n", "height", "width"))
+    return samples.unsqueeze(1) if grey else samples.movedim(-1, 1)
 
 
 NEEDS_CLASSES = (

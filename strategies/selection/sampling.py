@@ -58,7 +58,6 @@ class Sampling:
         """Return who is asked in round t; ``examples`` is D_k of the priority clients."""
         rng = stream(self.seed, "selection", t)
         priority = population.priority_clients
-        others = tuple(k for k in population.clients if k not in population.priority)
         draws = None
         if self.priority_draws is None:
             priority = self._fraction_of(priority, rng, at_least=1)
@@ -69,7 +68,7 @@ class Sampling:
                 )
             draws = self._draw(priority, rng, examples, self.priority_draws)
             priority = tuple(sorted(draws.count))
-        return Sample(priority, self._fraction_of(others, rng, at_least=0), draws)
+        return Sample(priority, self._fraction_of(population.others, rng, at_least=0), draws)
 
     def _fraction_of(
         self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int
@@ -77,7 +76,9 @@ class Sampling:
         if self.fraction == 1.0:
             return clients
         size = max(at_least, round(self.fraction * len(clients)))
-        return tuple(sorted(int(k) for k in rng.choice(clients, size, replace=False)))
+        # Of places, since an array of all clients would cost as much as they are many.
+        chosen = rng.choice(len(clients), size, replace=False)
+        return tuple(sorted(clients[i] for i in chosen.tolist()))
 
     @staticmethod
     def _draw(

@@ -34,8 +34,15 @@ def examples_of(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.floa
     return Examples(pool_of(x), CPU, dtype, READY[ready])
 
 
-def expected_inputs(x: NDArray[Any], client: int) -> torch.Tensor:
-    return torch.from_numpy(as_inputs(x[np.asarray(ROWS[client], dtype=np.int64)]))
+def expected_inputs(
+    x: NDArray[Any], client: int, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    own = x[np.asarray(ROWS[client], dtype=np.int64)]
+    if dtype == torch.float32:
+        return torch.from_numpy(as_inputs(own))
+    scale = {np.dtype(np.uint8): 255, np.dtype(np.int16): 32768}.get(x.dtype, 1)
+    first = own[:, None] if own.dtype == np.int16 or own.ndim == 3 else np.moveaxis(own, -1, 1)
+    return torch.from_numpy(np.ascontiguousarray(first if scale > 1 else own) / np.float64(scale))
 
 
 @each_kind
@@ -74,7 +81,7 @@ def test_rows_by_their_number(kind: str, ready: bool, dtype: torch.dtype) -> Non
     examples = examples_of(KINDS[kind], ready=ready, dtype=dtype)
     chosen = [(3, 2), (7, 0), (2, 0), (3, 2), (3, 3)]
     rows = torch.tensor([examples.start(k) + i for k, i in chosen])
-    expected = torch.stack([expected_inputs(KINDS[kind], k)[i] for k, i in chosen]).to(dtype)
+    expected = torch.stack([expected_inputs(KINDS[kind], k, dtype)[i] for k, i in chosen])
     made = examples.inputs(rows)
     assert made.dtype == dtype
     assert torch.equal(made, expected)
@@ -107,15 +114,15 @@ class Counting(np.memmap[Any, Any]):
 
 
 def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
-    """Of inputs that are not kept ready nothing is read but what is asked for, when it is."""
+    """Of samples that are not kept nothing is read but what is asked for, when it is."""
     x = KINDS["colour"]
     mapped = Counting(tmp_path / "x", dtype=np.uint8, mode="w+", shape=x.shape)
     mapped[:] = x
     Counting.read = 0
     pool = pool_of(mapped)
-    examples = Examples(pool, CPU, prepared_bytes=0)
+    examples = Examples(pool, CPU, kept_bytes=0)
     assert Counting.read == 0
-    assert examples._raw is pool.x
+    assert examples._pool is pool.x
     inputs = examples.inputs(torch.tensor([examples.start(3) + 1, examples.start(2)]))
     assert Counting.read == 2
     assert torch.equal(inputs, torch.from_numpy(as_inputs(x[[2, 0]])))
@@ -123,12 +130,12 @@ def test_samples_of_a_file_stay_there(tmp_path: Path) -> None:
     assert Counting.read == 5
 
 
-def test_how_large_is_ready() -> None:
-    """What counts is the size of all clients' inputs, not of the samples as read."""
-    needed = 8 * 4 * 3 * 4  # 8 rows of 12 pixels in float32
+def test_how_much_is_kept() -> None:
+    """What counts is the size of all clients' samples as read."""
+    needed = 8 * 4 * 3  # 8 rows of 12 pixels in a byte each
     for limit, ready in {needed: True, needed - 1: False}.items():
-        examples = Examples(pool_of(KINDS["grey"]), CPU, prepared_bytes=limit)
-        assert (examples._x is not None) is ready
+        examples = Examples(pool_of(KINDS["grey"]), CPU, kept_bytes=limit)
+        assert (examples._samples is not None) is ready
 
 
 def test_labels_of_sequences() -> None:

@@ -297,7 +297,7 @@ def test_inputs_that_are_not_ready() -> None:
     model, ready = problem(KINDS["mlp"])
     data = ragged_data(RAGGED, KINDS["mlp"].shape, CLASSES)
     pool = pooled({k: part_of(own, "train") for k, own in data.items()})
-    made = Examples(pool, CPU, torch.float64, prepared_bytes=0)
+    made = Examples(pool, CPU, torch.float64, kept_bytes=0)
     how, task = OPTIONS["plain"], CrossEntropy()
     both = [together(model, examples, how, task, range(5)) for examples in (ready, made)]
     assert_close(both[0], both[1], 0)
