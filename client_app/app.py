@@ -4,12 +4,13 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import ERROR, WARNING
 from typing import Any
 
+import torch
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -21,6 +22,8 @@ from client_app.data.base import Part
 from client_app.measurements import Arrays
 from client_app.node import PARTS, Node
 from client_app.privacy import ClippingMod
+from client_app.threads import side_by_side
+from client_app.update_sum import UpdateSum
 from conf import compose
 from conf.schema import PrivacySettings
 from strategies.codec import (
@@ -90,14 +93,16 @@ def train(message: Message, context: Context) -> Message:
     node, arrays, configs = _request(message, context)
     received = list(arrays.values())
     own_models = any(config.get("own-model", False) for config in configs.values())
+    workers = 1
     if not own_models:
         _prepare(node, received, "train", [k for k, own in configs.items() if measures(own)])
         t = next(iter(configs.values()))["server-round"] - 1 if configs else 0
         try:
             if node.trainer.trains_together(received, list(configs), t):
                 return _train_together(message, node, arrays, configs, t)
+            workers = node.trainer.workers
         except Exception as error:  # whose fault it is shows when each trains alone
-            log(WARNING, "Clients train one after the other after a failure", exc_info=error)
+            log(WARNING, "Clients train each alone after a failure", exc_info=error)
 
     def fit(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
         own = OwnModel(context, client.client_id) if config.pop("own-model", False) else None
@@ -113,7 +118,42 @@ def train(message: Message, context: Context) -> Message:
             return reply
         return replace(reply, arrays=trained)
 
-    return Message(encode_replies(_each(node, configs, fit)), reply_to=message)
+    replies = _each(node, configs, fit, workers)
+    if not any("proportion" in config for config in configs.values()):
+        return Message(encode_replies(list(replies)), reply_to=message)
+    total = UpdateSum(received, torch.device("cpu"))
+    parts = [
+        _added(total, reply, config)
+        for reply, config in zip(replies, configs.values(), strict=True)
+    ]
+    return _sum_reply(message, parts, list(arrays), total.arrays)
+
+
+def _added(total: UpdateSum, reply: ClientReply, config: dict[str, Any]) -> ClientReply:
+    """Add a client's update to the sum, and return its reply without the update."""
+    if reply.arrays is None:
+        return reply
+    models = [torch.from_numpy(array)[None] for array in reply.arrays.values()]
+    [finite] = total.add(models, [_factor(reply, config)])
+    return replace(reply, arrays=None) if finite else _not_finite(reply)
+
+
+def _factor(reply: ClientReply, config: dict[str, Any]) -> float:
+    """Return by what a client's update is multiplied in its node's sum."""
+    by_data = reply.metrics["num-examples"] if config["by-data"] else 1.0
+    return float(config["proportion"] * by_data)
+
+
+def _not_finite(reply: ClientReply) -> ClientReply:
+    return ClientReply(reply.client, Status.REJECTED, reason="its update holds NaN or Inf")
+
+
+def _sum_reply(
+    message: Message, replies: list[ClientReply], names: list[str], total: Arrays
+) -> Message:
+    trained = any(reply.status is Status.DONE for reply in replies)
+    whole = dict(zip(names, total, strict=True)) if trained else None
+    return Message(encode_replies(replies, weighted_sum=whole), reply_to=message)
 
 
 def _train_together(
@@ -127,27 +167,18 @@ def _train_together(
         status = Status(metrics.pop("status", Status.DONE))
         return ClientReply(client.client_id, status, metrics)
 
-    replies = _each(node, configs, join)
-    joined = [k for k, reply in zip(configs, replies, strict=True) if reply.status is Status.DONE]
+    replies = dict(zip(configs, _each(node, configs, join), strict=True))
+    joined = [k for k, reply in replies.items() if reply.status is Status.DONE]
     if not joined:
-        return Message(encode_replies(replies), reply_to=message)
+        return Message(encode_replies(list(replies.values())), reply_to=message)
     if "proportion" not in configs[joined[0]]:
         models = node.trainer.together(received, joined, t)
         stacked = dict(zip(arrays, models, strict=True))
-        return Message(encode_replies(replies, stacked), reply_to=message)
-    examples = {r.client: r.metrics.get("num-examples") for r in replies}
-    factors = [
-        configs[k]["proportion"] * (examples[k] if configs[k]["by-data"] else 1.0) for k in joined
-    ]
-    total, left_out = node.trainer.summed(received, joined, t, factors)
-    replies = [
-        ClientReply(r.client, Status.REJECTED, reason=left_out[r.client])
-        if r.client in left_out
-        else r
-        for r in replies
-    ]
-    whole = dict(zip(arrays, total, strict=True))
-    return Message(encode_replies(replies, weighted_sum=whole), reply_to=message)
+        return Message(encode_replies(list(replies.values()), stacked), reply_to=message)
+    factors = [_factor(replies[k], configs[k]) for k in joined]
+    total, summed = node.trainer.summed(received, joined, t, factors)
+    replies |= {k: _not_finite(replies[k]) for k in joined if k not in summed}
+    return _sum_reply(message, list(replies.values()), list(arrays), total)
 
 
 @app.evaluate()
@@ -167,7 +198,7 @@ def evaluate(message: Message, context: Context) -> Message:
         _, _, metrics = client.evaluate(model, config)
         return ClientReply(client.client_id, Status.DONE, metrics)
 
-    return Message(encode_replies(_each(node, configs, measure)), reply_to=message)
+    return Message(encode_replies(list(_each(node, configs, measure))), reply_to=message)
 
 
 def _request(
@@ -194,17 +225,18 @@ def _each(
     node: Node,
     configs: dict[int, dict[str, Any]],
     work: Callable[[FederatedClient, dict[str, Any]], ClientReply],
-) -> list[ClientReply]:
-    """Return each client's part of the reply; one that raises has failed."""
-    replies = []
-    for client_id, config in configs.items():
+    workers: int = 1,
+) -> Iterator[ClientReply]:
+    """Yield each client's part of the reply; one that raises has failed."""
+
+    def part(client_id: int) -> ClientReply:
         try:
-            replies.append(work(node.client(client_id), config))
+            return work(node.client(client_id), configs[client_id])
         except Exception as error:  # one client's failure must not take the others with it
             log(ERROR, "Client %d failed", client_id, exc_info=error)
-            reason = node.reason(error)
-            replies.append(ClientReply(client_id, Status.FAILED, reason=reason))
-    return replies
+            return ClientReply(client_id, Status.FAILED, reason=node.reason(error))
+
+    return side_by_side(part, configs, workers)
 
 
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:

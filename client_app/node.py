@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from threading import Lock
 from typing import Any
 
 import torch
@@ -62,7 +63,10 @@ class Node:
             self._model = self._model.to(memory_format=torch.channels_last)
         torch.set_float32_matmul_precision("high" if settings.client.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = settings.client.tf32
+        if settings.client.compile:
+            _check_compiler(self._device)
         self._process = client_processes(settings, self._data)
+        self._lock = Lock()
         self._clients: dict[int, FederatedClient] = {}
 
     def host(self, clients: Sequence[int]) -> None:
@@ -73,8 +77,11 @@ class Node:
         SettingsError
             If the augmentation is not for inputs like theirs, or the loss for targets like theirs.
         """
-        if set(clients) <= self._clients.keys():
-            return
+        with self._lock:  # clients may train side by side
+            if not set(clients) <= self._clients.keys():
+                self._host(clients)
+
+    def _host(self, clients: Sequence[int]) -> None:
         everyone = sorted({*self._clients, *clients})
         examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in PARTS}
         own = self._settings.client
@@ -100,6 +107,7 @@ class Node:
             task,
             seed=self._settings.seed,
             batching=own.batching,
+            compiled=own.compile,
             flops_per_sample=self._flops,
         )
         self._clients = {
@@ -186,3 +194,21 @@ def compute_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise SettingsError("client.device must be auto or cpu where there is no GPU, got cuda")
     return torch.device(name)
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Compile something small: a model would fail in the first round, one client after the other.
+
+    Raises
+    ------
+    SettingsError
+        If nothing can be compiled.
+    """
+    one = torch.ones(2, device=device)
+    try:
+        torch.compile(torch.add)(one, one)
+    except Exception as error:
+        raise SettingsError(
+            "client.compile must be false where torch.compile does not work, got true: "
+            f"{str(error).splitlines()[0]}"
+        ) from error

@@ -1,10 +1,13 @@
-"""Local training of the clients of a process: one after the other, or together."""
+"""Local training of the clients of a process: each alone, or together."""
 
+import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from logging import INFO
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -17,8 +20,9 @@ from client_app.examples import Examples
 from client_app.measurements import Arrays, put
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
-from client_app.threads import SHARED_FLOPS, threads_for
+from client_app.threads import SHARED_FLOPS, side_by_side, threads_for
 from client_app.training import LocalTraining, train
+from client_app.update_sum import UpdateSum
 from conf.errors import DataError
 from strategies.streams import stream
 
@@ -34,7 +38,7 @@ class Trainer:
     Parameters
     ----------
     model : torch.nn.Module
-        Where models are put to train them, on the examples' device.
+        Trained are copies of it, on the examples' device.
     examples : Examples
         The clients' training rows.
     how : LocalTraining
@@ -45,6 +49,9 @@ class Trainer:
         The run's seed; what training draws follows from (seed, purpose, round, client id).
     batching : {"auto", "batched", "sequential"}
         Whether several clients train together, see ``trains_together``.
+    compiled : bool
+        Whether models, or gradients of several, go through ``torch.compile``; those in closed
+        form never do.
     flops_per_sample : int
         Operations of a forward pass, by which the number of threads is chosen; by default as
         many as there are.
@@ -59,25 +66,45 @@ class Trainer:
         *,
         seed: int,
         batching: str = "auto",
+        compiled: bool = False,
         flops_per_sample: int = SHARED_FLOPS,
     ) -> None:
         self._model = model
+        self._idle: SimpleQueue[nn.Module] = SimpleQueue()
         self._examples = examples
         self._how = how
         self._task = task
         self._seed = seed
         self._batching = batching
+        self._compiled = compiled
         self._batched = self._batched_training(how)
         self._faster_together: bool | None = None
         self._flops_per_sample = flops_per_sample
 
+    @property
+    def workers(self) -> int:
+        """How many clients train side by side where each trains alone: one a thread of torch's.
+
+        One on a GPU, where a step is too small to be worth a thread, where models draw from the
+        generators that all threads share, and where they are compiled.
+        """
+        small = self._flops(1) < SHARED_FLOPS
+        alone = self._compiled or draws_numbers(self._model)
+        if self._examples.device.type != "cpu" or small or alone:
+            return 1
+        return torch.get_num_threads()
+
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
-        """Return one client's model after round ``t`` (from 0) of local training."""
-        self._train(self._how, arrays, client, t)
-        return [
-            tensor.detach().cpu().contiguous().numpy().copy()
-            for tensor in self._model.state_dict().values()
-        ]
+        """Return one client's model after round ``t`` (from 0) of local training.
+
+        Several threads may train clients at the same time, ``workers`` of them.
+        """
+        with self._own_model() as model:
+            self._train(model, self._how, arrays, client, t)
+            return [
+                tensor.detach().cpu().contiguous().numpy().copy()
+                for tensor in model.state_dict().values()
+            ]
 
     def together(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[NDArray[Any]]:
         """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
@@ -86,8 +113,8 @@ class Trainer:
 
     def summed(
         self, arrays: Arrays, clients: Sequence[int], t: int, factors: Sequence[float]
-    ) -> tuple[list[NDArray[Any]], dict[int, str]]:
-        """Return sum_k a_k (x_k - x) over the clients' models after round ``t``, in float64.
+    ) -> tuple[Arrays, frozenset[int]]:
+        """Return the ``UpdateSum`` of clients that train together, and whose updates are in it.
 
         Parameters
         ----------
@@ -95,28 +122,14 @@ class Trainer:
             As for ``together``.
         factors : sequence of float
             a_k of each client.
-
-        Returns
-        -------
-        total : list of array
-            For each of ``arrays``.
-        left_out : dict
-            Why a client's update is not in it: it holds NaN or Inf.
         """
-        device = self._examples.device
-        start = [torch.from_numpy(array).to(device, torch.float64) for array in arrays]
-        total = [torch.zeros_like(array) for array in start]
-        of_all = torch.tensor(factors, dtype=torch.float64, device=device)
-        left_out: dict[int, str] = {}
+        total = UpdateSum(arrays, self._examples.device)
+        summed: set[int] = set()
         with threads_for(self._flops(len(clients))):
             for places, models in self._batched.models(arrays, clients, t):
-                finite = _finite(models)
-                for place in places[~finite].tolist():
-                    left_out[clients[place]] = "its update holds NaN or Inf"
-                own = of_all[places[finite]]
-                for own_sum, model, array in zip(total, models, start, strict=True):
-                    own_sum.add_(torch.tensordot(own, model[finite].double() - array, dims=1))
-        return [tensor.cpu().numpy() for tensor in total], left_out
+                finite = total.add(models, [factors[i] for i in places])
+                summed |= {clients[i] for i, fine in zip(places, finite, strict=True) if fine}
+        return total.arrays, frozenset(summed)
 
     def trains_together(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
         """Say whether these clients are trained in one pass.
@@ -150,15 +163,32 @@ class Trainer:
             how,
             self._task,
             seed=self._seed,
+            compiled=self._compiled,
             memory_bytes=_memory_bytes(self._examples.device),
         )
 
-    def _train(self, how: LocalTraining, arrays: Arrays, client: int, t: int) -> None:
-        put(arrays, self._model)
+    @contextmanager
+    def _own_model(self) -> Iterator[nn.Module]:
+        """Give a thread a model that no other one has."""
+        try:
+            model = self._idle.get_nowait()
+        except Empty:
+            model = copy.deepcopy(self._model)
+            if self._compiled:
+                model.compile()
+        try:
+            yield model
+        finally:
+            self._idle.put(model)
+
+    def _train(
+        self, model: nn.Module, how: LocalTraining, arrays: Arrays, client: int, t: int
+    ) -> None:
+        put(arrays, model)
         x, y = self._examples.of([client])
         draws = partial(stream, self._seed, round_number=t + 1, client=client)
         with threads_for(self._flops(1)):
-            train(self._model, x, y, how, draws, t=t, task=self._task)
+            train(model, x, y, how, draws, t=t, task=self._task)
 
     def _flops(self, clients: int) -> int:
         """Return how many operations one step of so many clients takes."""
@@ -169,9 +199,13 @@ class Trainer:
         few = replace(self._how, local_steps=TRIAL_STEPS)
         batched = self._batched_training(few)
 
-        def one_by_one() -> None:
-            for client in clients:
-                self._train(few, arrays, client, t)
+        def one(client: int) -> None:
+            with self._own_model() as model:
+                self._train(model, few, arrays, client, t)
+
+        def alone_each() -> None:
+            for _ in side_by_side(one, clients, self.workers):
+                pass
 
         try:
             together = _seconds(lambda: batched.train(arrays, clients, t), self._examples.device)
@@ -180,27 +214,22 @@ class Trainer:
         except Exception as error:  # whatever vmap cannot run trains alone
             log(
                 INFO,
-                "Clients train one after the other: %s cannot be batched (%s)",
+                "Clients train each alone: %s cannot be batched (%s)",
                 type(self._model).__name__,
                 error,
             )
             return False
-        alone = _seconds(one_by_one, self._examples.device)
-        way = "together" if together < alone else "one after the other"
+        alone = _seconds(alone_each, self._examples.device)
+        way = "together" if together < alone else "each alone"
         log(
             INFO,
-            "Clients train %s: %d took %.0f ms together, %.0f ms one after the other",
+            "Clients train %s: %d took %.0f ms together, %.0f ms each alone",
             way,
             len(clients),
             1000 * together,
             1000 * alone,
         )
         return together < alone
-
-
-def _finite(models: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return which of the stacked models have no NaN or Inf, (m,)."""
-    return torch.stack([m.flatten(1).isfinite().all(dim=1) for m in models]).all(dim=0)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:

@@ -803,6 +803,7 @@ class ClientSettings:
     ``local_steps`` batches a round, null for ``local_epochs``. ``mu`` > 0 is FedProx. The
     ``augmentation`` of images is for training only, see ``client_app.augmentation``. ``device``
     auto takes CUDA where there is one; with ``tf32`` its products are faster and have 10 bits.
+    ``compile`` trains by ``torch.compile``, which needs a compiler and about a minute once.
     ``batching``: whether a node's clients train together, see ``client_app.trainer.Trainer``.
     """
 
@@ -821,6 +822,7 @@ class ClientSettings:
     augmentation: str = setting("none", AUGMENTATION)
     batching: str = setting("auto", OneOf(("auto", "batched", "sequential")))
     tf32: bool = False
+    compile: bool = False
     loss: str = setting("cross_entropy", OneOf(("cross_entropy", "binary")))
     class_weights: Any = field(default=None, metadata={"allowed": CLASS_WEIGHTS})
     device: str = setting("auto", OneOf(("auto", "cpu", "cuda")))

@@ -139,9 +139,11 @@ class FunctionalGradients:
         In training mode when called.
     task : Task
         The loss.
+    compiled : bool
+        Whether they go through ``torch.compile``.
     """
 
-    def __init__(self, model: nn.Module, task: Task) -> None:
+    def __init__(self, model: nn.Module, task: Task, *, compiled: bool = False) -> None:
         def loss(
             parameters: Stacked,
             rest: Stacked,
@@ -153,8 +155,9 @@ class FunctionalGradients:
             outputs = functional_call(model, {**parameters, **rest}, (x,))
             return scale * task.mean_loss(outputs, y), rest
 
-        self._gradients: Callable[..., tuple[Stacked, Stacked]] = vmap(
-            grad(loss, has_aux=True), randomness="error"
+        gradients = vmap(grad(loss, has_aux=True), randomness="error")
+        self._gradients: Callable[..., tuple[Stacked, Stacked]] = (
+            torch.compile(gradients) if compiled else gradients
         )
 
     def add(

@@ -45,6 +45,8 @@ class BatchedTraining:
         The loss.
     seed : int
         The run's seed.
+    compiled : bool
+        Whether automatic gradients go through ``torch.compile``.
     memory_bytes : int
         About how much the models, gradients and activations of the clients that train at the
         same time may take; at least one client does.
@@ -58,6 +60,7 @@ class BatchedTraining:
         task: Task,
         *,
         seed: int,
+        compiled: bool = False,
         memory_bytes: int,
     ) -> None:
         self._model = model
@@ -66,7 +69,7 @@ class BatchedTraining:
         self._seed = seed
         self._memory_bytes = memory_bytes
         self._dense = dense_gradients(model, task)
-        self._gradients = self._dense or FunctionalGradients(model, task)
+        self._gradients = self._dense or FunctionalGradients(model, task, compiled=compiled)
         self._normalises = normalises_batches(model)
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         self._names = list(model.state_dict())
@@ -102,14 +105,14 @@ class BatchedTraining:
         ]
         for places, models in self.models(arrays, clients, t):
             for whole, some in zip(stacked, models, strict=True):
-                whole.index_copy_(0, places, some)
+                whole.index_copy_(0, torch.tensor(places, device=device), some)
         return stacked
 
     @torch.no_grad()
     def models(
         self, arrays: Arrays, clients: Sequence[int], t: int
-    ) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
-        """Yield as many models at once as memory allows, and which of ``clients`` they are of."""
+    ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+        """Yield as many models at once as memory allows, and the places of their clients."""
         device = self._examples.device
         received = {
             name: torch.from_numpy(array).to(device)
@@ -118,7 +121,7 @@ class BatchedTraining:
         self._model.train()
         for low, chunk in self._chunks(clients):
             models, order = self._train_chunk(received, chunk, t)
-            yield torch.tensor(order, device=device) + low, list(models.values())
+            yield [low + i for i in order], list(models.values())
 
     def _chunks(self, clients: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
         """Divide the clients into as few groups as memory allows, in order."""

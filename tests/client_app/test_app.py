@@ -28,11 +28,12 @@ from strategies.codec import (
     TrainRequest,
     decode_hosted_clients,
     decode_replies,
+    decode_sum,
     encode_arrays,
     encode_evaluate_request,
     encode_train_request,
 )
-from strategies.types import Call, GlobalMeasure
+from strategies.types import Call, GlobalMeasure, Proportions
 from tests.client_app.clients import assert_same_part
 from tests.reference import sgd
 
@@ -381,6 +382,67 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
     for k, part in parts.items():
         assert_same_part(part, expected[k or 0])
+
+
+@pytest.mark.parametrize("batching", ["batched", "sequential"])
+def test_updates_that_are_not_finite_are_not_in_the_sum(batching: str) -> None:
+    """A client that diverges is rejected by its node, with the reason; all of them: no sum."""
+    overrides = f"{OVERRIDES} client.batching={batching} client.lr=1e38"
+    request = TrainRequest(1, Call((0, 1)), (True, True), GlobalMeasure(1.0, 0.5), Proportions())
+    [reply] = ask(
+        grid_of(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
+    )
+    for part in decode_replies(reply.content):
+        assert part.status is Status.REJECTED
+        assert part.reason == "its update holds NaN or Inf"
+    assert decode_sum(reply.content) is None
+
+
+@pytest.mark.parametrize("batching", ["batched", "sequential"])
+@pytest.mark.parametrize("by_data", [False, True])
+def test_a_node_returns_one_sum(
+    batching: str, by_data: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With weights known beforehand no client's model, but their weighted sum, in float64.
+
+    A client that fails is not in it.
+    """
+    overrides = f"{OVERRIDES} client.batching={batching}"
+    expected = trained(1, overrides=overrides)
+    clients, factor = (0, 1, 2, 3), {0: 0.5, 1: 2.0, 2: 1.5, 3: 1.0}
+    content = encode_train_request(
+        record(),
+        TrainRequest(
+            server_round=1,
+            call=Call(clients),
+            priority=tuple(k < NUM_PRIORITY for k in clients),
+            measure=GlobalMeasure(1.0, 0.5),
+            proportions=Proportions(factor, by_data=by_data),
+        ),
+    )
+    join = FederatedClient.join
+
+    def fails_for_one(self: FederatedClient, parameters: Any, config: Any) -> Any:
+        if self.client_id == 3:
+            raise RuntimeError("out of battery")
+        return join(self, parameters, config)
+
+    monkeypatch.setattr(FederatedClient, "join", fails_for_one)
+    [reply] = ask(grid_of(1, overrides), MessageType.TRAIN, {1: content})
+    parts = decode_replies(reply.content)
+    assert [part.client for part in parts] == list(clients)
+    assert [part.status for part in parts] == [Status.DONE] * 3 + [Status.FAILED]
+    assert all(part.arrays is None for part in parts)
+    total, start = decode_sum(reply.content), model()
+    assert total is not None
+    for name, array in total.items():
+        assert array.dtype == np.float64
+        whole = np.zeros_like(array)
+        for k in (0, 1, 2):
+            examples = expected[k].metrics["num-examples"] if by_data else 1
+            whole += factor[k] * examples * (arrays(expected[k])[name] - start[name])
+        scale = np.abs(whole).max()
+        np.testing.assert_allclose(array, whole, rtol=0, atol=1e-5 * scale)
 
 
 def test_own_models_train_one_by_one(trained_clients: dict[str, list[list[int]]]) -> None:

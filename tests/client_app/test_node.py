@@ -141,3 +141,18 @@ def test_precision_of_products() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be compiled the setting is refused before any training, in one line."""
+
+    def fails(_: object) -> None:
+        raise RuntimeError("No working C++ compiler found\nSet TORCHDYNAMO_VERBOSE=1 for the rest")
+
+    monkeypatch.setattr(torch, "compile", fails)
+    with pytest.raises(SettingsError) as caught:
+        node_of("client.compile=true")
+    assert str(caught.value) == (
+        "client.compile must be false where torch.compile does not work, got true: "
+        "No working C++ compiler found"
+    )
