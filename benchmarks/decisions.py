@@ -1,6 +1,6 @@
 """How long one decision takes: the rules that mix by losses, by the number of clients K.
 
-    OMP_NUM_THREADS=1 python benchmarks/decisions.py
+    OMP_NUM_THREADS=1 python benchmarks/decisions.py --json decisions.json
 
 prints Markdown: milliseconds of one decision (median and longest of several rounds, after some
 rounds that make the problem typical) and the largest memory that it held beside its input. AAggFF-S
@@ -9,13 +9,16 @@ part of each that stays and one that changes from round to round.
 """
 
 import argparse
+import json
 import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engines import machine
 
 from strategies.types import Call, Population, Responses
 from strategies.weighting import (
@@ -54,17 +57,30 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="rounds before those measured")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--json", type=Path, help="where the results go")
+    options = parser.parse_args()
+    results = []
     print("| rule | K | heard | median, ms | longest, ms | memory, MB |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name, rule, size, fraction in CASES:
-        times, peak = measure(rule(), size, fraction, rounds)
+        times, peak = measure(rule(), size, fraction, options.rounds)
         median = statistics.median(times)
         print(
             f"| {name} | {size:,} | {round(fraction * size):,} | {median:.2f} | {max(times):.2f} "
             f"| {peak / 1e6:.1f} |",
             flush=True,
         )
+        results.append(
+            {
+                "name": f"{name}, K = {size}, heard {round(fraction * size)}",
+                "rounds_per_second": 1000 / median,
+                "peak_memory_mb": peak / 1e6,
+                "longest_ms": max(times),
+            }
+        )
+    if options.json is not None:
+        text = {"workload": "decisions", "results": results, "machine": machine()}
+        options.json.write_text(json.dumps(text, indent=2))
 
 
 def measure(
