@@ -26,6 +26,7 @@ from strategies.fedau import (
 )
 from strategies.fedavg import FedAvg
 from strategies.local_only import LocalOnly
+from strategies.plain_app import PlainApp
 from strategies.robustness import Robustness
 from strategies.types import Population
 
@@ -46,6 +47,7 @@ __all__ = [
     "FedVarp",
     "KnownStatistics",
     "LocalOnly",
+    "PlainApp",
     "Population",
     "PropFair",
     "QFedAvg",

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -117,6 +117,46 @@ class Communication:
             COUNT.check("startup_clients", self.startup_clients)
         EVALUATED_CLIENTS.check("evaluated_clients", self.evaluated_clients)
 
+    # What ``PlainApp`` does otherwise, for ClientApps that do not know this project's protocol.
+
+    follows_protocol: ClassVar[bool] = True
+
+    def check_selection(self, selection: Selection, population: Population) -> None:
+        """Raise ParameterError for a selection that such clients cannot serve."""
+
+    def directory(self, population: Population) -> ClientDirectory:
+        """Return what finds out which node hosts which client."""
+        return ClientDirectory(population.clients, self.clients_of_keys)
+
+    def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+        """Return the content of a train message."""
+        return encode_train_request(arrays, request)
+
+    def evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+        """Return the content of an evaluate message."""
+        return encode_evaluate_request(arrays, request)
+
+    def evaluated(self, population: Population, server_round: int) -> tuple[int, ...]:
+        """Return whose test part is measured."""
+        everyone = self.evaluated_clients == "all"
+        return population.clients if everyone else population.priority_clients
+
+    def read(self, content: RecordDict, *, trained: bool) -> list[ClientReply]:
+        """Return the parts of a reply, to a train message or to an evaluate message."""
+        return decode_replies(content)
+
+    def train_metrics(self, replies: list[RecordDict]) -> MetricRecord | None:
+        """Return what the replies that could be used say together, beside the rules."""
+
+    def evaluate_metrics(self, replies: list[RecordDict]) -> MetricRecord | None:
+        """Return what the evaluations say together, beside the objective."""
+
+    def tell(self, decisions: Sequence[ClientDecision]) -> None:
+        """Log what became of a round where no records are kept of it."""
+
+    def summary(self) -> None:
+        """Log what is special about the communication."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -154,11 +194,13 @@ class _Sum:
 class _Answers:
     """The replies of one exchange: what each client said, or why it cannot be read.
 
-    ``notes``: what else there is to tell of a client's reply. ``sums`` holds weighted sums of
-    updates by node, and whose updates are in them.
+    ``contents``: the message that a client's part was in. ``notes``: what else there is to tell
+    of a client's reply. ``sums`` holds weighted sums of updates by node, and whose updates are in
+    them.
     """
 
     parts: dict[int, ClientReply] = field(default_factory=dict)
+    contents: dict[int, RecordDict] = field(default_factory=dict)
     malformed: dict[int, str] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     sums: dict[int, _Sum] = field(default_factory=dict)
@@ -183,8 +225,8 @@ class _Round:
 class ComposedStrategy(Strategy, Generic[StateT]):
     """A Flower strategy made of three independent rules.
 
-    Works with the ClientApp of this project and, one client per node, with any ClientApp that
-    answers the query with its ``client-id`` and trains with Flower's standard records.
+    Works with ClientApps that follow the protocol in ``strategies.codec``, as this project's does,
+    and with ``communication=PlainApp()`` with those written for Flower's own strategies.
 
     Parameters
     ----------
@@ -219,7 +261,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
         self._needs_losses = needs_losses
-        self._directory = ClientDirectory(population.clients, self.communication.clients_of_keys)
+        self.communication.check_selection(selection, population)
+        self._directory = self.communication.directory(population)
         self._started = False
         self._memory_settings = memory
         self._memory: UpdateMemory | None = None
@@ -319,6 +362,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             len(self.population.clients),
             list(self.population.priority_clients),
         )
+        self.communication.summary()
         log(INFO, "\t├──> Selection: %s", self.selection)
         log(INFO, "\t├──> Weighting: %s", self.weighting)
         log(INFO, "\t└──> Server optimizer: %s", self.server_optimizer)
@@ -341,7 +385,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             for problem in self._directory.refresh(grid):
                 log(WARNING, "A node cannot take part: %s", problem)
         self._measured_before = ()
-        if self.selection.measures and not self._examples:
+        if self._measures and not self._examples:
             self._measure_before_first_round(arrays, grid)
             self._measured_before = self._evaluations
         call = self._call(server_round)
@@ -350,7 +394,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._round = _Round(server_round, call, decode_arrays(arrays), asked_at, proportions)
         return self._messages(
             {
-                node: encode_train_request(
+                node: self.communication.train_content(
                     arrays,
                     TrainRequest(
                         server_round,
@@ -382,7 +426,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._clip(usable, answers, current.model)
         responses = self._responses(usable, answers.parts, current.model)
         self._examples |= dict(zip(usable, responses.num_examples.tolist(), strict=True))
-        admission = self.selection.admit(current.call, self._global_measure, responses)
+        measure = self._measure_of_round(usable, answers.parts)
+        admission = self.selection.admit(current.call, measure, responses)
         self._weighting_state, weights = self.weighting.weigh(
             self._weighting_state, current.call, responses, admission.share
         )
@@ -400,17 +445,11 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 reason=admission.reason[i] or answers.notes.get(client),
                 weight=float(weights.weight[i]),
             )
-        for client, omega in weights.omega.items():
-            if client in decisions:
-                decisions[client] = replace(decisions[client], omega=omega)
-        if weights.mixing is not None:
-            positions = np.searchsorted(self.population.ascending, list(decisions))
-            for client, p in zip(decisions, weights.mixing[positions].tolist(), strict=True):
-                decisions[client] = replace(decisions[client], mixing=p)
+        self._note_estimates(decisions, weights)
         report = TrainReport(
             server_round=server_round,
             call=current.call,
-            measure=self._global_measure,
+            measure=measure,
             decisions=tuple(decisions.values()),
             inclusion_mass=weights.inclusion_mass,
             mixing=weights.mixing,
@@ -420,11 +459,13 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             unknown=self._directory.unknown,
         )
         self._train_report = report
+        self.communication.tell(report.decisions)
+        metrics = self.communication.train_metrics([answers.contents[k] for k in usable])
         still = self._memory_settings is None or not self._memory_settings.moves_alone
         if report.empty and still:
             if not current.call.own_model:
                 log(WARNING, "Round %d: no update counted, the model stays", server_round)
-            return None, None
+            return None, metrics
         weight_of = dict(zip(usable, weights.weight.tolist(), strict=True))
         update = self._combined_update(
             current.model,
@@ -440,8 +481,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         if moved is None:
             log(WARNING, "Round %d: the model would not be finite and stays", server_round)
             self._train_report = _refused(report, "the model would not be finite")
-            return None, None
-        return encode_arrays(moved), MetricRecord({"admitted": report.admitted})
+            return None, metrics
+        if self.communication.follows_protocol:
+            metrics = MetricRecord({"admitted": report.admitted})
+        return encode_arrays(moved), metrics
+
+    def _note_estimates(self, decisions: dict[int, ClientDecision], weights: Weights) -> None:
+        """Note omega and p, which rules have also of clients that did not answer."""
+        for client, omega in weights.omega.items():
+            if client in decisions:
+                decisions[client] = replace(decisions[client], omega=omega)
+        if weights.mixing is not None:
+            positions = np.searchsorted(self.population.ascending, list(decisions))
+            for client, p in zip(decisions, weights.mixing[positions].tolist(), strict=True):
+                decisions[client] = replace(decisions[client], mixing=p)
 
     def _step(self, model: NamedArrays, update: Mapping[str, FloatArray]) -> NamedArrays | None:
         """Return the model after the server's step, None if it would not be finite."""
@@ -465,6 +518,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             or self._memory_settings is not None
             or call.epsilon is not None
             or call.own_model
+            or not self.communication.follows_protocol
             or not isinstance(weighting, KnownBeforehand)
         ):
             return None
@@ -510,16 +564,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         tested: tuple[int, ...] = ()
         evaluates = bool(config.get("measure-test", True))
         if evaluates:
-            everyone = self.communication.evaluated_clients == "all"
-            tested = population.clients if everyone else population.priority_clients
+            tested = self.communication.evaluated(population, server_round)
         following = self._call(server_round + 1)
         measured: tuple[int, ...] = ()
-        if self.selection.measures:
+        if self._measures:
             measured = tuple(k for k in following.clients if k in population.priority)
-        elif evaluates:
+        elif evaluates and self.communication.follows_protocol:
             measured = population.priority_clients
         return self._evaluate_messages(
-            server_round, arrays, tested=tested, measured=measured, own_model=following.own_model
+            server_round,
+            arrays,
+            tested=tested,
+            measured=measured,
+            own_model=following.own_model,
+            extra=config,
         )
 
     def aggregate_evaluate(
@@ -537,12 +595,16 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 evaluations.append(self._evaluation(client, part.metrics))
             else:
                 log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
+        if not self.communication.follows_protocol:
+            return self.communication.evaluate_metrics(
+                [answers.contents[e.client] for e in evaluations]
+            )
         self._evaluations = tuple(evaluations)
         self._examples.update(
             {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
         )
         counted = self._measured
-        if self.selection.measures and self._examples:
+        if self._measures and self._examples:
             counted &= frozenset(self._call(server_round + 1).clients)
         self._measure = priority_objective([e for e in evaluations if e.client in counted])
         if math.isnan(self._measure.loss):
@@ -554,8 +616,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     # --- parts ---------------------------------------------------------------------------------
 
     @property
+    def _measures(self) -> bool:
+        return self.selection.measures and self.communication.follows_protocol
+
+    @property
     def _global_measure(self) -> GlobalMeasure:
         return self._measure or GlobalMeasure(math.nan, math.nan)
+
+    def _measure_of_round(
+        self, usable: Sequence[int], parts: Mapping[int, ClientReply]
+    ) -> GlobalMeasure:
+        """Return F(w_t): as broadcast, or else as the priority clients say with their updates."""
+        if self.communication.follows_protocol:
+            return self._global_measure
+        return priority_objective([self._evaluation(k, parts[k].metrics) for k in usable])
 
     def _current_round(self, server_round: int) -> _Round:
         if self._round is None or self._round.server_round != server_round:
@@ -570,7 +644,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.aggregate_evaluate(0, replies)
 
     def _call(self, server_round: int) -> Call:
-        return self.selection.call(server_round - 1, self.population, self._examples)
+        call = self.selection.call(server_round - 1, self.population, self._examples)
+        return replace(call, clients_decide=self.communication.follows_protocol)
 
     def _evaluate_messages(
         self,
@@ -580,12 +655,13 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         tested: tuple[int, ...],
         measured: tuple[int, ...],
         own_model: bool = False,
+        extra: ConfigRecord | None = None,
     ) -> list[Message]:
         to_test, to_measure = frozenset(tested), frozenset(measured)
         self._evaluated = tuple(sorted(to_test | to_measure))
         self._measured = to_measure
         contents = {
-            node: encode_evaluate_request(
+            node: self.communication.evaluate_content(
                 arrays,
                 EvaluateRequest(
                     server_round,
@@ -597,19 +673,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             )
             for node, clients in self._directory.by_node(self._evaluated).items()
         }
-        return self._messages(contents, MessageType.EVALUATE, ConfigRecord())
+        return self._messages(contents, MessageType.EVALUATE, extra or ConfigRecord())
 
     def _messages(
-        self, contents: Mapping[int, Any], message_type: str, extra: ConfigRecord
+        self, contents: Mapping[int, RecordDict], message_type: str, extra: ConfigRecord
     ) -> list[Message]:
         messages = []
         for node, content in contents.items():
+            (config,) = content.config_records.values()
             for key, value in extra.items():
-                content.config_records["config"].setdefault(key, value)
+                config.setdefault(key, value)
             self._traffic = Traffic(
                 self._traffic.bytes_down + count_bytes(content), self._traffic.bytes_up
             )
-            group = _group(message_type, content.config_records["config"]["server-round"])
+            group = _group(message_type, config["server-round"])
             messages.append(Message(content, node, message_type, group_id=group))
         return messages
 
@@ -640,12 +717,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 for client in asked:
                     answers.malformed.pop(client, None)
             if problem is None:
-                self._read(reply, node, asked, answers)
+                self._read(reply, node, asked, answers, trained=model is not None)
             else:
                 answers.malformed.update(dict.fromkeys(asked, problem))
         return answers
 
-    def _read(self, reply: Message, node: int, asked: tuple[int, ...], answers: _Answers) -> None:
+    def _read(
+        self,
+        reply: Message,
+        node: int,
+        asked: tuple[int, ...],
+        answers: _Answers,
+        *,
+        trained: bool,
+    ) -> None:
         """Add what one reply says of the clients asked at its node."""
         if reply.has_error():
             reason = shortened(reply.error.reason)
@@ -655,7 +740,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             self._traffic.bytes_down, self._traffic.bytes_up + count_bytes(reply.content)
         )
         try:
-            parts = decode_replies(reply.content)
+            parts = self.communication.read(reply.content, trained=trained)
             weighted_sum = decode_sum(reply.content)
         except ProtocolError as error:
             answers.malformed.update(dict.fromkeys(asked, shortened(error)))
@@ -673,6 +758,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 answers.malformed[client] = "its node replied for it twice"
             else:
                 answers.parts[client] = part
+                answers.contents[client] = reply.content
         if foreign:
             problem = f"its node replied for {foreign}, not asked there"
             answers.malformed.update({k: problem for k in asked if k not in answers.parts})
@@ -804,7 +890,7 @@ def _add_sums(
             update[name] += factor * array
 
 
-def _group(message_type: str, server_round: int) -> str:
+def _group(message_type: str, server_round: object) -> str:
     """Return what a reply must name to be one to the messages of this step."""
     return f"{message_type} {server_round}"
 

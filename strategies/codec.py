@@ -4,7 +4,7 @@ The only module that knows record names and keys. Everything else works with the
 below. Arrays keep the names of the model's ``state_dict``.
 
 Query (which clients a node hosts)
-    request: empty; reply: ``metrics`` {client-id: list}.
+    request: empty; reply: ``metrics`` {client-id: list}, or a single number.
 Train
     request: ``arrays`` + ``config`` {server-round, client-id: list, priority: list,
     global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate.
@@ -268,6 +268,56 @@ def _asked(named: Any, hosted: Sequence[int]) -> tuple[int, ...]:
     return clients
 
 
+# --- ClientApps written for Flower's own strategies ---------------------------------------
+
+
+def encode_plain_request(
+    arrays: ArrayRecord, server_round: int, arrays_key: str, config_key: str
+) -> RecordDict:
+    """Return a train or evaluate message as Flower's own strategies send it."""
+    return RecordDict(
+        {arrays_key: arrays, config_key: ConfigRecord({"server-round": server_round})}
+    )
+
+
+def decode_plain_reply(content: RecordDict, keys: Mapping[str, str]) -> ClientReply:
+    """Return what a reply to Flower's own strategies says, by our names.
+
+    As there, the records may have any names: there is one MetricRecord and, where the model was
+    trained, one ArrayRecord.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    keys : mapping of str to str
+        Our name of each metric that is read, by its name in the reply. Others are left alone.
+
+    Raises
+    ------
+    ProtocolError
+        If there is another number of records, or a metric that is read is a list.
+    """
+    if len(content.metric_records) != 1:
+        raise ProtocolError(
+            f"a reply needs exactly one MetricRecord, got {sorted(content.metric_records)}"
+        )
+    if len(content.array_records) > 1:
+        raise ProtocolError(
+            f"a reply needs exactly one ArrayRecord, got {sorted(content.array_records)}"
+        )
+    (record,) = content.metric_records.values()
+    metrics: dict[str, float] = {}
+    for key, name in keys.items():
+        value = record.get(key)
+        if isinstance(value, list):
+            raise ProtocolError(f"'{key}' must be a single number, got a list")
+        if value is not None:
+            metrics[name] = value
+    arrays = [view_arrays(own) for own in content.array_records.values()]
+    return ClientReply(None, Status.DONE, metrics, arrays[0] if arrays else None)
+
+
 # --- replies -----------------------------------------------------------------------------
 
 
@@ -279,8 +329,10 @@ def encode_hosted_clients(clients: Sequence[int]) -> RecordDict:
 def decode_hosted_clients(content: RecordDict) -> tuple[int, ...]:
     """Return the client ids that a node names in its reply to a query."""
     clients = _metrics(content).get("client-id")
+    if isinstance(clients, int):
+        clients = [clients]
     if not isinstance(clients, list) or not all(isinstance(k, int) for k in clients):
-        raise ProtocolError("the reply to a query must hold 'client-id', a list of whole numbers")
+        raise ProtocolError("the reply to a query must hold 'client-id', whole numbers")
     return tuple(int(k) for k in clients)
 
 

@@ -237,6 +237,44 @@ class ClientDirectory:
         return f"node {node}" if key is None else f"node {node} with key {key}"
 
 
+class NodeOrder(ClientDirectory):
+    """Takes every node for one client, and asks none.
+
+    Before round 1 the nodes that are there become clients by ascending node id. Whoever joins later
+    becomes the lowest client that nobody has been yet; a node that comes back is who it was.
+
+    Parameters
+    ----------
+    clients : sequence of int
+        The client ids, from the server's configuration.
+    """
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        super().__init__(clients)
+        self._enough = len(self._expected)
+
+    def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
+        """Wait for so many nodes, by default one for each expected client."""
+        if at_least is not None:
+            self._enough = min(at_least, self._enough)
+        super().wait(grid, timeout, at_least)
+
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note which nodes are connected, and give the new ones the clients that are left."""
+        self._connected = set(grid.get_node_ids())
+        if not self._node_of and len(self._connected) < self._enough:
+            return []
+        left = sorted(self._expected - self._node_of.keys())
+        new = sorted(self._connected - set(self._node_of.values()))
+        self._node_of.update(zip(left, new, strict=False))
+        self._met.update(self._node_of)
+        surplus = set(new[len(left) :]) - self._refused_nodes
+        for node in sorted(surplus):
+            self._refuse(node, f"is one more than the {len(self._expected)} clients: not asked")
+        self._refused_nodes |= surplus
+        return []
+
+
 def fingerprint(key: SSHPublicKeyTypes) -> str:
     """Return a public key's SHA-256 fingerprint, as ``ssh-keygen -l`` prints it."""
     digest = base64.b64encode(ssh_key_fingerprint(key, SHA256())).decode("ascii")

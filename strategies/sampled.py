@@ -45,6 +45,11 @@ class SampledStrategy(ComposedStrategy[StateT]):
         Whether the rule needs the clients' losses of the model they receive.
     memory : Memory, optional
         Whether a memory of all updates corrects the step.
+
+    Raises
+    ------
+    TypeError
+        For an option that there is not.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class SampledStrategy(ComposedStrategy[StateT]):
         asks_losses: bool = True,
         memory: Memory | None = None,
     ) -> None:
+        if unknown := sorted(set(options) - set(Options.__annotations__)):
+            raise TypeError(f"{type(self).__name__} has no parameters {', '.join(unknown)}")
         sampling = Sampling(options.get("fraction", 1.0), seed=options.get("seed", 0))
         super().__init__(
             population,

@@ -3,10 +3,10 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,12 @@ class Population:
                     f"priority weights must be in (0, 1] and of priority clients, got {weight} "
                     f"for client {client}"
                 )
+
+    @classmethod
+    def of(cls, num_clients: int, priority: Iterable[int] | None = None) -> Self:
+        """Return clients 0 to ``num_clients`` - 1, with the priority clients named, or all."""
+        clients = tuple(range(num_clients))
+        return cls(clients, frozenset(clients if priority is None else priority))
 
     @cached_property
     def ascending(self) -> IntArray:
@@ -96,7 +102,8 @@ class Call:
     ``epsilon`` None means that the rule has no gate: every client asked trains. ``draws`` is
     set where the priority clients were drawn with replacement. With ``own_model`` every client
     trains and measures a model of its own, which starts as the one broadcast and stays with it.
-    Without ``measure`` the clients train without measuring what they received.
+    Without ``measure`` the clients train without measuring what they received. Without
+    ``clients_decide`` the clients do not know the terms and all train: the server decides alone.
     """
 
     clients: tuple[int, ...]
@@ -105,6 +112,7 @@ class Call:
     draws: Draws | None = None
     own_model: bool = False
     measure: bool = True
+    clients_decide: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """FedALIGN's gate: non-priority updates count only while their loss is close to the global one."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class EpsilonGate:
     acc_k >= acc - eps_t on the client, acc_k <= acc + eps_t on the server.
 
     eps_t = 0 closes the gate, even at equal losses; eps_t = inf opens it for all.
+
+    Where clients cannot decide (``Call.clients_decide`` False) the server decides both halves.
 
     Parameters
     ----------
@@ -125,7 +128,9 @@ class EpsilonGate:
         if not responses.priority.any():
             reason = "no priority client's update arrived, so p_k is undefined"
             return Admission(np.zeros(n), (reason,) * n)
-        inside = within_gate(call.criterion, epsilon, measure, responses)
+        inside = within_gate(
+            call.criterion, epsilon, measure, responses, clients_decide=call.clients_decide
+        )
         weight = responses.priority_weight
         return Admission(
             np.where(inside, 1.0, weight),
@@ -141,12 +146,18 @@ class EpsilonGate:
 
 
 def within_gate(
-    criterion: str, epsilon: float, measure: GlobalMeasure, responses: Responses
+    criterion: str,
+    epsilon: float,
+    measure: GlobalMeasure,
+    responses: Responses,
+    *,
+    clients_decide: bool = True,
 ) -> BoolArray:
     """Return for every response whether it is inside the gate, shape (n,); NaN is outside.
 
     Of non-priority clients the server decides its own half: the other half was theirs when they
-    chose to train. Clients with a priority weight always train, so for them it decides both.
+    chose to train. Clients with a priority weight, and all where clients do not decide, always
+    train, so for them it decides both.
     """
     if epsilon == 0.0:
         return np.zeros(len(responses.client), dtype=np.bool_)
@@ -156,7 +167,8 @@ def within_gate(
     else:
         server_half = responses.loss >= measure.loss - epsilon
         client_half = responses.loss <= measure.loss + epsilon
-    inside: BoolArray = server_half & (client_half | ~responses.priority)
+    decided = ~responses.priority & clients_decide
+    inside: BoolArray = server_half & (client_half | decided)
     return inside
 
 
@@ -165,6 +177,8 @@ def _refusal(
 ) -> str:
     if epsilon == 0.0:
         return "epsilon is 0: the gate is closed"
+    if math.isnan(accuracy if criterion == "accuracy" else loss):
+        return f"it reported no {criterion}"
     if criterion == "accuracy":
         side = "> global {:.6g} + " if accuracy > measure.accuracy else "< global {:.6g} - "
         return f"accuracy {accuracy:.6g} " + side.format(measure.accuracy) + f"epsilon {epsilon:g}"

@@ -1,0 +1,1 @@
+"""Flower's PyTorch quickstart, on data that need no download."""
