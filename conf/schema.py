@@ -51,6 +51,36 @@ def setting(default: Any, allowed: Range) -> Any:
     return field(default=default, metadata={"allowed": allowed})
 
 
+@dataclass(frozen=True)
+class ImportPath(Range):
+    """Names with dots in between; whether there is such a thing is its importer's to say."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "an import path such as package.module.Class"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` looks like one."""
+        parts = value.split(".") if isinstance(value, str) else []
+        return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+@dataclass(frozen=True)
+class Arguments(Range):
+    """Values by name."""
+
+    def describe(self) -> str:
+        """Return what they are."""
+        return "null, or a mapping such as {hidden: 200}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a mapping."""
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+ARGUMENTS = Arguments()
+
+
 # --- strategy ------------------------------------------------------------------------------
 
 
@@ -182,6 +212,15 @@ class AflSettings(SampledSettings):
 
     name: str = "afl"
     step_size: float = setting(0.1, POSITIVE)
+
+
+@dataclass
+class OwnRuleSettings(SampledSettings):
+    """A weighting rule of the user's own, made by ``path`` of ``args``; see docs/own-rule.md."""
+
+    name: str = "own"
+    path: str = setting("", ImportPath())
+    args: Any = field(default=None, metadata={"allowed": ARGUMENTS})
 
 
 @dataclass
@@ -629,6 +668,7 @@ NOT_PRIVATE = {
     "propfair": BY_LOSSES,
     "afl": BY_LOSSES,
     "fedmgda": "what an update counts follows from all others: one can turn the whole step",
+    "own": "nothing is known of the largest weight that the rule gives",
 }
 
 
@@ -731,36 +771,6 @@ class DistilBertSettings(ModelSettings):
     heads: int = setting(12, COUNT)
     dropout: float = setting(0.1, SHARE_BELOW_ONE)
     pretrained: str | None = setting(None, FilePath("a folder of weights"))
-
-
-@dataclass(frozen=True)
-class ImportPath(Range):
-    """Names with dots in between; whether there is such a thing is its importer's to say."""
-
-    def describe(self) -> str:
-        """Return what it is."""
-        return "an import path such as package.module.Class"
-
-    def contains(self, value: object) -> bool:
-        """Say whether ``value`` looks like one."""
-        parts = value.split(".") if isinstance(value, str) else []
-        return len(parts) > 1 and all(part.isidentifier() for part in parts)
-
-
-@dataclass(frozen=True)
-class Arguments(Range):
-    """Values by name."""
-
-    def describe(self) -> str:
-        """Return what they are."""
-        return "null, or a mapping such as {hidden: 200}"
-
-    def contains(self, value: object) -> bool:
-        """Say whether ``value`` is such a mapping."""
-        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
-
-
-ARGUMENTS = Arguments()
 
 
 @dataclass
@@ -1199,10 +1209,11 @@ def _check_privacy(settings: Settings) -> None:
     name, strategy = settings.privacy.name, settings.strategy
     if name == "none":
         return
-    if strategy.name in NOT_PRIVATE:
+    own = isinstance(strategy, OwnRuleSettings)
+    reason = NOT_PRIVATE.get("own" if own else strategy.name)
+    if reason is not None:
         raise ParameterError(
-            f"privacy must be none with strategy={strategy.name} ({NOT_PRIVATE[strategy.name]}), "
-            f"got {name}"
+            f"privacy must be none with strategy={strategy.name} ({reason}), got {name}"
         )
     if isinstance(strategy, FedAuSettings) and math.isinf(strategy.cutoff):
         raise ParameterError(
@@ -1271,6 +1282,7 @@ def register() -> None:
         ("strategy", "schema_propfair", PropFairSettings),
         ("strategy", "schema_afl", AflSettings),
         ("strategy", "schema_fedmgda", FedMgdaSettings),
+        ("strategy", "schema_own", OwnRuleSettings),
         ("data", "schema_synth", SynthSettings),
         ("data", "schema_torchvision", TorchvisionSettings),
         ("data", "schema_cinic10", Cinic10Settings),

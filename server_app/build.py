@@ -11,11 +11,13 @@ from flwr.app import ArrayRecord
 from client_app.data import FederatedData
 from client_app.models import model_for
 from conf.errors import SettingsError
+from conf.imports import make_imported, not_a
 from conf.schema import (
     DataSettings,
     FedAlignSettings,
     KnownStatisticsSettings,
     MemorySettings,
+    OwnRuleSettings,
     Settings,
 )
 from server_app.nodes import read_nodes
@@ -43,6 +45,9 @@ from strategies import (
 )
 from strategies.codec import encode_arrays
 from strategies.parameters import ParameterError
+from strategies.sampled import Options, SampledStrategy
+
+A_WEIGHTING = "a weighting rule with the methods init and weigh"
 
 STRATEGIES: Mapping[str, Callable[..., ComposedStrategy[Any]]] = {
     "fedalign": FedALIGN,
@@ -96,6 +101,8 @@ def build_strategy(
         clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.clients)),
     )
     own = settings.strategy
+    if isinstance(own, OwnRuleSettings):
+        return _own_rule(own, population, settings.seed, communication)
     options = {item.name: getattr(own, item.name) for item in fields(own)}
     name = options.pop("name")
     if isinstance(own, FedAlignSettings):
@@ -110,6 +117,19 @@ def build_strategy(
         )
     except ParameterError as error:
         raise SettingsError(f"strategy.{error}") from None
+
+
+def _own_rule(
+    own: OwnRuleSettings, population: Population, seed: int, communication: Communication
+) -> ComposedStrategy[Any]:
+    """Return the strategy of a weighting rule that somebody else wrote."""
+    rule = make_imported("strategy", A_WEIGHTING, own.path, own.args or {})
+    if not all(callable(getattr(rule, method, None)) for method in ("init", "weigh")):
+        raise not_a("strategy", A_WEIGHTING, own.path, rule)
+    options = Options(
+        fraction=own.fraction, server_lr=own.server_lr, seed=seed, communication=communication
+    )
+    return SampledStrategy(population, rule, options)
 
 
 def _writable(folder: Path) -> Path:

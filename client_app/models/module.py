@@ -1,7 +1,6 @@
 """A model of the user's own, by its import path."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 from client_app.data.base import one_line
 from conf.errors import SettingsError
+from conf.imports import make_imported, not_a
 
 
 def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
@@ -27,22 +27,10 @@ def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
     SettingsError
         If there is no such class, it does not take these arguments, or makes no model.
     """
-    wanted = "model.path must be the import path of a torch.nn.Module, such as package.module.Class"
-    module, _, name = path.rpartition(".")
-    try:
-        make = getattr(import_module(module), name)
-    except Exception as error:  # a module may raise anything when it is imported
-        raise SettingsError(f"{wanted}, got {path!r}: {one_line(error)}") from None
-    if not callable(make):
-        raise SettingsError(f"{wanted}, got {path!r}, which is {type(make).__name__}")
-    try:
-        model = make(**arguments)
-    except Exception as error:
-        raise SettingsError(
-            f"model.args must be arguments of {path}, got {dict(arguments)}: {one_line(error)}"
-        ) from None
+    kind = "a torch.nn.Module"
+    model = make_imported("model", kind, path, arguments)
     if not isinstance(model, nn.Module):
-        raise SettingsError(f"{wanted}, got {path!r}, which makes {type(model).__name__}")
+        raise not_a("model", kind, path, model)
     return model
 
 

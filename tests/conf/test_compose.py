@@ -25,7 +25,8 @@ def test_every_experiment_composes(experiment: str) -> None:
 @pytest.mark.parametrize("strategy", options("strategy"))
 def test_every_strategy_composes_with_any_experiment(experiment: str, strategy: str) -> None:
     """A preset's values for one strategy do not stand in the way of comparing another."""
-    assert compose(experiment, f"strategy={strategy}").settings.strategy.name == strategy
+    words = f"strategy={strategy}" + (" strategy.path=package.Rule" if strategy == "own" else "")
+    assert compose(experiment, words).settings.strategy.name == strategy
 
 
 def test_the_default_experiment() -> None:

@@ -126,6 +126,24 @@ def results_directory(stdout: str) -> Path:
 
 
 @pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy the files of the repository, as a new user has them."""
+    folder = tmp_path_factory.mktemp("clone") / "fedquorum"
+    folder.mkdir()
+    files = subprocess.check_output(
+        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    )
+    subprocess.run(
+        ["tar", "--null", "--files-from=-", "-cf", str(folder.parent / "files.tar")],
+        cwd=ROOT,
+        input=files,
+        check=True,
+    )
+    subprocess.run(["tar", "-xf", str(folder.parent / "files.tar")], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Give a module a Flower home and ports of its own; its SuperLink is stopped at the end.
 

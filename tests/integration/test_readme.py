@@ -31,24 +31,6 @@ COMMANDS = [
 DONE_BY_CI = ["pip install -e .", 'pip install -e ".[dev]"', "pytest"]
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the files of the repository, as a new user has them."""
-    folder = tmp_path_factory.mktemp("clone") / "fedquorum"
-    folder.mkdir()
-    files = subprocess.check_output(
-        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    )
-    subprocess.run(
-        ["tar", "--null", "--files-from=-", "-cf", str(folder.parent / "files.tar")],
-        cwd=ROOT,
-        input=files,
-        check=True,
-    )
-    subprocess.run(["tar", "-xf", str(folder.parent / "files.tar")], cwd=folder, check=True)
-    return folder
-
-
 def test_the_commands_of_ci_are_in_the_readme() -> None:
     """What CI runs by itself is what the README says."""
     assert [c for c in COMMANDS if c in DONE_BY_CI] == DONE_BY_CI

@@ -323,6 +323,8 @@ def test_a_round_without_updates_leaves_the_model() -> None:
 def test_every_strategy_is_private_or_says_why_not(strategy: str) -> None:
     """A rule has a bound on what one client counts, or is refused with the reason."""
     words = f"strategy={strategy} privacy=dp_fixed_server"
+    if strategy == "own":
+        words += " strategy.path=package.Rule"
     if strategy in NOT_PRIVATE:
         message = f"privacy must be none with strategy={strategy} ({NOT_PRIVATE[strategy]})"
         with pytest.raises(SettingsError, match=re.escape(message)):
