@@ -21,3 +21,8 @@ class DataError(FedQuorumError):
 
 class RunError(FedQuorumError):
     """The message says what stopped the run."""
+
+
+def one_line(error: Exception) -> str:
+    """Return what a library says of its failure, to end a message of one line."""
+    return " ".join(str(error).split())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from conf.errors import SettingsError
+from conf.errors import SettingsError, one_line
 
 
 def make_imported(group: str, kind: str, path: str, arguments: Mapping[str, Any]) -> Any:
@@ -32,14 +32,14 @@ def make_imported(group: str, kind: str, path: str, arguments: Mapping[str, Any]
     try:
         make = getattr(import_module(module), name)
     except Exception as error:  # a module may raise anything when it is imported
-        raise SettingsError(f"{wanted}, got {path!r}: {_one_line(error)}") from None
+        raise SettingsError(f"{wanted}, got {path!r}: {one_line(error)}") from None
     if not callable(make):
         raise SettingsError(f"{wanted}, got {path!r}, which is {type(make).__name__}")
     try:
         return make(**arguments)
     except Exception as error:
         raise SettingsError(
-            f"{group}.args must be arguments of {path}, got {dict(arguments)}: {_one_line(error)}"
+            f"{group}.args must be arguments of {path}, got {dict(arguments)}: {one_line(error)}"
         ) from None
 
 
@@ -49,7 +49,3 @@ def not_a(group: str, kind: str, path: str, made: object) -> SettingsError:
         f"{group}.path must be the import path of {kind}, such as package.module.Class, got "
         f"{path!r}, which makes {type(made).__name__}"
     )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

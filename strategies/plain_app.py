@@ -81,7 +81,7 @@ class PlainApp(Communication):
     evaluate_metrics_aggr_fn : callable, optional
         The same of the evaluations.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
-        As in ``Communication``; ``clients_of_keys`` needs ``query``.
+        As in ``Communication``; the last needs ``query``.
 
     Raises
     ------

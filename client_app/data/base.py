@@ -201,8 +201,3 @@ NEEDS_CLASSES = (
     "data.priority must be all, random or a list, and availability.p a number or a list, where the "
     "targets are no classes"
 )
-
-
-def one_line(error: Exception) -> str:
-    """Return what a library says of its failure, to end a message of one line."""
-    return " ".join(str(error).split())

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from client_app.data.base import one_line
-from conf.errors import SettingsError
+from conf.errors import SettingsError, one_line
 
 
 def efficientnet(variant: str, num_classes: int, pretrained: str | None = None) -> nn.Module:

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from client_app.data.base import one_line
-from conf.errors import SettingsError
+from conf.errors import SettingsError, one_line
 from conf.imports import make_imported, not_a
 
 

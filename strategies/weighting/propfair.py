@@ -14,7 +14,7 @@ class PropFair:
     """c_i proportional to w_i / max(M - F_i, epsilon), w_i the fraction of the data heard.
 
     In the language of exponentiated gradients r_i = -log max(M - F_i, epsilon) on the prior w:
-    the weights of the gradient of -sum_i w_i log_[epsilon](M - F_i). The logarithm is continued
+    the weights of the gradient of -sum_i w_i log_eps (M - F_i). The logarithm is continued
     along its tangent where M - F < epsilon, as in the paper, so that F < M holds wherever it is
     taken and a loss above M has the largest weight, 1 / epsilon, and not a negative one.
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from client_app.data.base import one_line
 from client_app.data.sources.csv_table import Table, arrow_table
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import BerkaSettings, CsvSettings
 
 FOLDER = "berka"

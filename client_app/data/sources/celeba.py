@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 from torchvision.datasets import CelebA
 
-from client_app.data.base import one_line
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import CelebASettings
 
 FOLDER = "celeba"

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torchvision.datasets import ImageFolder
 
-from client_app.data.base import Labels, one_line
+from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import Cinic10Settings
 
 CLASSES = (

@@ -12,8 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from client_app.data.base import Inputs, Labels, Targets, one_line
-from conf.errors import DataError
+from client_app.data.base import Inputs, Labels, Targets
+from conf.errors import DataError, one_line
 from conf.schema import CsvSettings
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from client_app.data.base import one_line
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 
 COLOURS = 3
 FULL_SCALE = 2**15

@@ -6,9 +6,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from client_app.data.base import one_line
 from client_app.data.sources.csv_table import Table, arrow_table
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import CsvSettings, HeartSettings
 
 FOLDER = "heart_disease"

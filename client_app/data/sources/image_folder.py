@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from client_app.data.base import Labels, one_line
+from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles, image_size
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import ImageFolderSettings
 
 PARTS = ("train", "test")

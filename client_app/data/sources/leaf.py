@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.data.base import Targets, one_line
+from client_app.data.base import Targets
 from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
 from client_app.data.sources.vocabulary import PADDING, UNKNOWN, Vocabulary, common_tokens
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import LeafSettings
 
 KEYS = ("users", "num_samples", "user_data")

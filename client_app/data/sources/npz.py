@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.data.base import Labels, Samples, Targets, one_line
+from client_app.data.base import Labels, Samples, Targets
 from client_app.data.sources.base import LabelledArrays
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import NpzSettings
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")

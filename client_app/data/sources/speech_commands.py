@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from client_app.data.base import Labels, one_line
+from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import SoundFiles
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import SpeechCommandsSettings
 
 FOLDER = "SpeechCommands/speech_commands_v0.02"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from client_app.data.base import Labels, one_line
+from client_app.data.base import Labels
 from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
 from client_app.data.sources.vocabulary import (
     PADDING,
@@ -20,7 +20,7 @@ from client_app.data.sources.vocabulary import (
     hashed_id,
     words,
 )
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import TextSettings
 
 

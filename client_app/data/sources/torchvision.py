@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
-from client_app.data.base import one_line
 from client_app.data.sources.base import LabelledArrays
-from conf.errors import DataError
+from conf.errors import DataError, one_line
 from conf.schema import TorchvisionSettings
 
 GREY, COLOUR = (28, 28), (32, 32, 3)
