@@ -776,3 +776,38 @@ def test_a_standard_client_app_is_understood() -> None:
     assert got is not None
     np.testing.assert_allclose(got, MODEL["w"] + 1.0, rtol=1e-6)
     assert [d.num_examples for d in report.decisions] == [7, 7]
+
+
+@pytest.mark.parametrize("make", [FedVarp, FedAU, MIFA])
+def test_a_strategy_goes_on_from_its_state(
+    make: Callable[..., ComposedStrategy[Any]],
+) -> None:
+    """A new strategy with the state after a round decides the next as the old one, to the bit."""
+    app = scripted_app(3, lambda k, config, arrays: moved(k, k + 1.0, examples=10 + k))
+
+    def play(strategy: ComposedStrategy[Any], server_round: int) -> bytes:
+        grid = grid_of(app, 3)
+        messages = strategy.configure_train(
+            server_round, encode_arrays(MODEL), ConfigRecord(), grid
+        )
+        arrays, _ = strategy.aggregate_train(server_round, grid.send_and_receive(messages))
+        assert arrays is not None
+        return decode_arrays(arrays)["w"].tobytes()
+
+    first = make(Population.of(3))
+    play(first, 1)
+    second = make(Population.of(3))
+    second.restore(first.state(), MODEL)
+    assert second.state_bytes == first.state_bytes
+    assert play(first, 2) == play(second, 2)
+
+
+def test_what_is_asked_too_early() -> None:
+    """No report before a round, and no replies to a round that was not configured."""
+    strategy = fedalign(2, {0})
+    assert strategy.measured_before == ()
+    assert strategy.traffic.bytes_down == 0
+    with pytest.raises(RuntimeError, match="no round has been aggregated yet"):
+        _ = strategy.train_report
+    with pytest.raises(RuntimeError, match="round 3 was not configured"):
+        strategy.aggregate_train(3, [])
