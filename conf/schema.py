@@ -403,8 +403,9 @@ class NaturalSettings(PartitionedSettings):
 class NpzSettings(NaturalSettings):
     """See ``client_app.data.sources.npz``; ``regression``: targets are numbers, not classes.
 
-    ``partition`` device: the file has the data of one client, that of the device it is on; see
-    ``client_app.data.device``. Then ``input_shape`` and ``num_classes`` say what all have.
+    ``num_classes``: null for those that there are, 0, 1, .. without gaps. ``partition`` device: the
+    file has the data of one client, that of the device it is on; see ``client_app.data.device``.
+    Then ``input_shape`` and ``num_classes`` say what all have.
     """
 
     name: str = "npz"
@@ -461,10 +462,14 @@ class SpeechCommandsSettings(NaturalSettings):
 
 @dataclass
 class LeafSettings(NaturalSettings):
-    """See ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words."""
+    """See ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words.
+
+    ``num_classes``: of numbers with a class; null for those that there are, 0, 1, .. without gaps.
+    """
 
     name: str = "leaf"
     path: str = setting("", FilePath("a folder of LEAF's JSON files"))
+    num_classes: int | None = setting(None, COUNT)
     vocabulary_size: int = setting(10000, Number(low=3, integer=True))
 
 
@@ -486,7 +491,8 @@ class TextSettings(NaturalSettings):
     ``header``: the names of the columns where the file's first line has none. ``length`` in tokens.
     ``tokens`` words or characters. With a ``target``: ``vocabulary_size`` is that of the hashed
     words, and rows with the same value of ``group_column`` stay together; without one the next
-    token is the target.
+    token is the target. ``rows`` and ``classes``: what the file must have, as far as it is known,
+    so that another, a truncated or a damaged one is noticed.
     """
 
     name: str = "text"
@@ -495,7 +501,9 @@ class TextSettings(NaturalSettings):
     client_column: str = setting("", COLUMN)
     text_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     target: str | None = setting(None, COLUMN)
+    classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
     group_column: str | None = setting(None, COLUMN)
+    rows: int | None = setting(None, COUNT)
     tokens: str = setting("words", OneOf(("words", "characters")))
     length: int = setting(80, Number(low=2, integer=True))
     vocabulary_size: int = setting(10000, Number(low=8, integer=True))
@@ -533,7 +541,8 @@ class CsvSettings(TableSettings):
     ``client_column`` null: the file has the rows of one client, that of the device it is on; see
     ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
     on, see ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the
-    target is a number, not a class.
+    target is a number, not a class. ``rows``: how many the file must have, if that is known, so
+    that a truncated one is noticed.
     """
 
     name: str = "csv"
@@ -544,6 +553,7 @@ class CsvSettings(TableSettings):
     zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     columns: Any = None
     regression: bool = False
+    rows: int | None = setting(None, COUNT)
 
 
 # --- availability --------------------------------------------------------------------------

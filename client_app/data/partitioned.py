@@ -62,7 +62,10 @@ class PartitionedData:
     def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        self._arrays, self._shares = _divided(arrays, settings, seed)
+        arrays, self._shares = _divided(arrays, settings, seed)
+        if arrays.of_training is not None:
+            arrays = arrays.of_training(np.concatenate([own.train for own in self._shares]))
+        self._arrays = arrays
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
         self.target = target_of(arrays.y_train)

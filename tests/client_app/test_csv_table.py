@@ -170,6 +170,44 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str) -> None:
     assert_refused(save(tmp_path, text), FILE + reason)
 
 
+def test_classes_written_as_floats(tmp_path: Path) -> None:
+    """Other programs write whole classes with a point; they are the same ones."""
+    text = "where,age,paid\na,1,0.0\na,2,1.0\nb,3,1.0\nb,4,0.0\n"
+    table = load(save(tmp_path, text), drop=[])
+    assert (table.classes, table.labels.tolist()) == (("0", "1"), [0, 1, 1, 0])
+
+
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    """A target that is not whole is one line, and not a class for every number."""
+    path = save(tmp_path, "where,age,paid\na,1,0\na,2,1\nb,3,1.5\nb,4,0\n")
+    assert_refused(
+        path,
+        "data.target must be a column of classes in PATH where data.regression is false, got paid, "
+        "which is 1.5 in line 4",
+        drop=[],
+    )
+
+
+def test_a_word_among_numbers(tmp_path: Path) -> None:
+    """One slip of the pen does not make each number of a column a category."""
+    path = save(tmp_path, "where,age,paid\na,1,0\na,2,1\nb,3O,1\nb,,0\n")
+    assert_refused(
+        path,
+        "data.path must be a .csv file whose columns are either numbers or categories, got PATH: "
+        "age has 2 numbers, and line 4 has '3O' (correct it, leave the column out by data.drop, or "
+        "name all columns in data.columns)",
+        drop=[],
+    )
+    named = {"categories": {"age": ["1", "2", "3O", None]}, "classes": ["0", "1"]}
+    assert load(path, drop=[], columns=named).categories.tolist() == np.eye(4).tolist()
+
+
+def test_a_file_of_a_known_number_of_rows(tmp_path: Path) -> None:
+    """A truncated one is one line."""
+    assert len(load(save(tmp_path), rows=6).labels) == 6
+    assert_refused(save(tmp_path), FILE + "it must have data.rows 7, got 6", rows=7)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     """A path that leads nowhere is told as that, a folder too."""
     assert_refused(tmp_path / "none.csv", FILE + "there is no such file")

@@ -152,7 +152,7 @@ def test_arrays_of_one_client(tmp_path: Path) -> None:
 
 def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     """More classes or another shape than agreed on are refused before training."""
-    with pytest.raises(DataError, match=r"below the agreed number of classes, 3, got 3$"):
+    with pytest.raises(DataError, match=r"y_train must be classes from 0 to 2, got 0 to 3$"):
         load_data(save(tmp_path / "a.npz", classes=4), 1).client(0)
     with pytest.raises(DataError, match=r"of the agreed shape \(1, 6, 5\), got \(1, 7, 5\)$"):
         load_data(save(tmp_path / "b.npz", shape=(7, 5)), 1).client(0)

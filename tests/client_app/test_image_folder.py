@@ -160,6 +160,21 @@ def test_wrong_depth(clients: Path, tmp_path: Path) -> None:
     assert_refused(clients / "ann", "cat has no folders of classes$")
 
 
+def test_image_beside_folders(clients: Path) -> None:
+    """An image that belongs to no class, or to no client, is not passed over."""
+    (clients / "ann/cat/000.png").rename(clients / "ann/000.png")
+    assert_refused(clients, "ann/000.png is in no folder of a class$")
+    (clients / "ann/000.png").rename(clients / "000.png")
+    assert_refused(clients, "images/000.png is in no folder of a class$")
+
+
+def test_images_of_more_than_8_bits(clients: Path) -> None:
+    """All numbers above 255 would become white: refused, with the path."""
+    Image.fromarray(np.full((5, 4), 40_000, dtype=np.uint16)).save(clients / "bob/dog/000.png")
+    with pytest.raises(DataError, match=r"of 8 bits a channel, got .*/000\.png of .* mode I;16$"):
+        load(clients).x_train[:]
+
+
 def test_class_without_images(clients: Path) -> None:
     """An empty folder is refused: a download may have been interrupted."""
     (clients / "bob/cat").mkdir()

@@ -213,7 +213,26 @@ def test_missing_folder(tmp_path: Path) -> None:
         ),
         (
             '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": [-1]}}}',
-            "y_train must be classes from 0 to",
+            r"where data\.num_classes is null, got -1 but no 0$",
+        ),
+        (
+            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1]], "y": [0.5]}}}',
+            r"labels must be whole numbers, got 0\.5$",
+        ),
+        (
+            (
+                '{"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1], [2]], '
+                '"y": [0, 999]}}}'
+            ),
+            r"where data\.num_classes is null, got 999 but no 1$",
+        ),
+        (
+            '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": ["ab"], "y": ["ab"]}}}',
+            "the label of a text must be one character, got 'ab'$",
+        ),
+        (
+            '{"users": ["a", "a"], "num_samples": [1, 1], "user_data": {}}',
+            "must name each user once$",
         ),
         (
             (

@@ -30,14 +30,14 @@ def save(folder: Path, **arrays: Any) -> Path:
     return path
 
 
-def load(path: Path | str) -> LabelledArrays:
-    return npz_arrays(NpzSettings(path=str(path)))
+def load(path: Path | str, **others: Any) -> LabelledArrays:
+    return npz_arrays(NpzSettings(path=str(path), **others))
 
 
-def assert_refused(path: Path, reason: str) -> None:
+def assert_refused(path: Path, reason: str, **others: Any) -> None:
     """Check for one line with the setting, what is wanted, the path and the reason."""
     with pytest.raises(DataError, match=reason) as caught:
-        load(path)
+        load(path, **others)
     text = str(caught.value)
     assert "\n" not in text
     wanted = "an .npz file with x_train, y_train, x_test, y_test"
@@ -88,15 +88,37 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(path).x_train, IMAGES["x_train"])
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "classes"), [([0, 2], [1], 3), ([0, 1], [4], 5), ([0], [0], 1)]
-)
-def test_number_of_classes(tmp_path: Path, train: list[int], test: list[int], classes: int) -> None:
-    """It is 1 + the highest label of both parts; the test part may have classes of its own."""
+def labelled(folder: Path, train: list[int], test: list[int]) -> Path:
     x = RNG.normal(size=(2, 3))
     labels = {"y_train": np.array(train), "y_test": np.array(test)}
-    path = save(tmp_path, x_train=x[: len(train)], x_test=x[:1], **labels)
-    assert load(path).num_classes == classes
+    return save(folder, x_train=x[: len(train)], x_test=x[: len(test)], **labels)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "given", "classes"),
+    [([0, 2], [1], None, 3), ([0, 1], [2], None, 3), ([0, 1], [4], 6, 6), ([0], [0], 2, 2)],
+)
+def test_number_of_classes(
+    tmp_path: Path, train: list[int], test: list[int], given: int | None, classes: int
+) -> None:
+    """It is that of the labels of both parts, or data.num_classes, whichever labels there are."""
+    assert load(labelled(tmp_path, train, test), num_classes=given).num_classes == classes
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "given", "reason"),
+    [
+        ([0, 1], [255], None, r"where data\.num_classes is null, got 255 but no 2$"),
+        ([1, 2], [1], None, r"where data\.num_classes is null, got 1 but no 0$"),
+        ([0, 1], [2], 2, r"y_test must be classes from 0 to 1, got 2 to 2$"),
+        ([0, 0], [0], None, r"there must be at least 2 classes, got 1$"),
+    ],
+)
+def test_labels_out_of_range(
+    tmp_path: Path, train: list[int], test: list[int], given: int | None, reason: str
+) -> None:
+    """A stray label would make a model of as many outputs, most of them of no class."""
+    assert_refused(labelled(tmp_path, train, test), reason, num_classes=given)
 
 
 def test_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +213,14 @@ WRONG = {
     "another shape": (
         {"x_test": IMAGES["x_test"][:, :4]},
         r"x_train and x_test must have the same shape, got \(5, 4\) and \(4, 4\)$",
+    ),
+    "another type": (
+        {"x_test": IMAGES["x_test"].astype(np.float32)},
+        "x_train and x_test must be of one type, got uint8 and float32$",
+    ),
+    "no numbers": (
+        {"x_train": np.zeros((6, 0)), "x_test": np.zeros((3, 0))},
+        r"samples must have numbers, got \(0,\)$",
     ),
     "negative label": (
         {"y_test": np.array([0, -1, 2])},

@@ -242,7 +242,7 @@ def test_arrays_without_clients() -> None:
     x = np.zeros((2, 3), dtype=np.float32)
     settings = NpzSettings(path="x", partition="natural")
     with pytest.raises(DataError, match=r"^data\.partition .* data without clients$"):
-        PartitionedData(LabelledArrays(x, y, x, y, 1), settings, 1)
+        PartitionedData(LabelledArrays(x, y, x, y, 2), settings, 1)
 
 
 # --- real files ------------------------------------------------------------------------------

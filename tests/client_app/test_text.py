@@ -72,6 +72,12 @@ def roles(path: Path, **others: Any) -> TextSettings:
     return TextSettings(**given)
 
 
+def trained_on_all(settings: TextSettings) -> LabelledArrays:
+    arrays = text_arrays(settings)
+    assert arrays.of_training is not None
+    return arrays.of_training(np.arange(len(arrays.y_train)))
+
+
 def rows(x: Any) -> list[list[int]]:
     listed: list[list[int]] = np.asarray(x[:]).tolist()
     return listed
@@ -153,8 +159,9 @@ def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partitio
 
 def test_next_characters(tmp_path: Path) -> None:
     """A role's lines are one text, cut into pieces; the target is the character after."""
-    arrays = text_arrays(roles(save(tmp_path, ROLES)))
-    a, end, b, c = 2, 3, 4, 5  # a 4 times, the line's end 3 times, b 3 times, c 2 times
+    arrays = trained_on_all(roles(save(tmp_path, ROLES)))
+    # With the last target of LEAR's first piece, b is there 4 times like a.
+    a, b, end, c = 2, 3, 4, 5
     # Clients in the alphabet's order: FOOL "ba|", LEAR "abcab|ca|".
     assert rows(arrays.x_train) == [[b, a, 0, 0], [a, b, c, a], [b, end, c, a]]
     assert rows(arrays.y_train) == [[a, end, -100, -100], [b, c, a, b], [end, c, a, end]]
@@ -166,10 +173,10 @@ def test_next_characters(tmp_path: Path) -> None:
 def test_next_words(tmp_path: Path) -> None:
     """Words beyond the vocabulary are unknown, and no targets."""
     text = "role,text\nLEAR,the cat the cat the dog\nFOOL,the cat\n"
-    arrays = text_arrays(roles(save(tmp_path, text), tokens="words", vocabulary_size=8))
+    arrays = trained_on_all(roles(save(tmp_path, text), tokens="words", vocabulary_size=8))
     the, cat, end, dog = 2, 3, 4, 5
     assert rows(arrays.x_train) == [[the, cat, 0, 0], [the, cat, the, cat], [the, dog, 0, 0]]
-    small = text_arrays(roles(save(tmp_path, text), tokens="words", vocabulary_size=5))
+    small = trained_on_all(roles(save(tmp_path, text), tokens="words", vocabulary_size=5))
     assert rows(small.x_train)[2] == [the, 1, 0, 0]
     assert rows(small.y_train)[1:] == [[cat, the, cat, the], [-100, end, -100, -100]]
 
@@ -180,8 +187,52 @@ def test_roles_with_one_piece(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 row of client 0 \(data\.min_samples"):
         load_data(roles(path), 1)
     data = load_data(roles(path, min_samples=2), 1)
-    assert (data.num_clients, data.num_tokens, data.input_shape) == (1, 6, (4,))
+    assert (data.num_clients, data.input_shape) == (1, (4,))
     assert (len(data.client(0).y_train), len(data.client(0).y_test)) == (1, 1)
+
+
+@pytest.mark.parametrize("tokens", ["characters", "words"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, seed: int) -> None:
+    """Tokens of test rows alone, or of clients left out, are unknown and no targets."""
+    signs = [chr(0x4E00 + i) for i in range(100)]
+    text = f"role,text\nLEAR,{' '.join(signs)}\nFOOL,xyz\n"
+    own = roles(save(tmp_path, text), tokens=tokens, min_samples=3)
+    data = load_data(own, seed)
+    assert data.num_clients == 1
+    client = data.client(0)
+    trained = {*client.x_train.ravel().tolist(), *client.y_train.ravel().tolist()} - {0, -100}
+    assert trained == set(range(2, data.num_classes))
+    assert data.num_tokens == data.num_classes < 2 + len(signs)
+    assert (client.x_test == 1).any(axis=1).all()
+    assert client.x_test.max() < data.num_classes
+    followed = client.y_test[:, :-1][client.x_test[:, 1:] == 1]
+    assert len(followed)
+    assert set(followed.tolist()) == {-100}
+
+
+def test_a_text_of_another_length(tmp_path: Path) -> None:
+    """A truncated file of a known number of rows, or another's, is one line."""
+    path = save(tmp_path, ROLES)
+    assert text_arrays(roles(path, rows=3)).client_train is not None
+    with pytest.raises(DataError, match=r"file of data\.rows 4, got .*texts\.csv of 3$"):
+        text_arrays(roles(path, rows=4))
+
+
+def test_known_classes(tmp_path: Path) -> None:
+    """Classes that are known are those, whichever there are; a label out of range is one line."""
+    path = save(tmp_path, f"{HEADER}\n{PAIRS}")
+    arrays = text_arrays(pairs(path, classes=["2", "1", "0"]))
+    assert (arrays.num_classes, arrays.y_train.tolist()) == (3, [1, 2, 1, 2, 2, 1, 2, 1])
+    with pytest.raises(DataError, match=r"column of 1, 2 in .*, got label, which is 0 in row 2$"):
+        text_arrays(pairs(path, classes=["1", "2"]))
+
+
+def test_numbers_are_no_classes(tmp_path: Path) -> None:
+    """A target that is not whole is one line, with its row."""
+    path = save(tmp_path, f"{HEADER}\n{PAIRS}".replace("Eat,1", "Eat,0.5"))
+    with pytest.raises(DataError, match=r"column of classes in .*, which is 0\.5 in row 3$"):
+        text_arrays(pairs(path))
 
 
 def test_compressed_file(tmp_path: Path) -> None:

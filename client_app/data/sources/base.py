@@ -1,11 +1,13 @@
 """What every source of arrays returns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from client_app.data.base import Collection, Labels, Samples, Targets
+from client_app.data.split import Rows
 
 NO_TARGET = -100
 """The target of a position of a sequence at which nothing is to be predicted."""
@@ -29,6 +31,9 @@ class LabelledArrays:
     once more, and test rows are taken out of the training rows before these are used. Rows of
     ``groups`` (n,), int64, with the same number then stay together.
 
+    Where the arrays depend on what is trained on, as a vocabulary does, ``of_training`` returns
+    those of the training rows that clients have, with the same rows.
+
     Raises
     ------
     ValueError
@@ -45,6 +50,7 @@ class LabelledArrays:
     num_tokens: int | None = None
     pooled: bool = False
     groups: Labels | None = None
+    of_training: "Callable[[Rows], LabelledArrays] | None" = None
 
     @property
     def has_classes(self) -> bool:
@@ -81,6 +87,13 @@ class LabelledArrays:
                 "samples of x_train and x_test must have the same shape, got "
                 f"{self.x_train.shape[1:]} and {self.x_test.shape[1:]}"
             )
+        if self.x_train.dtype != self.x_test.dtype:  # scaled by their type, and not alike
+            raise ValueError(
+                "samples of x_train and x_test must be of one type, got "
+                f"{self.x_train.dtype} and {self.x_test.dtype}"
+            )
+        if 0 in self.x_train.shape[1:]:
+            raise ValueError(f"samples must have numbers, got {self.x_train.shape[1:]}")
         if self.y_train.dtype != self.y_test.dtype or self.y_train.ndim != self.y_test.ndim:
             raise ValueError(
                 "y_train and y_test must be of one kind, got "
@@ -91,6 +104,8 @@ class LabelledArrays:
     def _check_targets(self, part: str, y: Targets) -> None:
         if y.dtype != np.int64:
             return
+        if self.num_classes < len(("one", "other")):
+            raise ValueError(f"there must be at least 2 classes, got {self.num_classes}")
         if y.ndim == 1:
             known = y
         else:
@@ -102,6 +117,27 @@ class LabelledArrays:
                 f"y_{part} must be classes from 0 to {self.num_classes - 1}, got "
                 f"{known.min()} to {known.max()}"
             )
+
+
+def count_classes(given: int | None, *parts: Labels) -> int:
+    """Return the number of classes, as given or as the labels >= 0 of all parts tell.
+
+    Raises
+    ------
+    ValueError
+        If it is not given and a class below the highest label has no sample: then a label that is
+        out of range would pass for a class.
+    """
+    if given is not None:
+        return given
+    classes = np.unique(np.concatenate(parts))
+    for wanted, label in enumerate(classes):
+        if label != wanted:
+            raise ValueError(
+                f"labels must be 0, 1, .. without gaps where data.num_classes is null, got {label} "
+                f"but no {wanted}"
+            )
+    return len(classes)
 
 
 def pooled_arrays(

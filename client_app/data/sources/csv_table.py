@@ -106,14 +106,16 @@ def csv_table(settings: CsvSettings) -> Table:
     """Return the table of ``data.path``, a CSV file in UTF-8 with a header and commas.
 
     A cell is missing if it is empty or one of ?, NA, N/A, NaN, nan, NULL, null. A column is of
-    numbers if all others of its cells are (true and false are 1 and 0), or else of categories.
+    numbers if all others of its cells are (true and false are 1 and 0), or else of categories; one
+    of which more than half are numbers is refused, as a slip of the pen would make it so.
     A column of categories becomes one of 0 and 1 for each category in the whole file, ascending,
     and if cells are missing a last one for these, ``column=``. What is 0 in a column of
     ``data.zero_is_missing`` is missing.
 
     Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
     ascending: numbers as numbers, all else as text. Both columns, and those of ``data.drop``,
-    are no inputs. With ``data.regression`` the target is a number itself.
+    are no inputs. Numbers that are not whole are no classes. With ``data.regression`` the target
+    is a number itself.
 
     A device that has the rows of one client only cannot tell from these which categories and
     classes there are elsewhere. So ``data.columns`` may say it for all: ``{numbers: [column, ..],
@@ -129,7 +131,7 @@ def csv_table(settings: CsvSettings) -> Table:
     """
     path = Path(settings.path).expanduser().resolve()
     try:
-        table = _read(path)
+        table = _read(path, settings.rows)
     except Exception as error:
         raise DataError(
             f"data.path must be a .csv file with a header, got {path}: {one_line(error)}"
@@ -148,7 +150,7 @@ def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
     return _Columns(path, table).table(settings)
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, rows: int | None) -> Any:
     if not path.is_file():
         raise ValueError("there is no such file")
     # One block, so that the kind of a column follows from all its cells; one thread, so that
@@ -167,6 +169,8 @@ def _read(path: Path) -> Any:
         raise ValueError(f"column {names.index('') + 1} of its header has no name")
     if not table.num_rows:
         raise ValueError("it has no rows")
+    if rows not in {None, table.num_rows}:
+        raise ValueError(f"it must have data.rows {rows}, got {table.num_rows}")
     return table
 
 
@@ -234,7 +238,7 @@ class _Columns:
             )
         distinct = sorted(set(values))
         position = {value: i for i, value in enumerate(distinct)}
-        return tuple(map(str, distinct)), np.array([position[v] for v in values], dtype=np.int64)
+        return tuple(map(_word, distinct)), np.array([position[v] for v in values], dtype=np.int64)
 
     def _target(self, settings: CsvSettings, agreed: Agreed) -> Targets:
         """Return the position of the target among the classes, or the target."""
@@ -265,12 +269,26 @@ class _Columns:
         for name in names:
             if name not in of_numbers:
                 values = self._text(name)
+                self._check_category(name, values)
                 known = sorted({one for one in values if one is not None})
                 categories[name] = (*known, *([None] if None in values else []))
         classes: tuple[str, ...] = ()
         if not settings.regression:
-            classes = tuple(map(_word, self._distinct("target", settings.target)[0]))
+            self._check_classes(settings.target)
+            classes, _ = self._distinct("target", settings.target)
         return Agreed(tuple(of_numbers), categories, classes)
+
+    def _check_classes(self, name: str) -> None:
+        """Refuse numbers that are not whole: they are no classes, but a target of regression."""
+        if not pa.types.is_floating(self.arrow.schema.field(name).type):
+            return
+        for row, value in enumerate(self.arrow[name].to_pylist()):
+            if value is not None and not value.is_integer():
+                raise DataError(
+                    f"data.target must be a column of classes in {self.path} where "
+                    f"data.regression is false, got {name}, which is {value:g} in line "
+                    f"{self._line(row)}"
+                )
 
     def _positions(
         self, key: str, name: str, values: Sequence[str | None], known: Sequence[str | None]
@@ -308,12 +326,22 @@ class _Columns:
             first += len(known)
         return numbers, flags
 
+    def _check_category(self, name: str, values: Sequence[str | None]) -> None:
+        """Refuse a column of numbers in which a word would make each number a category."""
+        known = [value for value in values if value is not None]
+        of_numbers = sum(map(_reads_as_number, known))
+        if of_numbers > len(known) / 2:
+            raise DataError(
+                f"data.path must be a .csv file whose columns are either numbers or categories, "
+                f"got {self.path}: {name} has {of_numbers} numbers, and {self._not_a_number(name)} "
+                "(correct it, leave the column out by data.drop, or name all columns in "
+                "data.columns)"
+            )
+
     def _not_a_number(self, name: str) -> str:
         """Say which cell of a column is no number, and where."""
         for row, value in enumerate(self._text(name)):
-            try:
-                float(value or 0)
-            except ValueError:
+            if value is not None and not _reads_as_number(value):
                 return f"line {self._line(row)} has {value!r}"
         return "cells are of several kinds"
 
@@ -348,6 +376,14 @@ class _Columns:
         with self.path.open(encoding="utf-8", errors="replace") as file:
             lines = (number for number, line in enumerate(file, 1) if line.strip("\n"))
             return next(islice(lines, HEADER + row, None))
+
+
+def _reads_as_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(kind: Any) -> bool:

@@ -12,6 +12,8 @@ from conf.errors import DataError, one_line
 
 COLOURS = 3
 FULL_SCALE = 2**15
+WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
+"""Pillow's modes of which a conversion to 8 bits would cut all numbers at 255."""
 
 
 class ImageFiles:
@@ -57,12 +59,17 @@ class ImageFiles:
         height, width = self._size
         try:
             with Image.open(path) as file:
-                image = file.convert("RGB")
+                mode, image = file.mode, file.convert("RGB")
         except Exception as error:  # for a damaged file PIL raises what it pleases
             raise DataError(
                 f"{self._setting} must lead to images, got {path}, which is no image: "
                 f"{one_line(error)}"
             ) from None
+        if mode in WIDE_MODES:
+            raise DataError(
+                f"{self._setting} must lead to images of 8 bits a channel, got {path} of Pillow's "
+                f"mode {mode}"
+            )
         if image.size != (width, height):
             if self._fit == "exact":
                 raise DataError(

@@ -23,8 +23,8 @@ def image_folder_arrays(settings: ImageFolderSettings) -> LabelledArrays:
     the others, of any of torchvision's kinds of files. Where the folder has ``train`` and ``test``
     and nothing else, these are the training and the test set, with such paths in each; else there
     is no test set. Clients and classes are the names of folders, ascending, the classes those of
-    all clients together, or ``data.classes``. Names that begin with a dot, and files of other
-    kinds beside the folders of classes, are passed over.
+    all clients together, or ``data.classes``. Names that begin with a dot, and files that are no
+    images, are passed over; an image beside folders is refused.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labell
     fit = "exact" if settings.image_size is None else "stretch"
     names = sorted({name for part in parts for name in part.clients})
     samples = [ImageFiles("data.path", part.paths, (height, width), fit=fit) for part in parts]
-    labels = [_positions(part.classes, classes) for part in parts]
-    clients = [_positions(part.clients, names) if natural else None for part in parts]
+    labels = [positions(part.classes, classes) for part in parts]
+    clients = [positions(part.clients, names) if natural else None for part in parts]
     if not divided:
         return pooled_arrays(samples[0], labels[0], len(classes), client_train=clients[0])
     return LabelledArrays(
@@ -83,27 +83,53 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labell
 def _part(folder: Path, *, natural: bool) -> _Part:
     part = _Part([], [], [])
     for client in _folders(folder) if natural else [folder]:
-        classes = _folders(client)
-        if not classes:
-            raise ValueError(f"{client} has no folders of classes")
-        for own in classes:
-            images = sorted(p for p in own.iterdir() if p.suffix.lower() in IMG_EXTENSIONS)
-            inner = _folders(own)
-            if inner or not images:
-                kind = f"has the folder {inner[0].name}" if inner else "has no images"
-                raise ValueError(f"{own} {kind}")
-            part.paths.extend(images)
-            part.classes.extend([own.name] * len(images))
-            part.clients.extend([client.name] * len(images))
+        paths, classes = images_by_class(client)
+        part.paths.extend(paths)
+        part.classes.extend(classes)
+        part.clients.extend([client.name] * len(paths))
     if not part.paths:
         raise ValueError(f"{folder} has no folders")
+    _check_no_images(folder)
     return part
+
+
+def images_by_class(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the images ``class/name.png`` of a folder, ascending, and the class of each.
+
+    Raises
+    ------
+    ValueError
+        If it has no folders of images, or images or folders elsewhere.
+    """
+    paths: list[Path] = []
+    classes: list[str] = []
+    for own in _folders(folder):
+        images, inner = _images(own), _folders(own)
+        if inner or not images:
+            kind = f"has the folder {inner[0].name}" if inner else "has no images"
+            raise ValueError(f"{own} {kind}")
+        paths.extend(images)
+        classes.extend([own.name] * len(images))
+    if not paths:
+        raise ValueError(f"{folder} has no folders of classes")
+    _check_no_images(folder)
+    return paths, classes
+
+
+def _check_no_images(folder: Path) -> None:
+    for path in _images(folder):
+        raise ValueError(f"{path} is in no folder of a class")
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in IMG_EXTENSIONS)
 
 
 def _folders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _positions(values: Sequence[str], names: Sequence[str]) -> Labels:
+def positions(values: Sequence[str], names: Sequence[str]) -> Labels:
+    """Return which of the names each value is, int64 (n,)."""
     position = {name: i for i, name in enumerate(names)}
     return np.array([position[value] for value in values], dtype=np.int64)

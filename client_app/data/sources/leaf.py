@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_app.data.base import Targets
-from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
+from client_app.data.sources.base import (
+    NO_TARGET,
+    LabelledArrays,
+    count_classes,
+    pooled_arrays,
+)
 from client_app.data.sources.vocabulary import PADDING, UNKNOWN, Vocabulary, common_tokens
 from conf.errors import DataError, one_line
 from conf.schema import LeafSettings
@@ -27,7 +32,8 @@ def leaf_arrays(settings: LeafSettings) -> LabelledArrays:
     ``user_data``; or JSON files of all data, without a test set. Users are numbered in the
     alphabet's order. What a sample is follows from the files:
 
-    - numbers with a class, as in FEMNIST and Synthetic: float32 (n, d);
+    - numbers with a class, as in FEMNIST and Synthetic: float32 (n, d), with classes from 0 to
+      ``data.num_classes`` - 1, where that is null without gaps;
     - a text with the character that comes next, as in Shakespeare: characters, int32
       (n, length), with the next one as the class;
     - comments, each of sequences of tokens, with ``target_tokens`` and ``count_tokens``, as in
@@ -44,7 +50,7 @@ def leaf_arrays(settings: LeafSettings) -> LabelledArrays:
     """
     path = Path(settings.path).expanduser().resolve()
     try:
-        return _read(path, settings.vocabulary_size)
+        return _read(path, settings)
     except Exception as error:  # of foreign JSON anything may be expected
         raise DataError(
             "data.path must be a folder with LEAF's JSON files, in train and test or all in one, "
@@ -61,12 +67,12 @@ class _Part:
     users: list[str]
 
 
-def _read(path: Path, vocabulary_size: int) -> LabelledArrays:
+def _read(path: Path, settings: LeafSettings) -> LabelledArrays:
     if not path.is_dir():
         raise ValueError("there is no such folder")
     if not (path / "train").is_dir():
-        return _arrays([_part(path)], vocabulary_size)
-    return _arrays([_part(path / "train"), _part(path / "test")], vocabulary_size)
+        return _arrays([_part(path)], settings)
+    return _arrays([_part(path / "train"), _part(path / "test")], settings)
 
 
 def _part(folder: Path) -> _Part:
@@ -82,6 +88,8 @@ def _part(folder: Path) -> _Part:
         missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
         if missing:
             raise ValueError(f"{file} lacks {', '.join(missing)}")
+        if len(set(content["users"])) < len(content["users"]):
+            raise ValueError(f"{file} must name each user once")
         for user, count in zip(content["users"], content["num_samples"], strict=True):
             data = content["user_data"].get(user)
             if data is None:
@@ -91,8 +99,6 @@ def _part(folder: Path) -> _Part:
                     f"{file} must have {count} samples of user {user}, got {len(data['x'])} with "
                     f"{len(data['y'])} labels"
                 )
-            if user in part.users[-1:] and not data["x"]:
-                continue
             x, y = _flat(data["x"], data["y"])
             part.x.extend(x)
             part.y.extend(y)
@@ -112,7 +118,7 @@ def _flat(x: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
     return tokens, list(zip(targets, counts, strict=True))
 
 
-def _arrays(parts: Sequence[_Part], vocabulary_size: int) -> LabelledArrays:
+def _arrays(parts: Sequence[_Part], settings: LeafSettings) -> LabelledArrays:
     names = {user: i for i, user in enumerate(sorted({u for part in parts for u in part.users}))}
     clients = [np.array([names[u] for u in part.users], dtype=np.int64) for part in parts]
     num_tokens: int | None = None
@@ -120,7 +126,7 @@ def _arrays(parts: Sequence[_Part], vocabulary_size: int) -> LabelledArrays:
         words = Vocabulary(
             common_tokens(
                 (token for s in parts[0].x for token in s if token != LEAF_PADDING),
-                vocabulary_size - 2,
+                settings.vocabulary_size - 2,
             )
         )
         samples = [_sequences(part, words) for part in parts]
@@ -131,7 +137,7 @@ def _arrays(parts: Sequence[_Part], vocabulary_size: int) -> LabelledArrays:
         num_tokens = num_classes = len(characters)
     else:
         samples = [_numbers(part) for part in parts]
-        num_classes = 1 + max(int(y.max()) for _, y in samples)
+        num_classes = count_classes(settings.num_classes, *(y for _, y in samples))
     others: dict[str, Any] = {"client_train": clients[0], "num_tokens": num_tokens}
     if len(parts) == 1:
         return pooled_arrays(*samples[0], num_classes, **others)
@@ -140,6 +146,9 @@ def _arrays(parts: Sequence[_Part], vocabulary_size: int) -> LabelledArrays:
 
 def _numbers(part: _Part) -> tuple[NDArray[Any], Targets]:
     x = np.array(part.x, dtype=np.float32)
+    wrong = [label for label in part.y if isinstance(label, float) and not label.is_integer()]
+    if wrong:
+        raise ValueError(f"labels must be whole numbers, got {wrong[0]}")
     labels = np.array([int(label) for label in part.y], dtype=np.int64)
     if x.ndim == 1 or not np.isfinite(x).all():
         raise ValueError("samples must be lists of equally many finite numbers, texts or comments")
@@ -155,6 +164,9 @@ def _characters(part: _Part) -> set[str]:
 
 def _texts(part: _Part, characters: Vocabulary) -> tuple[NDArray[Any], Targets]:
     _check_lengths(part.x)
+    wrong = [label for label in part.y if len(label) != 1]
+    if wrong:
+        raise ValueError(f"the label of a text must be one character, got {wrong[0]!r}")
     next_ones = np.array([characters.ids([label])[0] for label in part.y], dtype=np.int64)
     return np.array([characters.ids(text) for text in part.x], dtype=np.int32), next_ones
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels, Samples, Targets
-from client_app.data.sources.base import LabelledArrays
+from client_app.data.sources.base import LabelledArrays, count_classes
 from conf.errors import DataError, one_line
 from conf.schema import NpzSettings
 
@@ -24,7 +24,7 @@ LOCAL_HEADER = 30
 
 
 def npz_arrays(settings: NpzSettings) -> LabelledArrays:
-    """Return the arrays of ``data.path``, with 1 + the highest label as the number of classes.
+    """Return the arrays of ``data.path``.
 
     Inputs of a file that ``numpy.savez`` wrote are mapped: they are read when a client needs them,
     and memory holds no second copy. Those of ``numpy.savez_compressed`` are read at once, and
@@ -34,7 +34,8 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
     The file has ``x_train``, ``y_train``, ``x_test`` and ``y_test``; others are not read.
     Inputs are uint8 images (n, height, width) or (n, height, width, channels), int16 sound
     (n, length), or floats (n, ...), which are kept as they are, in float32. Labels are whole
-    numbers (n,) from 0; with ``data.regression`` they are finite numbers (n,) instead.
+    numbers (n,) from 0 to ``data.num_classes`` - 1, where that is null without gaps; with
+    ``data.regression`` they are finite numbers (n,) instead.
 
     With ``data.partition`` natural the file also has ``client_train``, and perhaps
     ``client_test``, whole numbers (n,): whose each row is.
@@ -48,7 +49,7 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
     natural = settings.partition == "natural"
     wanted = (*KEYS, "client_train") if natural else KEYS
     try:
-        return _read(path, wanted, regression=settings.regression)
+        return _read(path, wanted, settings)
     except Exception as error:  # for a damaged file NumPy raises what it pleases
         raise DataError(
             f"data.path must be an .npz file with {', '.join(wanted)}, got {path}: "
@@ -56,7 +57,7 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
         ) from None
 
 
-def _read(path: Path, wanted: Sequence[str], *, regression: bool) -> LabelledArrays:
+def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabelledArrays:
     if not path.is_file():
         raise ValueError("there is no such file")
     if not zipfile.is_zipfile(path):
@@ -74,9 +75,9 @@ def _read(path: Path, wanted: Sequence[str], *, regression: bool) -> LabelledArr
             for key in ("client_train", "client_test")
             if "client_train" in wanted and key in archive.files
         }
-    kind = _targets if regression else _labels
+    kind = _targets if settings.regression else _labels
     labels = kind("y_train", y_train), kind("y_test", y_test)
-    num_classes = 1 if regression else 1 + max(int(y.max(initial=0)) for y in labels)
+    num_classes = 1 if settings.regression else count_classes(settings.num_classes, *labels)
     samples = _samples("x_train", x_train), _samples("x_test", x_test)
     return LabelledArrays(samples[0], labels[0], samples[1], labels[1], num_classes, **clients)
 

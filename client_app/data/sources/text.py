@@ -1,6 +1,7 @@
 """Texts in one CSV file: next-token prediction, or classes of texts and of pairs of texts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from client_app.data.sources.vocabulary import (
     SEPARATOR,
     UNKNOWN,
     Vocabulary,
-    common_tokens,
     hashed_id,
     words,
 )
+from client_app.data.split import Rows
 from conf.errors import DataError, one_line
 from conf.schema import TextSettings
 
@@ -33,15 +34,15 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
     With a ``data.target`` a row is one sample: the words of the texts of ``data.text_columns``,
     with a separator in between, int32 (n, length), cut or padded to ``data.length`` (of several
     texts each to an equal part of it). Words are in lower case and hashed, see ``hashed_id``.
-    Classes are the distinct values of the target, ascending. Rows with the same value of
-    ``data.group_column`` stay together, so that a text in two rows is not tested on after being
-    trained on.
+    Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
+    same value of ``data.group_column`` stay together, so that a text in two rows is not tested on
+    after being trained on.
 
     Without a target the texts of a client, in the file's order, each with a line's end, are one
     sequence of ``data.tokens``. It is cut into pieces of ``data.length`` tokens; the target at
-    every position is the token after it. The last piece is padded. Characters are all that there
-    are, words the ``data.vocabulary_size`` - 2 most common. A vocabulary is public: it is of the
-    whole file, test rows too; unknown words have no target.
+    every position is the token after it. The last piece is padded. The tokens that have a number
+    follow from the pieces that clients train on: all characters in these, of words the
+    ``data.vocabulary_size`` - 2 most common. Others are unknown, and are no targets.
 
     Raises
     ------
@@ -50,6 +51,11 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
     """
     path = Path(settings.path).expanduser().resolve()
     table = _table(path, settings.header)
+    if settings.rows not in {None, table.num_rows}:
+        raise DataError(
+            f"data.path must be a .csv file of data.rows {settings.rows}, got {path} of "
+            f"{table.num_rows}"
+        )
     wanted = {
         "client_column": [settings.client_column],
         "text_columns": settings.text_columns,
@@ -68,12 +74,7 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
     texts = [[str(text) for text in table[name].to_pylist()] for name in settings.text_columns]
     if settings.target is None:
         return _next_tokens(texts[0], clients, settings)
-    classes, labels = _distinct(table, settings.target)
-    if len(classes) == 1:
-        raise DataError(
-            f"data.target must be a column of different values in {path}, got {settings.target}, "
-            f"which is always {classes[0]}"
-        )
+    classes, labels = _classes(table, settings.target, settings.classes, path)
     groups = _distinct(table, settings.group_column)[1] if settings.group_column else None
     return pooled_arrays(
         _hashed(texts, settings.length, settings.vocabulary_size),
@@ -125,6 +126,35 @@ def _distinct(table: Any, name: str) -> tuple[list[Any], Labels]:
     return distinct, np.array([position[value] for value in values], dtype=np.int64)
 
 
+def _classes(
+    table: Any, name: str, agreed: Sequence[str] | None, path: Path
+) -> tuple[Sequence[Any], Labels]:
+    """Return the classes, and which of them each row has."""
+    for row, value in enumerate(table[name].to_pylist(), 1):
+        if isinstance(value, float) and not value.is_integer():
+            raise DataError(
+                f"data.target must be a column of classes in {path}, got {name}, which is "
+                f"{value:g} in row {row}"
+            )
+    classes, labels = _distinct(table, name)
+    if agreed is not None:
+        foreign = [value for value in classes if str(value) not in agreed]
+        if foreign:
+            raise DataError(
+                f"data.target must be a column of {', '.join(agreed)} in {path} (data.classes), "
+                f"got {name}, which is {foreign[0]} in row "
+                f"{1 + int(np.argmax(labels == classes.index(foreign[0])))}"
+            )
+        positions = np.array([agreed.index(str(value)) for value in classes], dtype=np.int64)
+        return agreed, positions[labels]
+    if len(classes) == 1:
+        raise DataError(
+            f"data.target must be a column of different values in {path}, got {name}, which is "
+            f"always {classes[0]}"
+        )
+    return classes, labels
+
+
 def _hashed(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
     """Return the tokens of all rows, (n, length)."""
     # Every text but the last is followed by a separator.
@@ -141,24 +171,48 @@ def _hashed(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[n
 def _next_tokens(texts: Sequence[str], clients: Labels, settings: TextSettings) -> LabelledArrays:
     by_characters = settings.tokens == "characters"
     tokens = [[*(text if by_characters else words(text)), "\n"] for text in texts]
-    limit = len(set().union(*tokens)) if by_characters else settings.vocabulary_size - 2
-    vocabulary = Vocabulary(common_tokens((t for line in tokens for t in line), limit))
+    known = Vocabulary(sorted(set().union(*tokens)))
     pieces, targets, owners = [], [], []
     for client in range(int(clients.max()) + 1):
-        lines = [vocabulary.ids(tokens[row]) for row in np.flatnonzero(clients == client)]
+        lines = [known.ids(tokens[row]) for row in np.flatnonzero(clients == client)]
         sequence = np.array([i for line in lines for i in line], dtype=np.int64)
         count = -(-(len(sequence) - 1) // settings.length)
         x = np.full(count * settings.length, PADDING, dtype=np.int32)
         y = np.full(count * settings.length, NO_TARGET, dtype=np.int64)
         x[: len(sequence) - 1], y[: len(sequence) - 1] = sequence[:-1], sequence[1:]
-        y[y == UNKNOWN] = NO_TARGET
         pieces.append(x.reshape(count, settings.length))
         targets.append(y.reshape(count, settings.length))
         owners.append(np.full(count, client, dtype=np.int64))
-    return pooled_arrays(
+    whole = pooled_arrays(
         np.concatenate(pieces),
         np.concatenate(targets),
-        len(vocabulary),
+        len(known),
         client_train=np.concatenate(owners),
-        num_tokens=len(vocabulary),
+        num_tokens=len(known),
+    )
+    limit = len(known) if by_characters else settings.vocabulary_size
+    return replace(whole, of_training=lambda rows: _renumbered(whole, rows, limit))
+
+
+def _renumbered(arrays: LabelledArrays, rows: Rows, limit: int) -> LabelledArrays:
+    """Return the arrays with numbers below ``limit`` for the most common tokens of these rows."""
+    first, following = arrays.x_train[rows][:, 0], arrays.y_train[rows]
+    trained_on = np.concatenate([first, following[following != NO_TARGET]])
+    counts = np.bincount(trained_on, minlength=arrays.num_classes)
+    tokens = np.arange(UNKNOWN + 1, arrays.num_classes)
+    order = tokens[np.argsort(-counts[tokens], kind="stable")]
+    kept = order[counts[order] > 0][: limit - (UNKNOWN + 1)]
+    numbers = np.full(arrays.num_classes, UNKNOWN, dtype=np.int64)
+    numbers[PADDING] = PADDING
+    numbers[kept] = np.arange(UNKNOWN + 1, UNKNOWN + 1 + len(kept))
+    known = np.where(arrays.y_train == NO_TARGET, UNKNOWN, arrays.y_train)
+    y = numbers[known]
+    y[y == UNKNOWN] = NO_TARGET
+    size = UNKNOWN + 1 + len(kept)
+    return pooled_arrays(
+        numbers[arrays.x_train[:]].astype(np.int32),
+        y,
+        size,
+        client_train=arrays.client_train,
+        num_tokens=size,
     )
