@@ -42,12 +42,16 @@ def submit(composed: Composed, output_dir: str) -> None:
     run_config["output-dir"] = str(Path(output_dir).absolute())
     superlink = [] if settings.superlink is None else [settings.superlink]
     command = [flwr, "run", str(_app_with_components()), *superlink, "--stream"]
-    command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in run_config.items())]
     if settings.num_supernodes is not None:
         command += ["--federation-config", f"num-supernodes={settings.num_supernodes}"]
-    run_id = _follow(
-        command, lambda run_id: _stop([flwr, "stop", run_id, *superlink], run_id, Path(output_dir))
-    )
+    # In a file: of a word of the command line, flwr ends a value at the first quote in it.
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+        for key, value in run_config.items():
+            print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
+        run_id = _follow(
+            [*command, "--run-config", file.name],
+            lambda run_id: _stop([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
+        )
     status, details = _status([flwr, "list", *superlink, "--run-id", run_id, "--format", "json"])
     if status != COMPLETED:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")

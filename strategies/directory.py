@@ -37,6 +37,9 @@ class ClientDirectory:
     which a node proves to the SuperLink who it is: nodes with other keys are not asked anything,
     and a client that is not its key's is refused. A refusal is logged with the node and its key.
 
+    A node keeps its id over a restart, which may be with another client: one that was away is
+    asked again, and has its clients meanwhile; one with a refused claim is asked from time to time.
+
     No query is waited for once the run goes on: a node that never answers costs no round.
 
     Parameters
@@ -143,22 +146,25 @@ class ClientDirectory:
         )
 
     def refresh(self, grid: Grid) -> list[str]:
-        """Note which nodes are connected, ask the new ones which clients they host, and listen.
+        """Note which nodes are connected, ask whom there is reason to ask, and listen.
 
-        Answers that are not there yet are heard the next time. Returns what is wrong with nodes
-        that cannot take part; they are asked again after a while.
+        Asked which clients they host are the nodes that are new or back. Answers that are not there
+        yet are heard the next time. Returns what is wrong with nodes that cannot take part; they
+        are asked again after a while.
         """
         before, self._connected = self._connected, self._admitted(grid)
         now = time.monotonic()
-        asked = set(self._queries.values()) | self._claims.keys()
-        new = [
+        for node in self._connected - before:
+            self._ask_after.setdefault(node, now)
+        waiting = set(self._queries.values())
+        asked = [
             node
-            for node in sorted(self._connected - asked)
-            if self._ask_after.get(node, now) <= now
+            for node, after in sorted(self._ask_after.items())
+            if node in self._connected and node not in waiting and after <= now
         ]
-        if new:
-            messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
-            sent = zip(grid.push_messages(messages), new, strict=False)
+        if asked:
+            messages = [Message(RecordDict(), node, MessageType.QUERY) for node in asked]
+            sent = zip(grid.push_messages(messages), asked, strict=False)
             self._queries.update({query: node for query, node in sent if query})
         if self._connected != before:
             self._pass_on()
@@ -188,9 +194,10 @@ class ClientDirectory:
         problems = []
         for reply in grid.pull_messages(list(self._queries)):
             node = self._queries.pop(reply.metadata.reply_to_message_id)
+            del self._ask_after[node]
             problem = reply.error.reason if reply.has_error() else self._register(node, reply)
             if problem is not None:
-                self._ask_after[node] = time.monotonic() + RETRY_SECONDS
+                self._ask_again(node)
                 problems.append(problem)
         # A node that left may have taken the query with it.
         self._queries = {k: n for k, n in self._queries.items() if n in self._connected}
@@ -202,6 +209,9 @@ class ClientDirectory:
             clients = decode_hosted_clients(reply.content)
         except ProtocolError as error:
             return str(error)
+        for client in self._claims.get(node, ()):
+            if client not in clients and self._node_of.get(client) == node:
+                del self._node_of[client]
         claimed = []
         for client in clients:
             if client not in self._expected:
@@ -217,7 +227,13 @@ class ClientDirectory:
                     first = self._name(self._node_of[client])
                     self._refuse(node, f"claims client {client}, which {first} has: refused")
         self._claims[node] = tuple(claimed)
+        if len(claimed) < len(clients):
+            self._ask_again(node)
+        self._pass_on()
         return None
+
+    def _ask_again(self, node: int) -> None:
+        self._ask_after[node] = time.monotonic() + RETRY_SECONDS
 
     def _pass_on(self) -> None:
         """Give clients whose node has left to whoever else claims them, the first one first."""
@@ -229,8 +245,9 @@ class ClientDirectory:
 
     def _refuse(self, node: int, what: str) -> None:
         refusal = f"{self._name(node)} {what}"
-        self._refusals.append(refusal)
-        log(WARNING, refusal)
+        if refusal not in self._refusals:
+            self._refusals.append(refusal)
+            log(WARNING, refusal)
 
     def _name(self, node: int) -> str:
         key = self._key_of.get(node)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +14,7 @@ import pytest
 from tests.integration.conftest import (
     BIN,
     ROOT,
+    Outcome,
     Shell,
     assert_same_rounds,
     results_directory,
@@ -24,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 # A learning rate at which rounding stays rounding: at the default 0.1 it grows round by round.
 OVERRIDES = "rounds=12 strategy.warmup_fraction=0.25 client.lr=0.01"
+# To stop a run takes seconds, in which Ray does some rounds.
+LONG = ["rounds=60", "client.lr=0.001", "client.local_epochs=1"]
 
 
 def run_config(shell: Shell, name: str, overrides: str, experiment: str = "") -> str:
@@ -36,6 +39,14 @@ def in_process_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the same job in process, to compare with."""
     shell = Shell(tmp_path_factory.mktemp("in-process"))
     done = shell("fedquorum", *OVERRIDES.split())
+    assert done.status == 0, done.stderr
+    return results_directory(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the long job in process, to compare with."""
+    done = Shell(tmp_path_factory.mktemp("never-stopped"))("fedquorum", *LONG)
     assert done.status == 0, done.stderr
     return results_directory(done.stdout)
 
@@ -83,6 +94,41 @@ def test_the_flower_engine(flower: Shell, in_process_run: Path) -> None:
     assert_same_rounds(flower.cwd / "submitted", in_process_run)
 
 
+@pytest.mark.parametrize("engine", ["flower", "in-process"])
+def test_a_stopped_run_goes_on(flower: Shell, never_stopped: Path, engine: str) -> None:
+    """``resume`` of a run on Ray, there or in process: the numbers of one never stopped."""
+    run = flower.cwd / f"goes-on-{engine}"
+    words = ["engine=flower", "engine.checkpoint_every=2", *LONG, f"hydra.run.dir={run.name}"]
+    stopped = interrupted(flower, words, run / "rounds.jsonl", 3)
+    assert stopped.status == 130, stopped.stderr
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["status"] == "interrupted"
+    completed = manifest["rounds_completed"]
+    assert 3 <= completed < 60
+    done = flower("fedquorum", f"resume={run.name}", f"engine={engine}")
+    assert done.status == 0, done.stdout + done.stderr
+    manifest = json.loads((run / "manifest.json").read_text())
+    (going_on,) = manifest["resumed"]
+    assert going_on["round"] == completed // 2 * 2
+    assert f"Going on after round {going_on['round']} of the run in {run}" in done.stdout
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 60)
+    assert_same_rounds(run, never_stopped)
+    assert recompute(run).problems == []
+
+
+def test_what_only_clients_had_cannot_go_on(flower: Shell) -> None:
+    """The models of local-only clients are lost with a run on Ray; going on says so in one line."""
+    words = ["engine=flower", "strategy=local_only", "rounds=1", "engine.num_supernodes=2"]
+    done = flower("fedquorum", *words, "hydra.run.dir=local")
+    assert done.status == 0, done.stdout + done.stderr
+    refused = flower("fedquorum", "resume=local", "rounds=2")
+    assert refused.status == 1
+    assert "engine must be in-process, before and now, where a run with strategy=local_only" in (
+        refused.stderr
+    )
+    assert "Traceback" not in refused.stderr
+
+
 def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
     """``flwr run --stream`` exits 0 when a run died; this command does not, and says why."""
     missing = "data.root must be a folder with the four files of Fashion-MNIST"
@@ -124,6 +170,28 @@ def wait_for(condition: Callable[[], bool], timeout: float = 90) -> None:
         time.sleep(0.2)
 
 
+def interrupted(shell: Shell, words: Sequence[str], rounds: Path, after: int = 1) -> Outcome:
+    """Press Ctrl-C when the file ``rounds`` has ``after`` lines."""
+    # A shell starts background jobs with SIGINT ignored, which children inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        [str(BIN / "fedquorum"), *words],
+        cwd=shell.cwd,
+        env={**os.environ, **shell.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            wait_for(
+                lambda: rounds.exists() and rounds.read_bytes().count(b"\n") >= after, timeout=240
+            )
+        finally:
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=120)
+    return Outcome(process.returncode, stdout, stderr)
+
+
 def test_the_bundle_holds_what_it_needs(tmp_path: Path) -> None:
     """The app bundle has all code and all settings, and nothing of tests or outputs."""
     subprocess.run(
@@ -145,26 +213,11 @@ def test_a_sweep_on_flower_is_stopped_with_its_run(flower: Shell) -> None:
     """One job after the other by flwr run; Ctrl-C stops the Flower run at work, and says so."""
     sweep = flower.cwd / "swept"
     words = ["-m", "engine=flower", "rounds=1,100000,100001", "hydra.sweep.dir=swept"]
-    # A shell starts background jobs with SIGINT ignored, which children inherit.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        [str(BIN / "fedquorum"), *words],
-        cwd=flower.cwd,
-        env={**os.environ, **flower.env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        rounds = sweep / "1" / "rounds.jsonl"
-        try:
-            wait_for(lambda: rounds.exists() and rounds.stat().st_size > 0, timeout=240)
-        finally:
-            process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130
-    stopped, *_ = stderr.splitlines()
+    done = interrupted(flower, words, sweep / "1" / "rounds.jsonl")
+    assert done.status == 130
+    stopped, *_ = done.stderr.splitlines()
     assert stopped.startswith("fedquorum: stopped the Flower run ")
-    assert "1 of 3 jobs completed" in stdout
+    assert "1 of 3 jobs completed" in done.stdout
     statuses = {
         job: json.loads((sweep / job / "manifest.json").read_text())["status"] for job in "01"
     }

@@ -194,15 +194,16 @@ def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_
     assert {r["state_bytes"] for r in rounds} == {250 * 4 * 8}
 
 
-def test_fedau_trains_the_cnn_on_real_images(tmp_path: Path, cifar10_subset: Path) -> None:
-    """Two rounds of the CIFAR-10 preset on its real subset, with crops and flips."""
+@pytest.mark.parametrize("name", ["fmnist", "cifar10"])
+def test_fedau_trains_its_network_on_real_images(
+    tmp_path: Path, name: str, real_data: Path, cifar10_subset: Path
+) -> None:
+    """Two rounds of a preset with its network; of CIFAR-10 on its real subset, of both on a part."""
+    words = [f"data.root={real_data}", "data.samples_per_client=40"]
+    if name == "cifar10":
+        words = ["data=npz", f"data.path={cifar10_subset}"]
     directory = run(
-        tmp_path / "run",
-        "experiment=fedau/cifar10",
-        "data=npz",
-        f"data.path={cifar10_subset}",
-        "rounds=2",
-        "evaluation.every=2",
+        tmp_path / "run", f"experiment=fedau/{name}", *words, "rounds=2", "evaluation.every=2"
     )
     rounds = read_rounds(directory)
     assert all(r["trained"] > 5 and r["failed"] == 0 for r in rounds)

@@ -2,17 +2,20 @@
 
 import json
 import os
+import shlex
 import signal
 import stat
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from conf import compose
 from conf.errors import RunError
+from server_app.checkpoint import quoted_path
 from server_app.submit import submit, with_absolute_paths
 
 # Starts a run, which goes on until flwr stop, and then writes how it ended.
@@ -24,6 +27,8 @@ words = sys.argv[1:]
 with (here / "calls.txt").open("a") as calls:
     calls.write(" ".join(words) + "\\n")
 if words[0] == "run":
+    config = Path(words[words.index("--run-config") + 1])
+    (here / "config.toml").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
     print("Successfully started run 77", flush=True)
     (here / "started").touch()
     while (here / "goes-on").exists():
@@ -58,11 +63,23 @@ def test_a_run_that_completes(flwr: Path, capsys: pytest.CaptureFixture[str]) ->
     """Settings and absolute paths go along, Flower's output is passed on."""
     submit(compose("", "engine=flower engine.num_supernodes=3 rounds=7"), str(flwr / "run"))
     command, listing = (flwr / "calls.txt").read_text().splitlines()
-    assert f'output-dir="{flwr / "run"}"' in command
-    assert "rounds=7" in command
+    config = tomllib.loads((flwr / "config.toml").read_text(encoding="utf-8"))
+    assert config["output-dir"] == str(flwr / "run")
+    assert "rounds=7" in shlex.split(config["overrides"])
     assert "--federation-config num-supernodes=3" in command
     assert listing == "list --run-id 77 --format json"
     assert capsys.readouterr().out.splitlines() == ["Successfully started run 77", "the end"]
+
+
+def test_words_with_quotes(flwr: Path) -> None:
+    """A path in quotes, as of ``resume``, and a mapping arrive as they are."""
+    folder = flwr / "it's \N{SNOWMAN} \N{ROCKET}"
+    words = f'engine=flower "resume={quoted_path(folder)}" "data.priority_weights={{0: 0.5}}"'
+    submit(compose("", words), str(flwr / "run"))
+    config = tomllib.loads((flwr / "config.toml").read_text(encoding="utf-8"))
+    settings = compose(config["experiment"], config["overrides"]).settings
+    assert settings.resume == str(folder)
+    assert settings.data.priority_weights == {0: 0.5}
 
 
 def test_a_run_that_failed(flwr: Path) -> None:

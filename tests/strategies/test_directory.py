@@ -92,6 +92,47 @@ def test_a_second_claim_counts_once_the_first_node_left() -> None:
     assert directory.node_of(0) is None
 
 
+def test_a_node_that_was_away_may_host_another_client(caplog: pytest.LogCaptureFixture) -> None:
+    """It has its client until it says otherwise; then whoever else claims that one gets it."""
+    nodes, directory = Nodes([[0], [1], [0]]), ClientDirectory([0, 1, 2])
+    directory.refresh(nodes)
+    nodes.gone = {1}
+    directory.refresh(nodes)
+    nodes.gone = {1, 3}
+    directory.refresh(nodes)
+    assert directory.by_node([0, 1, 2]) == {2: (1,)}
+    nodes.gone, nodes.claims[3], nodes.mute = {1}, [2], {3}
+    directory.refresh(nodes)
+    assert directory.by_node([0, 1, 2]) == {2: (1,), 3: (0,)}
+    nodes.mute = set()
+    directory.refresh(nodes)
+    assert directory.by_node([0, 1, 2]) == {2: (1,), 3: (2,)}
+    nodes.gone = set()
+    directory.refresh(nodes)
+    assert directory.by_node([0, 1, 2]) == {1: (0,), 2: (1,), 3: (2,)}
+    assert nodes.queries == [1, 2, 3, 3, 1]
+    assert caplog.text.count("node 3 claims client 0, which node 1 has: refused") == 1
+
+
+def test_a_refused_node_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Started again with the client of its key, it takes part, though it was never seen leaving."""
+    monkeypatch.setattr("strategies.directory.RETRY_SECONDS", 0.0)
+    nodes = Nodes([[1], [1]])
+    directory = ClientDirectory([0, 1], keys_of(nodes, {1: {1}, 2: {0}}))
+    for _ in range(3):
+        directory.refresh(nodes)
+    assert directory.by_node([0, 1]) == {1: (1,)}
+    assert nodes.queries == [1, 2, 2, 2]
+    assert caplog.text.count("claims client 1, which is another key's: refused") == 1
+    nodes.claims[2] = [0]
+    directory.wait(nodes, 1)
+    assert directory.by_node([0, 1]) == {1: (1,), 2: (0,)}
+    directory.refresh(nodes)
+    assert nodes.queries == [1, 2, 2, 2, 2]
+
+
 def test_a_client_of_no_run_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """A claim to a client that the server does not expect gives nothing."""
     nodes, directory = Nodes([[0, 7]]), ClientDirectory([0])
