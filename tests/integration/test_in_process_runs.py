@@ -198,7 +198,7 @@ def test_fedau_runs_under_every_process(tmp_path: Path, availability: str, real_
 def test_fedau_trains_its_network_on_real_images(
     tmp_path: Path, name: str, real_data: Path, cifar10_subset: Path
 ) -> None:
-    """Two rounds with the preset's network: of Fashion-MNIST 40 images a client, of CIFAR-10 15,000."""
+    """Two rounds with the preset's network: 40 images a client, or CIFAR-10's subset."""
     words = [f"data.root={real_data}", "data.samples_per_client=40"]
     if name == "cifar10":
         words = ["data=npz", f"data.path={cifar10_subset}"]
