@@ -11,6 +11,7 @@ part of each that stays and one that changes from round to round.
 import argparse
 import json
 import statistics
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engines import machine
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.engines import machine
 from strategies.types import Call, Population, Responses
 from strategies.weighting import (
     AFL,

@@ -16,6 +16,7 @@ from strategies.types import FloatArray
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 NUM_DASHES = 4
 MAX_POINTS = 400
+FEW_POINTS = 12  # each is marked: between them nothing was measured
 MANY_BANDS = 4
 
 Column = NDArray[Any]

@@ -20,6 +20,7 @@ from PIL import Image
 
 from server_app.report.charts import (
     COLOURS,
+    FEW_POINTS,
     NUM_DASHES,
     Chart,
     GridChart,
@@ -137,14 +138,14 @@ def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
 
 def _line(axes: Axes, line: Line, opacity: float) -> Artist:
     colour, dash = _style(line.style)
-    marker = "o" if line.points or len(line.x) == 1 else None  # a single round is no line
+    marker = "o" if line.points or len(line.x) <= FEW_POINTS else None
     (drawn,) = axes.plot(
         line.x,
         line.y,
         "" if line.points else dash,
         color=colour,
         marker=marker,
-        markersize=3 if line.points else 5,
+        markersize=3 if line.points else 4,
         alpha=0.6 if line.points else 1.0,
         linewidth=1.3,
     )

@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from server_app.report.charts import (
     COLOURS,
+    FEW_POINTS,
     NUM_DASHES,
     Chart,
     GridChart,
@@ -101,7 +102,7 @@ def _traces(panel: Panel, named: set[str]) -> Iterator[go.Scatter]:
 def _line(line: Line, *, shown: bool) -> go.Scatter:
     colour, dash = _style(line.style)
     single = len(line.x) == 1  # a single round is no line
-    few = len(line.x) <= 12  # noqa: PLR2004
+    few = len(line.x) <= FEW_POINTS
     mode = "markers" if line.points or single else "lines+markers" if few else "lines"
     said = [_text(text) for text in line.hover]
     return go.Scatter(

@@ -19,7 +19,11 @@ from server_app.report.groups import (
 from server_app.report.tables import METRIC_NAMES, Row
 
 TWO = 2
-FINAL = {"test": "by data", "worst10": "worst 10 % of the clients", "gini": "Gini coefficient, %"}
+FINAL = {
+    "test": "mean of the clients, by data",
+    "worst10": "worst 10 % of the clients",
+    "gini": "Gini coefficient, %",
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The experiment book: docs/results.md, written from what runs measured."""

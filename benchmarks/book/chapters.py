@@ -1,0 +1,256 @@
+"""The chapters of the book: what each runs, and which tables are made of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from benchmarks.book.aaggff import aaggff_published, aaggff_tables
+from benchmarks.book.cutoff import cutoff_tables
+from benchmarks.book.decisions import decision_tables
+from benchmarks.book.fedalign import fedalign_tables
+from benchmarks.book.fedau import fedau_published, fedau_tables
+from benchmarks.book.measured import Table
+from server_app.report.runs import Run
+
+Words = tuple[str, ...]
+Tables = Mapping[str, Table]
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """A chapter made of runs.
+
+    Parameters
+    ----------
+    name : str
+        Of its text, its data and its folder of runs.
+    title : str
+        Its heading.
+    sweeps : tuple
+        The words after ``fedquorum -m``, one sweep after the other.
+    tables : callable
+        Makes the tables of the completed runs.
+    published : callable, optional
+        Returns the paper's numbers for the methods and columns of such tables.
+    picture : str
+        The chart of the report that stands below the tables, empty for none.
+    quick : mapping
+        Settings that make the first sweep small, which is all that the quick book runs.
+    """
+
+    name: str
+    title: str
+    sweeps: tuple[Words, ...]
+    tables: Callable[[Sequence[Run]], Tables]
+    published: Callable[[Tables], Tables] | None = None
+    picture: str = ""
+    quick: Mapping[str, str] = field(default_factory=dict)
+
+    def quickly(self) -> "Sweeps":
+        """Return the chapter of the quick book: one seed, two rounds, and what ``quick`` says."""
+        changed = {"seed": "1", "rounds": "2", "evaluation.every": "1", **self.quick}
+        kept = (word for word in self.sweeps[0] if word.partition("=")[0] not in changed)
+        words = (*kept, *(f"{key}={value}" for key, value in changed.items()))
+        return replace(self, sweeps=(words,))
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A chapter measured without runs.
+
+    Parameters
+    ----------
+    name, title : str
+        As of ``Sweeps``.
+    measure, quick : callable
+        Return the tables, in full and in little time.
+    seeds : str
+        In words, empty where there are none.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[], Tables]
+    quick: Callable[[], Tables]
+    seeds: str = ""
+
+    def quickly(self) -> "Direct":
+        """Return the chapter of the quick book."""
+        return replace(self, measure=self.quick, seeds="")
+
+
+Chapter = Sweeps | Direct
+
+
+def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+    small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
+    words = tuple(tuple(sweep.split()) for sweep in sweeps)
+    picture = "training" if name == "fedalign-fmnist" else ""
+    return Sweeps(name, title, words, fedalign_tables, picture=picture, quick=small | quick)
+
+
+def _fedau(name: str, title: str, *sweeps: str) -> Sweeps:
+    experiment = name.replace("-", "/", 1)
+    return Sweeps(
+        name,
+        title,
+        tuple(tuple(sweep.split()) for sweep in sweeps),
+        fedau_tables,
+        partial(fedau_published, experiment),
+        quick={
+            "availability": "bernoulli",
+            "strategy": "fedau,average_all",
+            "data.num_clients": "40",
+            "model": "logistic_regression",
+        },
+    )
+
+
+def _aaggff(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
+    experiment = name.replace("-", "/", 1)
+    return Sweeps(
+        name,
+        title,
+        (tuple(sweep.split()),),
+        aaggff_tables,
+        partial(aaggff_published, experiment),
+        quick={"strategy": "aaggff_s,fedavg", **quick},
+    )
+
+
+CIFAR10 = "data=npz data.path=${oc.env:FEDQUORUM_DATA,data}/cifar10_15k3k.npz"
+ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
+FAIR = "qfedavg,term,propfair"
+
+CHAPTERS: tuple[Chapter, ...] = (
+    _fedalign(
+        "fedalign-fmnist",
+        "FedALIGN on Fashion-MNIST (paper: Figure 1)",
+        f"experiment=fedalign/fmnist {ALL_THREE} seed=1,2,3,4,5",
+        "experiment=fedalign/fmnist strategy.epsilon_schedule=constant seed=1,2,3,4,5",
+    ),
+    _fedalign(
+        "fedalign-synth",
+        "FedALIGN on SYNTH(1,1) (paper: Figure 2)",
+        "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
+        f"{ALL_THREE} seed=1,2,3,4,5",
+        "experiment=fedalign/synth_low strategy.epsilon_schedule=step seed=1,2,3,4,5",
+        strategy="fedalign",
+    ),
+    _fedalign(
+        "fedalign-local_only",
+        "Alone or together (paper: supplement, Figure 3)",
+        "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority rounds=100 "
+        "seed=1,2,3,4,5",
+        strategy="fedalign,local_only",
+    ),
+    _fedalign(
+        "fedalign-fmnist_fedprox",
+        "FedALIGN with FedProx on Fashion-MNIST (paper: Figure 4)",
+        f"experiment=fedalign/fmnist_fedprox {ALL_THREE} rounds=100 seed=1,2,3",
+        strategy="fedalign",
+    ),
+    _fedalign(
+        "fedalign-fmnist_partial",
+        "FedALIGN with partial participation on Fashion-MNIST (paper: Figure 5)",
+        f"experiment=fedalign/fmnist_partial {ALL_THREE} rounds=100 seed=1,2,3",
+        **{"data.num_priority": "4", "strategy": "fedalign"},
+    ),
+    _fedalign(
+        "fedalign-priority_count",
+        "FedALIGN with more priority clients (paper: Figure 6)",
+        f"experiment=fedalign/priority_count {ALL_THREE} rounds=100 seed=1,2,3 "
+        "data.num_priority=6,9,18 client.local_epochs=3,5",
+        **{"data.num_priority": "2,4", "strategy": "fedalign"},
+    ),
+    _fedalign(
+        "fedalign-eps_decay",
+        "How epsilon is reduced",
+        "experiment=fedalign/eps_decay rounds=100 seed=1,2,3 "
+        "strategy.epsilon_schedule=constant,linear,cosine,exponential,sqrt",
+        "experiment=fedalign/eps_decay rounds=100 seed=1,2,3 strategy=fedavg_priority,fedavg",
+        **{"strategy": "fedalign", "strategy.epsilon_schedule": "linear"},
+    ),
+    _fedalign(
+        "fedalign-cifar10",
+        "FedALIGN on a part of CIFAR-10 (paper: Figure 1, on all of it)",
+        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=50 "
+        "seed=1,2,3",
+        **{"data.num_clients": "4", "data.shard_size": "32", "strategy": "fedalign"},
+    ),
+    _fedau(
+        "fedau-fmnist",
+        "FedAU on Fashion-MNIST (paper: Table 2 has other data)",
+        "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=50 "
+        "seed=1,2,3 availability=bernoulli,markov,cyclic "
+        "strategy=fedau,average_participating,average_all,known_statistics,fedvarp,mifa",
+        "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=50 "
+        "seed=1,2,3 availability=bernoulli,markov,cyclic strategy.cutoff=50",
+    ),
+    _fedau(
+        "fedau-cifar10",
+        "FedAU on a part of CIFAR-10 (paper: Table 2, on all of it)",
+        f"experiment=fedau/cifar10 {CIFAR10} rounds=500 evaluation.every=50 seed=1,2,3 "
+        "availability=bernoulli,markov,cyclic "
+        "strategy=fedau,average_participating,average_all,known_statistics,fedvarp,mifa",
+    ),
+    Direct(
+        "fedau-cutoff",
+        "FedAU's cutoff (paper: Theorem 3)",
+        partial(cutoff_tables, (1, 2, 3), (1000, 10000)),
+        partial(cutoff_tables, (1,), (100,), (1, 10)),
+        "seeds 1, 2, 3",
+    ),
+    _aaggff(
+        "aaggff-berka",
+        "AAggFF-S on Berka (paper: Table 2)",
+        f"experiment=aaggff/berka strategy=aaggff_s,fedavg,afl,fedmgda,{FAIR} seed=1,2,3,4,5,6,7,8",
+    ),
+    _aaggff(
+        "aaggff-heart",
+        "AAggFF-S on heart disease (not in the paper)",
+        f"experiment=aaggff/heart strategy=aaggff_s,fedavg,afl,fedmgda,{FAIR} seed=1,2,3,4,5,6,7,8",
+    ),
+    _aaggff(
+        "aaggff-mqp",
+        "AAggFF-S on medical question pairs (paper: Table 2, with DistilBERT)",
+        f"experiment=aaggff/mqp strategy=aaggff_s,fedavg,afl,fedmgda,{FAIR} seed=1,2,3",
+        **{"data.length": "10", "client.local_steps": "1"},
+    ),
+    _aaggff(
+        "aaggff-spoken_digits",
+        "AAggFF-S on spoken digits by speaker (paper: Table 3, Speech Commands; a stand-in)",
+        f"experiment=aaggff/spoken_digits strategy=aaggff_s,fedavg,{FAIR} seed=1,2,3",
+        **{"model": "logistic_regression", "client.local_steps": "1"},
+    ),
+    _aaggff(
+        "aaggff-mnist_writers",
+        "AAggFF-D on MNIST by writer (paper: Table 3, CelebA; a stand-in)",
+        f"experiment=aaggff/mnist_writers strategy=aaggff_d,fedavg,{FAIR} seed=1,2,3 rounds=300 "
+        "client.lr_decay_every=30 evaluation.every=1000",
+        **{
+            "strategy": "aaggff_d,fedavg",
+            "strategy.fraction": "0.5",
+            "model": "logistic_regression",
+            "data.min_samples": "90",
+        },
+    ),
+    _aaggff(
+        "aaggff-shakespeare",
+        "AAggFF-D on Shakespeare by role (paper: Table 3, Reddit; a stand-in)",
+        f"experiment=aaggff/shakespeare strategy=aaggff_d,fedavg,{FAIR} seed=1,2,3",
+        **{
+            "strategy": "aaggff_d,fedavg",
+            "strategy.fraction": "0.5",
+            "data.min_samples": "300",
+            "model.hidden": "32",
+            "client.local_steps": "1",
+        },
+    ),
+    Direct(
+        "decisions",
+        "How long a decision takes (AAggFF and the others)",
+        partial(decision_tables, 10, 1_000_000),
+        partial(decision_tables, 1, 100),
+    ),
+)

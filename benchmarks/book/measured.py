@@ -1,0 +1,189 @@
+"""What was measured, as numbers: tables that are kept as JSON and written as Markdown."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.report.groups import statistic_of
+
+SIGNIFICANT = 6  # digits kept of a measured number
+Text = str | int
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean over seeds, or a single number where ``sd`` is None.
+
+    Parameters
+    ----------
+    mean, sd : float
+        Mean and sample standard deviation.
+    above, seeds : int, optional
+        Of a difference: in how many of the seeds it is above 0.
+    """
+
+    mean: float
+    sd: float | None = None
+    above: int | None = None
+    seeds: int | None = None
+
+    def text(self, digits: int) -> str:
+        """Return ``mean ± sd (above/seeds above 0)``, as far as there is."""
+        words = f"{self.mean:.{digits}f}"
+        if self.sd is not None:
+            words += f" ± {self.sd:.{digits}f}"
+        return words if self.above is None else f"{words} ({self.above}/{self.seeds})"
+
+
+Cell = Number | Text | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of as many cells as there are headings; None is what was not measured.
+
+    ``digits`` are the decimals with which measured numbers are told.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    digits: int = 2
+
+    def markdown(self) -> str:
+        """Return the table in GitHub's Markdown, without an empty line at the end."""
+        lines = [self.headings, ("---",) * len(self.headings), *map(self._texts, self.rows)]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+    def _texts(self, row: Sequence[Cell]) -> tuple[str, ...]:
+        return tuple(
+            cell.text(self.digits)
+            if isinstance(cell, Number)
+            else "-"
+            if cell is None
+            else str(cell)
+            for cell in row
+        )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All that is kept of the runs of one chapter.
+
+    Parameters
+    ----------
+    date : str
+        The day, UTC, of the last run: ``2026-11-21``.
+    commit : str
+        The project's commit with which it ran, shortened.
+    seeds, rounds : str
+        In words, empty where there are none.
+    seconds : float, optional
+        Of all runs together, one core each; None where it was not kept.
+    note : str
+        What else is to be known about these numbers, empty or one sentence.
+    tables : mapping
+        By the names that the chapter's text uses.
+    """
+
+    date: str
+    commit: str
+    seeds: str
+    rounds: str
+    seconds: float | None
+    note: str
+    tables: Mapping[str, Table]
+
+    def origin(self) -> str:
+        """Return where the numbers come from, as a line."""
+        parts = [f"Measured on {self.date} with {self.commit}"]
+        parts += [words for words in (self.seeds, self.rounds) if words]
+        if self.seconds is not None:
+            parts.append(f"{_duration(self.seconds)} of computing")
+        line = f"*{'; '.join(parts)}.*"
+        return f"{line[:-1]} {self.note}*" if self.note else line
+
+
+def numbers(values: Sequence[float]) -> Number | None:
+    """Return mean and standard deviation of one value a seed, None without any (or NaN only)."""
+    found = statistic_of(values)
+    if found is None:
+        return None
+    return Number(_kept(found.mean), None if found.sd is None else _kept(found.sd))
+
+
+def differences(gaps: Sequence[float]) -> Number | None:
+    """Return the same of differences, and how many of them are above 0."""
+    found = numbers(gaps)
+    if found is None:
+        return None
+    known = [gap for gap in gaps if not math.isnan(gap)]
+    return Number(found.mean, found.sd, sum(gap > 0 for gap in known), len(known))
+
+
+def write_measurement(measured: Measurement, path: Path) -> None:
+    """Write a measurement as JSON, a row a line, so that a change can be read."""
+    heads = {
+        "date": measured.date,
+        "commit": measured.commit,
+        "seeds": measured.seeds,
+        "rounds": measured.rounds,
+        "seconds": None if measured.seconds is None else round(measured.seconds, 1),
+        "note": measured.note,
+    }
+    lines = [f" {_json(key)}: {_json(value)}," for key, value in heads.items()]
+    tables = ",\n".join(_table_lines(name, table) for name, table in measured.tables.items())
+    text = "\n".join(["{", *lines, ' "tables": {', tables, " }", "}"]) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def read_measurement(path: Path) -> Measurement:
+    """Return a measurement; a missing or damaged file raises as ``json`` and ``Path`` do."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    tables = {
+        name: Table(
+            tuple(table["headings"]),
+            tuple(tuple(map(_cell, row)) for row in table["rows"]),
+            table["digits"],
+        )
+        for name, table in fields.pop("tables").items()
+    }
+    return Measurement(**fields, tables=tables)
+
+
+def _table_lines(name: str, table: Table) -> str:
+    rows = ",\n".join(f"    {_json([_plain(cell) for cell in row])}" for row in table.rows)
+    return (
+        f'  {_json(name)}: {{\n   "headings": {_json(table.headings)},\n'
+        f'   "digits": {table.digits},\n   "rows": [\n{rows}\n   ]\n  }}'
+    )
+
+
+def _plain(cell: Cell) -> Any:
+    """Return a cell for JSON: of a measured number [mean, sd, above, seeds], as far as there is."""
+    if not isinstance(cell, Number):
+        return cell
+    found = [cell.mean, cell.sd, cell.above, cell.seeds]
+    while found[-1] is None:
+        found.pop()
+    return found
+
+
+def _cell(value: Any) -> Cell:
+    return Number(*value) if isinstance(value, list) else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _kept(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT}g}")
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min"  # noqa: PLR2004

@@ -1,0 +1,71 @@
+"""Writing the book from the texts, the data of what was measured, and the papers' numbers."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.book.chapters import CHAPTERS, Chapter, Sweeps
+from benchmarks.book.measured import Measurement, read_measurement
+
+TEXTS, RESULTS, IMAGES = "book", "results", "images"
+FIRST = "introduction"
+# Where the tables go. What follows was written for the numbers of this day and commit.
+TABLES = re.compile(r"<!-- tables(?: of (\S+), (\S+))? -->\n*")
+
+
+def write_book(docs: Path, *, quick: bool) -> str:
+    """Return the book as Markdown.
+
+    Parameters
+    ----------
+    docs : Path
+        The folder with ``book/NAME.md``, ``results/NAME.json`` and ``images/NAME.png``.
+    quick : bool
+        Whether the numbers are those of the quick book: then what the texts conclude from the full
+        one is left out, and the commands are the quick ones.
+    """
+    first = (docs / TEXTS / f"{FIRST}.md").read_text(encoding="utf-8").strip()
+    if quick:
+        first = "# The quick book\n\nTwo rounds and one seed of everything: no result, a check."
+    chapters = [chapter.quickly() for chapter in CHAPTERS] if quick else CHAPTERS
+    parts = (_chapter(chapter, docs, quick=quick) for chapter in chapters)
+    return "\n\n".join([first, *("\n\n".join(part) for part in parts)]) + "\n"
+
+
+def _chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[str]:
+    text = (docs / TEXTS / f"{chapter.name}.md").read_text(encoding="utf-8")
+    before, date, commit, after = TABLES.split(text, maxsplit=1)
+    yield f"## {chapter.title}"
+    yield before.strip()
+    yield f"```bash\n{_commands(chapter, quick=quick)}\n```"
+    path = docs / RESULTS / f"{chapter.name}.json"
+    if not path.exists():
+        yield "*Not measured yet.*"
+        return
+    measured = read_measurement(path)
+    yield measured.origin()
+    yield from _tables(chapter, measured)
+    if (docs / IMAGES / f"{chapter.name}.png").exists():
+        yield f"![{chapter.title}: over rounds]({IMAGES}/{chapter.name}.png)"
+    if not quick and after.strip():
+        if (date, commit) != (measured.date, measured.commit):
+            yield f"*What follows was written for the numbers of {date}, {commit}.*"
+        yield after.strip()
+
+
+def _commands(chapter: Chapter, *, quick: bool) -> str:
+    sweeps = chapter.sweeps if isinstance(chapter, Sweeps) else ()
+    lines = [shlex.join(["fedquorum", "-m", *words]) for words in sweeps]
+    again = "--quick" if quick else f"--run {chapter.name}"
+    return "\n".join([*lines, f"python -m benchmarks.book {again}"])
+
+
+def _tables(chapter: Chapter, measured: Measurement) -> Iterator[str]:
+    for table in measured.tables.values():
+        if table.rows:
+            yield table.markdown()
+    if isinstance(chapter, Sweeps) and chapter.published is not None:
+        for table in chapter.published(measured.tables).values():
+            if any(any(cell is not None for cell in row[1:]) for row in table.rows):
+                yield table.markdown()

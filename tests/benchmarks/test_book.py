@@ -1,0 +1,200 @@
+"""The experiment book: written from data, and measured, in small, by the code that measures it."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.book.__main__ import main
+from benchmarks.book.chapters import CHAPTERS, Direct, Sweeps
+from benchmarks.book.measured import (
+    Measurement,
+    Number,
+    Table,
+    differences,
+    numbers,
+    read_measurement,
+    write_measurement,
+)
+from benchmarks.book.measuring import measure
+from benchmarks.book.writing import write_book
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+NOT_HERE = {
+    *("fedalign/emnist", "fedalign/emnist_fedprox", "fedalign/emnist_partial"),
+    *("fedau/cifar100", "fedau/svhn", "fedau/cinic10"),
+    *("aaggff/celeba", "aaggff/reddit", "aaggff/isic", "aaggff/speech"),
+}
+BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
+SMALL = Measurement(
+    "2026-01-02",
+    "abc1234",
+    "seed 1",
+    "2 rounds",
+    100.0,
+    "",
+    {"one": Table(("method", "x"), (("a", Number(1.5, 0.25, 2, 3)), ("b", None)))},
+)
+
+
+def small_docs(folder: Path) -> Path:
+    """Return a copy of what the book is written from."""
+    for name in ("book", "results", "images"):
+        shutil.copytree(DOCS / name, folder / name)
+    return folder
+
+
+def test_the_book_is_what_its_data_says() -> None:
+    """docs/results.md is written from docs/book and docs/results, not by hand."""
+    assert (DOCS / "results.md").read_text() == write_book(DOCS, quick=False)
+
+
+def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
+    """All but those whose data must be fetched, which are named here."""
+    conf = ROOT / "conf" / "experiment"
+    presets = {str(p.relative_to(conf).with_suffix("")) for p in conf.glob("*/*.yaml")}
+    run = {
+        preset
+        for chapter in CHAPTERS
+        if isinstance(chapter, Sweeps)
+        for words in chapter.sweeps
+        for preset in words[0].removeprefix("experiment=").split(",")
+    }
+    assert run == presets - NOT_HERE
+    assert presets >= NOT_HERE
+
+
+def test_every_chapter_has_its_text_and_no_other_is_there() -> None:
+    """A text or data file without a chapter would never be read."""
+    texts = {path.stem for path in (DOCS / "book").glob("*.md")}
+    assert texts == {"introduction", *BY_NAME}
+    assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "results").glob("*.json")), ids=lambda p: p.stem)
+def test_the_data_is_kept_as_it_is_written(path: Path, tmp_path: Path) -> None:
+    """Every row has a cell a heading; read and written again, a file is the same."""
+    found = read_measurement(path)
+    assert found.tables
+    assert all(
+        len(row) == len(table.headings) for table in found.tables.values() for row in table.rows
+    )
+    write_measurement(found, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == path.read_text()
+
+
+def test_numbers_are_told_with_spread_and_count() -> None:
+    """Mean ± sd over seeds; of differences, in how many seeds they are above 0."""
+    nan = float("nan")
+    assert numbers([nan]) is None
+    assert numbers([3.0]) == Number(3.0)
+    assert numbers([1.0, 3.0, nan]) == Number(2.0, 1.41421)
+    gaps = differences([-1.0, 0.0, 4.0, nan])
+    assert gaps == Number(1.0, 2.64575, 1, 3)
+    assert gaps.text(1) == "1.0 ± 2.6 (1/3)"
+    lines = SMALL.tables["one"].markdown().splitlines()
+    assert lines[2:] == ["| a | 1.50 ± 0.25 (2/3) |", "| b | - |"]
+
+
+def test_a_measurement_tells_where_it_comes_from() -> None:
+    """Day, commit, seeds, rounds and the time it took, if known."""
+    told = "*Measured on 2026-01-02 with abc1234; seed 1; 2 rounds"
+    assert SMALL.origin() == f"{told}; 100 s of computing.*"
+    assert replace(SMALL, seconds=6000.0).origin() == f"{told}; 100 min of computing.*"
+    assert replace(SMALL, seconds=None, note="Old.").origin() == f"{told}. Old.*"
+
+
+def test_a_conclusion_from_older_numbers_says_so(tmp_path: Path) -> None:
+    """A text names the numbers that it was written for; with others a line warns."""
+    docs = small_docs(tmp_path)
+    path = docs / "results" / "aaggff-berka.json"
+    old = read_measurement(path)
+    warning = f"*What follows was written for the numbers of {old.date}, {old.commit}.*"
+    assert warning not in write_book(docs, quick=False)
+    write_measurement(replace(old, commit="abc1234"), path)
+    assert write_book(docs, quick=False).count(warning) == 1
+
+
+def test_what_was_not_measured_is_told(tmp_path: Path) -> None:
+    """A chapter without data has its commands, and no tables and no conclusions."""
+    docs = small_docs(tmp_path)
+    (docs / "results" / "aaggff-berka.json").unlink()
+    chapter = BY_NAME["aaggff-berka"]
+    (part,) = (
+        part for part in write_book(docs, quick=False).split("\n## ") if chapter.title in part
+    )
+    assert "fedquorum -m experiment=aaggff/berka" in part
+    assert part.rstrip().endswith("*Not measured yet.*")
+    assert "not reproduced" not in part
+
+
+def test_published_numbers_stand_beside_the_measured_ones() -> None:
+    """Of the methods measured, the paper's; a stand-in names the data of the paper."""
+    berka = BY_NAME["aaggff-berka"]
+    assert isinstance(berka, Sweeps)
+    assert berka.published is not None
+    measured = {"fairness": Table(("method",), (("fedavg",), ("mifa",)))}
+    assert berka.published(measured)["published"].rows == (
+        ("fedavg", *map(Number, (80.09, 48.06, 99.03, 10.87))),
+    )
+    book = (DOCS / "results.md").read_text()
+    assert "| published on CelebA, % | average | worst 10 % | best 10 % | Gini |" in book
+
+
+def test_a_mistake_in_a_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The names that there are stand in the message."""
+    with pytest.raises(SystemExit) as end:
+        main(["--run", "fedalign-nothing"])
+    assert end.value.code == 2
+    assert "fedalign-synth" in capsys.readouterr().err
+
+
+def test_what_is_measured_without_runs() -> None:
+    """The cutoff's table has a row a K and the bias term; that of decisions a row a rule."""
+    decisions = BY_NAME["decisions"]
+    assert isinstance(decisions, Direct)
+    (table,) = decisions.quickly().measure().values()
+    assert {row[0] for row in table.rows} == {"AAggFF-S", "FedMGDA+"}
+    assert all(isinstance(cell, Number) and cell.mean >= 0 for r in table.rows for cell in r[3:])
+
+
+@pytest.mark.slow
+def test_a_chapter_goes_on_where_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is completed in its folder is not run again, and the numbers are the same."""
+    chapter = BY_NAME["fedalign-synth"].quickly()
+    first, picture = measure(chapter, tmp_path, 1)
+    assert picture is None
+    written = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("rounds.jsonl"))]
+    capfd.readouterr()
+    assert measure(chapter, tmp_path, 1)[0] == first
+    assert "3 of 3 jobs are completed already" in capfd.readouterr().out
+    again = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("rounds.jsonl"))]
+    assert again == written
+    assert [row[0] for row in first.tables["accuracy"].rows] == [
+        f"synth_{noise}, fedalign" for noise in ("high", "low", "medium")
+    ]
+    manifests = [json.loads(path.read_text()) for path in tmp_path.rglob("manifest.json")]
+    assert {m["commit"][:7] for m in manifests} == {first.commit[:7]}
+    assert first.date in {m["started"][:10] for m in manifests}
+
+
+@pytest.mark.slow
+def test_the_quick_book(real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every preset that runs on the data here, measured in small, with all tables."""
+    monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
+    before = (DOCS / "results.md").read_text()
+    assert main(["--quick", "--folder", str(tmp_path)]) == 0
+    book = (tmp_path / "docs" / "results.md").read_text()
+    assert re.findall("^## (.*)$", book, re.MULTILINE) == [chapter.title for chapter in CHAPTERS]
+    assert "Not measured yet" not in book
+    assert "reproduced" not in book
+    for chapter in CHAPTERS:
+        found = read_measurement(tmp_path / "docs" / "results" / f"{chapter.name}.json")
+        main_table = next(iter(found.tables.values()))
+        assert any(isinstance(cell, Number) for row in main_table.rows for cell in row)
+    assert (tmp_path / "docs" / "images" / "fedalign-fmnist.png").stat().st_size > 10_000
+    assert (DOCS / "results.md").read_text() == before
