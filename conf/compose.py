@@ -17,11 +17,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.errors import SettingsError
-from conf.schema import Settings, check, register
+from conf.rules import check_rules
+from conf.schema import Settings, register
+from conf.schema import check as check_values
+from strategies.parameters import ParameterError
 
 register()
 
-GROUPS = ("strategy", "data", "model", "availability", "privacy", "engine", "tracker")
+GROUPS = (
+    *("strategy", "server_optimizer", "data", "model", "availability", "privacy", "engine"),
+    "tracker",
+)
+PARTS = tuple(f"strategy/{part}" for part in ("selection", "weighting", "participation"))
+"""The groups within ``strategy=composed``."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,27 @@ def take_over(config: DictConfig, experiment: str, words: tuple[str, ...]) -> No
     _composed[words] = _composed[f"experiment={experiment}", *kept] = composed
 
 
+def check(settings: Settings) -> None:
+    """Compare every value with its range, the values with each other, and the rules likewise.
+
+    Raises
+    ------
+    SettingsError
+        For the first that is not allowed.
+    """
+    check_values(settings)
+    try:
+        check_rules(settings)
+    except ParameterError as error:
+        raise SettingsError(named(error)) from None
+
+
+def named(error: ParameterError) -> str:
+    """Return what is wrong with a rule, by the name of its setting."""
+    text = str(error)
+    return text if text.startswith("server_optimizer") else f"strategy.{text}"
+
+
 _composed: dict[tuple[str, ...], Composed] = {}
 
 
@@ -119,7 +148,8 @@ def settings_of(text: str) -> Settings:
     """
     try:
         own = OmegaConf.create(text)
-        names = {group: OmegaConf.select(own, f"{group}.name") for group in GROUPS}
+        groups = [*GROUPS, *(PARTS if OmegaConf.select(own, "strategy.selection") else ())]
+        names = {g: OmegaConf.select(own, f"{g.replace('/', '.')}.name") for g in groups}
     except Exception as error:  # PyYAML's and OmegaConf's errors have no common base
         raise SettingsError(f"expected settings as YAML, {' '.join(str(error).split())}") from None
     for group, name in names.items():
@@ -182,6 +212,10 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         ),
     ),
     (
+        r"Could not find '(strategy/\w+)/([^']+)'",
+        lambda m: f"{m[1]} must be one of {', '.join(options(m[1]))}, got {m[2]!r}",
+    ),
+    (
         r"Could not find '(\w+)/([^']+)'",
         lambda m: f"{m[1]} must be one of {', '.join(options(m[1]))}, got {m[2]!r}",
     ),
@@ -217,6 +251,8 @@ def _explain(error: Exception, words: Sequence[str]) -> str:
 
 
 def _unknown_key(key: str, words: Sequence[str]) -> str:
+    if key in PARTS:
+        return f"{key} is of strategy=composed only, got another strategy"
     others = [word for word in words if not _sets(word, key)]
     parent, _, name = key.rpartition(".")
     chosen = [word for word in words if word.startswith(f"{parent}=")]
@@ -246,4 +282,5 @@ def _sets(word: str, key: str) -> bool:
 def options(group: str) -> list[str]:
     """Return the options of a settings group, such as the names of all experiments."""
     folder = Path(__file__).parent / group
-    return sorted(f.relative_to(folder).with_suffix("").as_posix() for f in folder.rglob("*.yaml"))
+    names = (f.relative_to(folder).with_suffix("").as_posix() for f in folder.rglob("*.yaml"))
+    return sorted(n for n in names if group in PARTS or not f"{group}/{n}".startswith(PARTS))

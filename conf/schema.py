@@ -101,10 +101,10 @@ class PrioritySettings(StrategySettings):
 
 
 @dataclass
-class FedAlignSettings(PrioritySettings):
-    """See ``strategies.FedALIGN``."""
+class GateSettings:
+    """See ``strategies.selection.EpsilonGate``."""
 
-    name: str = "fedalign"
+    name: str = "epsilon_gate"
     epsilon: float = setting(0.2, EPSILON)
     epsilon_schedule: str = setting("constant", EPSILON_SCHEDULE)
     epsilon_step_fraction: float = setting(0.5, FRACTION)
@@ -112,6 +112,13 @@ class FedAlignSettings(PrioritySettings):
     warmup_fraction: float = setting(0.1, FRACTION)
     warmup_rounds: int | None = setting(None, NON_NEGATIVE_COUNT)
     criterion: str = setting("loss", CRITERION)
+
+
+@dataclass
+class FedAlignSettings(GateSettings, PrioritySettings):
+    """See ``strategies.FedALIGN``."""
+
+    name: str = "fedalign"
 
 
 @dataclass
@@ -137,31 +144,51 @@ class SampledSettings(StrategySettings):
 
 
 @dataclass
-class FedAuSettings(SampledSettings):
-    """See ``strategies.FedAU``."""
-
-    name: str = "fedau"
-    cutoff: float = setting(math.inf, CUTOFF)
-
-
-@dataclass
-class KnownStatisticsSettings(SampledSettings):
-    """See ``strategies.KnownStatistics``; null takes the simulated availability's own."""
-
-    name: str = "known_statistics"
-    probabilities: Any = None
-
-
-@dataclass
 class MemorySettings(SampledSettings):
     """See ``strategies.FedVarp`` and ``strategies.MIFA``; null keeps the memory in memory."""
 
     memory_dir: str | None = None
 
 
+# The parts of strategies, as strategy=composed takes them, and the strategies with their settings.
+
+
 @dataclass
-class AaggffSSettings(SampledSettings):
-    """See ``strategies.AAggFFS``; the range of responses null takes the paper's."""
+class PartSettings:
+    """One part of ``strategy=composed``; see ``conf.rules``."""
+
+    name: str = MISSING
+
+
+@dataclass
+class FedAuPart(PartSettings):
+    """See ``strategies.weighting.FedAU``."""
+
+    name: str = "fedau"
+    cutoff: float = setting(math.inf, CUTOFF)
+
+
+@dataclass
+class FedAuSettings(FedAuPart, SampledSettings):
+    """See ``strategies.FedAU``."""
+
+
+@dataclass
+class KnownStatisticsPart(PartSettings):
+    """See ``strategies.weighting.KnownRates``; null takes the simulated availability's own."""
+
+    name: str = "known_statistics"
+    probabilities: Any = None
+
+
+@dataclass
+class KnownStatisticsSettings(KnownStatisticsPart, SampledSettings):
+    """See ``strategies.KnownStatistics``."""
+
+
+@dataclass
+class AaggffSPart(PartSettings):
+    """See ``strategies.weighting.AAggFFS``; the range of responses null takes the paper's."""
 
     name: str = "aaggff_s"
     cdf: str = setting("normal", CDF)
@@ -170,8 +197,13 @@ class AaggffSSettings(SampledSettings):
 
 
 @dataclass
-class AaggffDSettings(SampledSettings):
-    """See ``strategies.AAggFFD``; the range of responses null takes the paper's."""
+class AaggffSSettings(AaggffSPart, SampledSettings):
+    """See ``strategies.AAggFFS``."""
+
+
+@dataclass
+class AaggffDPart(PartSettings):
+    """See ``strategies.weighting.AAggFFD``; the range of responses null takes the paper's."""
 
     name: str = "aaggff_d"
     cdf: str = setting("weibull", CDF)
@@ -181,8 +213,13 @@ class AaggffDSettings(SampledSettings):
 
 
 @dataclass
-class QFedAvgSettings(SampledSettings):
-    """See ``strategies.QFedAvg``."""
+class AaggffDSettings(AaggffDPart, SampledSettings):
+    """See ``strategies.AAggFFD``."""
+
+
+@dataclass
+class QFedAvgPart(PartSettings):
+    """See ``strategies.weighting.QFedAvg``."""
 
     name: str = "qfedavg"
     q: float = setting(1.0, NON_NEGATIVE)
@@ -190,16 +227,26 @@ class QFedAvgSettings(SampledSettings):
 
 
 @dataclass
-class TermSettings(SampledSettings):
-    """See ``strategies.TERM``."""
+class QFedAvgSettings(QFedAvgPart, SampledSettings):
+    """See ``strategies.QFedAvg``."""
+
+
+@dataclass
+class TermPart(PartSettings):
+    """See ``strategies.weighting.TERM``."""
 
     name: str = "term"
     tilt: float = setting(1.0, REAL)
 
 
 @dataclass
-class PropFairSettings(SampledSettings):
-    """See ``strategies.PropFair``."""
+class TermSettings(TermPart, SampledSettings):
+    """See ``strategies.TERM``."""
+
+
+@dataclass
+class PropFairPart(PartSettings):
+    """See ``strategies.weighting.PropFair``."""
 
     name: str = "propfair"
     bound: float = setting(3.0, POSITIVE)
@@ -207,8 +254,13 @@ class PropFairSettings(SampledSettings):
 
 
 @dataclass
-class AflSettings(SampledSettings):
-    """See ``strategies.AFL``."""
+class PropFairSettings(PropFairPart, SampledSettings):
+    """See ``strategies.PropFair``."""
+
+
+@dataclass
+class AflPart(PartSettings):
+    """See ``strategies.weighting.AFL``."""
 
     name: str = "afl"
     step_size: float = setting(0.1, POSITIVE)
@@ -224,11 +276,81 @@ class OwnRuleSettings(SampledSettings):
 
 
 @dataclass
-class FedMgdaSettings(SampledSettings):
-    """See ``strategies.FedMGDAPlus``."""
+class AflSettings(AflPart, SampledSettings):
+    """See ``strategies.AFL``."""
+
+
+@dataclass
+class FedMgdaPart(PartSettings):
+    """See ``strategies.weighting.FedMGDAPlus``."""
 
     name: str = "fedmgda"
     deviation: float = setting(1.0, FRACTION)
+
+
+@dataclass
+class FedMgdaSettings(FedMgdaPart, SampledSettings):
+    """See ``strategies.FedMGDAPlus``."""
+
+
+@dataclass
+class GatePart(GateSettings, PartSettings):
+    """See ``strategies.selection.EpsilonGate``."""
+
+
+@dataclass
+class ComposedSettings(PrioritySettings):
+    """Who takes part, how much an update counts, and what corrects for being away.
+
+    See ``strategies.composition``.
+    """
+
+    name: str = "composed"
+    selection: PartSettings = MISSING
+    weighting: PartSettings = MISSING
+    participation: PartSettings = MISSING
+
+
+# --- server optimizer ------------------------------------------------------------------------
+
+
+@dataclass
+class ServerOptimizerSettings:
+    """How the combined update moves the model, by ``strategy.server_lr``; SGD."""
+
+    name: str = "sgd"
+
+
+@dataclass
+class MomentumSettings(ServerOptimizerSettings):
+    """See ``strategies.server_optimizer.Momentum``."""
+
+    name: str = "momentum"
+    momentum: float = setting(0.9, SHARE_BELOW_ONE)
+
+
+@dataclass
+class AdaptiveSettings(ServerOptimizerSettings):
+    """What Adam, Yogi and Adagrad have; see ``strategies.server_optimizer``."""
+
+    beta1: float = setting(0.9, SHARE_BELOW_ONE)
+    tau: float = setting(1e-3, POSITIVE)
+
+
+@dataclass
+class AdamSettings(AdaptiveSettings):
+    """See ``strategies.server_optimizer.Adam`` and ``Yogi``."""
+
+    name: str = setting(MISSING, OneOf(("adam", "yogi")))
+    beta2: float = setting(0.99, SHARE_BELOW_ONE)
+
+
+@dataclass
+class AdagradSettings(AdaptiveSettings):
+    """See ``strategies.server_optimizer.Adagrad``."""
+
+    name: str = "adagrad"
+    beta1: float = setting(0.0, SHARE_BELOW_ONE)
 
 
 # --- data ----------------------------------------------------------------------------------
@@ -679,6 +801,7 @@ NOT_PRIVATE = {
     "afl": BY_LOSSES,
     "fedmgda": "what an update counts follows from all others: one can turn the whole step",
     "own": "nothing is known of the largest weight that the rule gives",
+    "composed": "no bound is worked out of what one update counts in any composition",
 }
 
 
@@ -959,6 +1082,7 @@ class Settings:
     """
 
     strategy: StrategySettings = MISSING
+    server_optimizer: ServerOptimizerSettings = field(default_factory=ServerOptimizerSettings)
     data: DataSettings = MISSING
     model: ModelSettings = MISSING
     client: ClientSettings = field(default_factory=ClientSettings)
@@ -991,6 +1115,7 @@ def check(settings: Settings) -> None:
         _check_columns(settings.data)
         _check_texts(settings.data)
         _check_draws(settings)
+        _check_all_there(settings)
         _check_device_availability(settings)
         _check_engine(settings.engine)
         _check_privacy(settings)
@@ -1230,6 +1355,11 @@ def _check_privacy(settings: Settings) -> None:
             f"strategy.cutoff must be a whole number >= 1 with privacy={name} (an update counts at "
             "most cutoff / N), got inf"
         )
+    if settings.server_optimizer.name != "sgd":
+        raise ParameterError(
+            f"server_optimizer must be sgd with privacy={name} (of another step no bound is worked "
+            f"out of what one update counts), got {settings.server_optimizer.name}"
+        )
     if settings.resume is not None and isinstance(settings.privacy, AdaptiveClippingSettings):
         raise ParameterError(
             f"resume must be null with privacy={name} (a checkpoint has no clipping norm), got "
@@ -1248,6 +1378,20 @@ def _check_draws(settings: Settings) -> None:
         raise ParameterError(
             "strategy.priority_draws must be null where data.priority_weights are set (a draw "
             f"counts as a whole client), got {draws}"
+        )
+
+
+def _check_all_there(settings: Settings) -> None:
+    own = settings.strategy
+    if (
+        isinstance(own, ComposedSettings)
+        and isinstance(own.weighting, AaggffSPart)
+        and settings.availability.name != "always"
+    ):
+        raise ParameterError(
+            "availability must be always with strategy/weighting=aaggff_s (its Newton step needs "
+            "the losses of all clients in every round; aaggff_d does without), got "
+            f"{settings.availability.name}"
         )
 
 
@@ -1293,6 +1437,24 @@ def register() -> None:
         ("strategy", "schema_afl", AflSettings),
         ("strategy", "schema_fedmgda", FedMgdaSettings),
         ("strategy", "schema_own", OwnRuleSettings),
+        ("strategy", "schema_composed", ComposedSettings),
+        ("strategy/selection", "schema_part", PartSettings),
+        ("strategy/selection", "schema_epsilon_gate", GatePart),
+        ("strategy/weighting", "schema_part", PartSettings),
+        ("strategy/weighting", "schema_aaggff_s", AaggffSPart),
+        ("strategy/weighting", "schema_aaggff_d", AaggffDPart),
+        ("strategy/weighting", "schema_qfedavg", QFedAvgPart),
+        ("strategy/weighting", "schema_term", TermPart),
+        ("strategy/weighting", "schema_propfair", PropFairPart),
+        ("strategy/weighting", "schema_afl", AflPart),
+        ("strategy/weighting", "schema_fedmgda", FedMgdaPart),
+        ("strategy/participation", "schema_part", PartSettings),
+        ("strategy/participation", "schema_fedau", FedAuPart),
+        ("strategy/participation", "schema_known_statistics", KnownStatisticsPart),
+        ("server_optimizer", "schema_sgd", ServerOptimizerSettings),
+        ("server_optimizer", "schema_momentum", MomentumSettings),
+        ("server_optimizer", "schema_adam", AdamSettings),
+        ("server_optimizer", "schema_adagrad", AdagradSettings),
         ("data", "schema_synth", SynthSettings),
         ("data", "schema_torchvision", TorchvisionSettings),
         ("data", "schema_cinic10", Cinic10Settings),

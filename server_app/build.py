@@ -10,12 +10,16 @@ from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
 from client_app.models import model_for
+from conf.compose import named
 from conf.errors import SettingsError
 from conf.imports import make_imported, not_a
+from conf.rules import composed_parts, optimizer_of
 from conf.schema import (
+    ComposedSettings,
     DataSettings,
     FedAlignSettings,
-    KnownStatisticsSettings,
+    KnownStatisticsPart,
+    LocalOnlySettings,
     MemorySettings,
     OwnRuleSettings,
     Settings,
@@ -46,8 +50,10 @@ from strategies import (
 from strategies.codec import encode_arrays
 from strategies.parameters import ParameterError
 from strategies.sampled import Options, SampledStrategy
+from strategies.weighting import inverse_rates
 
-A_WEIGHTING = "a weighting rule with the methods init and weigh"
+A_WEIGHTING = "a strategies.weighting.Weighting"
+WEIGHS = ("init", "weigh", "over_known")
 
 STRATEGIES: Mapping[str, Callable[..., ComposedStrategy[Any]]] = {
     "fedalign": FedALIGN,
@@ -103,11 +109,15 @@ def build_strategy(
     own = settings.strategy
     if isinstance(own, OwnRuleSettings):
         return _own_rule(own, population, settings.seed, communication)
+    if isinstance(own, ComposedSettings):
+        return _composed(own, settings, population, rates, communication)
     options = {item.name: getattr(own, item.name) for item in fields(own)}
     name = options.pop("name")
+    if not isinstance(own, LocalOnlySettings):
+        options["server_optimizer"] = optimizer_of(settings.server_optimizer)
     if isinstance(own, FedAlignSettings):
         options["num_rounds"] = settings.rounds
-    if isinstance(own, KnownStatisticsSettings):
+    if isinstance(own, KnownStatisticsPart):
         options["probabilities"] = _probabilities(own, settings, rates)
     if isinstance(own, MemorySettings) and own.memory_dir is not None:
         options["memory_dir"] = _writable(Path(own.memory_dir).expanduser().absolute())
@@ -116,7 +126,33 @@ def build_strategy(
             population, seed=settings.seed, communication=communication, **options
         )
     except ParameterError as error:
-        raise SettingsError(f"strategy.{error}") from None
+        raise SettingsError(named(error)) from None
+
+
+def _composed(
+    own: ComposedSettings,
+    settings: Settings,
+    population: Population,
+    rates: Sequence[float] | None,
+    communication: Communication,
+) -> ComposedStrategy[Any]:
+    part = own.participation
+    try:
+        omega: Mapping[int, float] = {}
+        if isinstance(part, KnownStatisticsPart):
+            omega = inverse_rates(population.clients, _probabilities(part, settings, rates))
+        selection, weighting = composed_parts(
+            own, rounds=settings.rounds, seed=settings.seed, omega=omega
+        )
+        return ComposedStrategy(
+            population,
+            selection=selection,
+            weighting=weighting,
+            server_optimizer=optimizer_of(settings.server_optimizer)(own.server_lr),
+            communication=communication,
+        )
+    except ParameterError as error:
+        raise SettingsError(named(error)) from None
 
 
 def _own_rule(
@@ -124,7 +160,7 @@ def _own_rule(
 ) -> ComposedStrategy[Any]:
     """Return the strategy of a weighting rule that somebody else wrote."""
     rule = make_imported("strategy", A_WEIGHTING, own.path, own.args or {})
-    if not all(callable(getattr(rule, method, None)) for method in ("init", "weigh")):
+    if not all(callable(getattr(rule, method, None)) for method in WEIGHS):
         raise not_a("strategy", A_WEIGHTING, own.path, rule)
     options = Options(
         fraction=own.fraction, server_lr=own.server_lr, seed=seed, communication=communication
@@ -146,7 +182,7 @@ def _writable(folder: Path) -> Path:
 
 
 def _probabilities(
-    own: KnownStatisticsSettings, settings: Settings, rates: Sequence[float] | None
+    own: KnownStatisticsPart, settings: Settings, rates: Sequence[float] | None
 ) -> dict[int, float]:
     given = own.probabilities
     if given is not None:

@@ -55,7 +55,7 @@ from strategies.codec import (
 )
 from strategies.server_optimizer import SGD
 from strategies.validation import update_problem
-from strategies.weighting import AverageAll, FedAU
+from strategies.weighting import AverageAll, FedAU, KnownRates
 
 
 def with_privacy(
@@ -99,10 +99,14 @@ def largest_share(strategy: ComposedStrategy[Any]) -> float:
     weighting, optimizer = strategy.weighting, strategy.server_optimizer
     if not isinstance(optimizer, SGD):
         raise TypeError(f"no bound is known for {type(optimizer).__name__}")
+    if not isinstance(getattr(weighting, "base", weighting), AverageAll):
+        raise TypeError(f"no bound is known for {weighting}")
     if isinstance(weighting, FedAU):
         most = weighting.cutoff
-    elif isinstance(weighting, AverageAll):
+    elif isinstance(weighting, KnownRates):
         most = max(weighting.omega.values(), default=1.0)
+    elif isinstance(weighting, AverageAll):
+        most = 1.0
     else:
         raise TypeError(f"no bound is known for {type(weighting).__name__}")
     return optimizer.learning_rate * most / len(strategy.population.clients)

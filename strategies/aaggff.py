@@ -51,7 +51,7 @@ class AAggFFS(SampledStrategy[AAggFFSState]):
         c2: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        rule = rules.AAggFFS(cdf, c1, c2, options.get("fraction", 1.0))
+        rule = rules.AAggFFS(cdf, c1, c2)
         super().__init__(population, rule, options)
 
 

@@ -3,7 +3,7 @@
 A strategy is made of a selection, a weighting and a server optimizer. One round::
 
     configure_train     selection.call  -> one train message per node
-    aggregate_train     validate replies -> selection.admit -> weighting.weigh
+    aggregate_train     validate replies -> decide (selection.admit -> weighting.weigh)
                         -> server_optimizer.step
     configure_evaluate  priority clients: training loss and accuracy; all or priority: test part
     aggregate_evaluate  F(w_{t+1}) for the next broadcast
@@ -27,7 +27,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from strategies.aggregation import as_float64, combined_update, inner_products, like
+from strategies.aggregation import (
+    as_float64,
+    averaged,
+    combined_update,
+    inner_products,
+    is_statistic,
+    like,
+)
 from strategies.codec import (
     ClientReply,
     EvaluateRequest,
@@ -44,6 +51,8 @@ from strategies.codec import (
     encode_train_request,
     shortened,
 )
+from strategies.composition import check_composition, divisor
+from strategies.decision import decide
 from strategies.directory import ClientDirectory, ClientsOfKeys
 from strategies.memory import UpdateMemory
 from strategies.parameters import COUNT, POSITIVE, OneOf
@@ -51,7 +60,7 @@ from strategies.regret import kl_divergence
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from strategies.robustness import Robustness
 from strategies.selection import Selection
-from strategies.server_optimizer import ServerOptimizer
+from strategies.server_optimizer import Parameters, ServerOptimizer
 from strategies.state import StateArrays, StateError, array_like, from_arrays, to_arrays
 from strategies.types import (
     Call,
@@ -240,8 +249,11 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         ``UpdateMemory``.
     communication : Communication, optional
         Timeouts and what is evaluated.
-    needs_losses : bool
-        Whether the weighting needs each client's loss: a reply without is then rejected.
+
+    Raises
+    ------
+    ParameterError
+        If the rules make no sense together; see ``strategies.composition``.
     """
 
     def __init__(
@@ -253,20 +265,20 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         server_optimizer: ServerOptimizer[Any],
         memory: Memory | None = None,
         communication: Communication | None = None,
-        needs_losses: bool = False,
     ) -> None:
+        check_composition(selection, weighting, server_optimizer)
         self.population = population
         self.selection = selection
         self.weighting = weighting
         self.server_optimizer = server_optimizer
         self.communication = communication or Communication()
-        self._needs_losses = needs_losses
         self.communication.check_selection(selection, population)
         self._directory = self.communication.directory(population)
         self._started = False
         self._memory_settings = memory
         self._memory: UpdateMemory | None = None
         self._weighting_state = weighting.init(population)
+        self._covered: FloatArray | None = None
         self._optimizer_state: Any = None
         self._round: _Round | None = None
         self._evaluated: tuple[int, ...] = ()
@@ -309,7 +321,8 @@ class ComposedStrategy(Strategy, Generic[StateT]):
     def state_bytes(self) -> int:
         """Bytes that the server keeps between rounds, beside the model: the rules' state."""
         memory = 0 if self._memory is None else self._memory.nbytes
-        return memory + _bytes_of(self._weighting_state) + _bytes_of(self._optimizer_state)
+        rules = (self._weighting_state, self._covered, self._optimizer_state)
+        return memory + sum(map(_bytes_of, rules))
 
     def state(self) -> StateArrays:
         """Return all that is remembered from round to round, beside the model, as named arrays.
@@ -321,6 +334,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         measure = self._measure
         return {
             **to_arrays(self._weighting_state, "weighting"),
+            **to_arrays(self._covered, "covered"),
             **to_arrays(self._optimizer_state, "optimizer"),
             **{f"memory.{name}": array for name, array in memory.items()},
             **({} if measure is None else {"measure": np.array([measure.loss, measure.accuracy])}),
@@ -342,11 +356,13 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         initial = self.weighting.init(self.population)
         self._weighting_state = from_arrays(initial, "weighting", state)
         if any(name.split(".")[0] == "optimizer" for name in state):
-            template = self.server_optimizer.init(as_float64(model))
+            template = self.server_optimizer.init(_trained(as_float64(model), model))
             self._optimizer_state = from_arrays(template, "optimizer", state)
         memory = {k.removeprefix("memory."): v for k, v in state.items() if k.startswith("memory.")}
         if memory:
             self._update_memory(model).restore(memory)
+        if "covered" in state:
+            self._covered = array_like(self.population.priority_weights, "covered", state).copy()
         if "measure" in state:
             loss, accuracy = array_like(np.zeros(2), "measure", state).tolist()
             self._measure = GlobalMeasure(loss, accuracy)
@@ -365,6 +381,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self.communication.summary()
         log(INFO, "\t├──> Selection: %s", self.selection)
         log(INFO, "\t├──> Weighting: %s", self.weighting)
+        log(INFO, "\t├──> Divisor: %s", divisor(self.selection, self.weighting))
         log(INFO, "\t└──> Server optimizer: %s", self.server_optimizer)
 
     # --- training ---------------------------------------------------------------------------
@@ -417,21 +434,29 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         current = self._current_round(server_round)
         group = _group(MessageType.TRAIN, server_round)
         answers = self._collect(replies, current.asked_at, group, current.model)
-        answers = _usable_sums(answers, current, needs_loss=self._needs_losses)
+        answers = _usable_sums(answers, current, needs_loss=self.weighting.needs_losses)
         decisions = {
             client: self._before_the_rules(client, answers, current)
             for client in sorted(current.call.clients)
         }
         usable = [k for k, decision in decisions.items() if decision.status == "trained"]
         self._clip(usable, answers, current.model)
-        responses = self._responses(usable, answers.parts, current.model)
+        silent = [k for k, decision in decisions.items() if decision.status == "silent"]
+        responses = self._responses(usable, silent, answers.parts, current.model)
         self._examples |= dict(zip(usable, responses.num_examples.tolist(), strict=True))
         measure = self._measure_of_round(usable, answers.parts)
-        admission = self.selection.admit(current.call, measure, responses)
-        self._weighting_state, weights = self.weighting.weigh(
-            self._weighting_state, current.call, responses, admission.share
+        decision = decide(
+            self.selection,
+            self.weighting,
+            self.population,
+            call=current.call,
+            measure=measure,
+            responses=responses,
+            state=self._weighting_state,
+            covered=self._covered,
         )
-        weights = self._cap(usable, answers, weights)
+        self._weighting_state, self._covered = decision.state, decision.covered
+        admission, weights = decision.admission, self._cap(usable, answers, decision.weights)
         draws = current.call.draws
         for i, client in enumerate(usable):
             decisions[client] = replace(
@@ -477,7 +502,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         )
         if current.proportions is not None:
             _add_sums(update, answers, weight_of, current.proportions)
-        moved = self._step(current.model, update)
+        moved = self._step(current.model, update, float(weights.weight.sum()))
         if moved is None:
             log(WARNING, "Round %d: the model would not be finite and stays", server_round)
             self._train_report = _refused(report, "the model would not be finite")
@@ -496,14 +521,23 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             for client, p in zip(decisions, weights.mixing[positions].tolist(), strict=True):
                 decisions[client] = replace(decisions[client], mixing=p)
 
-    def _step(self, model: NamedArrays, update: Mapping[str, FloatArray]) -> NamedArrays | None:
+    def _step(
+        self, model: NamedArrays, update: Mapping[str, FloatArray], total_weight: float
+    ) -> NamedArrays | None:
         """Return the model after the server's step, None if it would not be finite."""
-        parameters = as_float64(model)
+        before = as_float64(model)
+        parameters = _trained(before, model)
         state = self._optimizer_state
         if state is None:
             state = self.server_optimizer.init(parameters)
-        state, parameters = self.server_optimizer.step(state, parameters, update)
-        moved = like(parameters, model)
+        state, after = self.server_optimizer.step(state, parameters, _trained(update, model))
+        moved = like(
+            {
+                name: after[name] if name in after else averaged(value, update[name], total_weight)
+                for name, value in before.items()
+            },
+            model,
+        )
         if not all(np.isfinite(array).all() for array in moved.values()):
             return None
         self._optimizer_state = state
@@ -782,7 +816,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         problem = update_problem(
             part,
             None if none_expected else current.model,
-            needs_loss=self._needs_losses,
+            needs_loss=self.weighting.needs_losses,
         )
         if problem is not None:
             return ClientDecision(client, priority, "rejected", problem)
@@ -814,22 +848,30 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         return replace(weights, weight=capped)
 
     def _responses(
-        self, clients: Sequence[int], parts: Mapping[int, ClientReply], model: NamedArrays
+        self,
+        clients: Sequence[int],
+        silent: Sequence[int],
+        parts: Mapping[int, ClientReply],
+        model: NamedArrays,
     ) -> Responses:
         def column(key: str) -> FloatArray:
             values = [parts[k].metrics.get(key, math.nan) for k in clients]
             return np.array(values, dtype=np.float64)
 
+        num_examples = column("num-examples")
+        self._examples |= dict(zip(clients, num_examples.tolist(), strict=True))
         return Responses(
             client=np.array(clients, dtype=np.int64),
             priority_weight=np.array(
                 [self.population.priority_weight(k) for k in clients], dtype=np.float64
             ),
-            num_examples=column("num-examples"),
+            num_examples=num_examples,
             loss=column("loss"),
             accuracy=column("accuracy"),
             known=np.array(self._directory.known, dtype=np.int64),
             gram=lambda: inner_products(model, [parts[k].arrays or {} for k in clients]),
+            silent=np.array(silent, dtype=np.int64),
+            examples=self._examples,
         )
 
     def _evaluation(self, client: int, metrics: Mapping[str, float]) -> ClientEvaluation:
@@ -888,6 +930,11 @@ def _add_sums(
         factor = math.fsum(weight_of[k] for k in own.clients) / total
         for name, array in own.arrays.items():
             update[name] += factor * array
+
+
+def _trained(arrays: Mapping[str, FloatArray], model: NamedArrays) -> Parameters:
+    """Return the arrays of what is trained, which is what a server optimizer moves."""
+    return {name: a for name, a in arrays.items() if not is_statistic(name, model[name])}
 
 
 def _group(message_type: str, server_round: object) -> str:

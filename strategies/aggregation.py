@@ -49,6 +49,29 @@ def inner_products(
     return total
 
 
+STATISTICS = frozenset({"running_mean", "running_var"})
+"""What PyTorch's normalisation layers call what they measure rather than learn."""
+
+
+def is_statistic(name: str, array: NDArray[Any]) -> bool:
+    """Say whether a model's array is counted or measured, not trained: no optimizer's business.
+
+    Whole numbers, and the running mean and variance of normalisation layers by their names. A
+    variance that some step made negative would be no model any more.
+    """
+    return not np.issubdtype(array.dtype, np.floating) or name.rpartition(".")[2] in STATISTICS
+
+
+def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
+    """Return x + sum_k c_k Delta_k / max(1, sum_k c_k): of statistics, always between theirs.
+
+    It is the clients' weighted mean where the weights sum to 1 or more, and in the mean with x
+    where they sum to less, for weights c_k >= 0.
+    """
+    moved: FloatArray = value + update / max(1.0, total_weight)
+    return moved
+
+
 def as_float64(model: Mapping[str, NDArray[Any]]) -> Parameters:
     """Return the model's arrays in float64."""
     return {name: array.astype(np.float64) for name, array in model.items()}

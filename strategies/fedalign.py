@@ -2,7 +2,7 @@
 
 from strategies.adapter import Communication, ComposedStrategy
 from strategies.selection import EpsilonGate, Sampling
-from strategies.server_optimizer import SGD
+from strategies.server_optimizer import SGD, OptimizerOf
 from strategies.types import Population
 from strategies.weighting import DataFraction
 
@@ -42,7 +42,9 @@ class FedALIGN(ComposedStrategy[None]):
     seed : int (default: 0)
         Of the sampling.
     server_lr : float (default: 1.0)
-        Factor on the combined update, > 0.
+        The server optimizer's learning rate, > 0.
+    server_optimizer : callable (default: ``SGD``)
+        Returns the server optimizer of it, such as ``Momentum`` or ``partial(Adam, beta1=0.8)``.
     communication : Communication, optional
         Timeouts and what is evaluated.
 
@@ -73,6 +75,7 @@ class FedALIGN(ComposedStrategy[None]):
         priority_draws: int | None = None,
         seed: int = 0,
         server_lr: float = 1.0,
+        server_optimizer: OptimizerOf = SGD,
         communication: Communication | None = None,
     ) -> None:
         super().__init__(
@@ -89,6 +92,6 @@ class FedALIGN(ComposedStrategy[None]):
                 sampling=Sampling(fraction, priority_draws, seed),
             ),
             weighting=DataFraction(),
-            server_optimizer=SGD(server_lr),
+            server_optimizer=server_optimizer(server_lr),
             communication=communication,
         )

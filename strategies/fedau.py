@@ -8,13 +8,12 @@ known clients, S_t who took part in round t.
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from strategies.adapter import Memory
-from strategies.parameters import PROBABILITY
 from strategies.sampled import Options, SampledStrategy
 from strategies.types import Population
-from strategies.weighting import AverageAll, AverageParticipating
+from strategies.weighting import AverageAll, AverageParticipating, KnownRates, inverse_rates
 from strategies.weighting import FedAU as FedAUWeighting
 from strategies.weighting.fedau import FedAUState
 
@@ -53,7 +52,7 @@ class FedAU(SampledStrategy[FedAUState]):
         cutoff: float = math.inf,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(population, FedAUWeighting(cutoff), options, asks_losses=False)
+        super().__init__(population, FedAUWeighting(cutoff), options)
 
 
 class FedAvgParticipating(SampledStrategy[None]):
@@ -68,7 +67,7 @@ class FedAvgParticipating(SampledStrategy[None]):
     """
 
     def __init__(self, population: Population, **options: Unpack[Options]) -> None:
-        super().__init__(population, AverageParticipating(), options, asks_losses=False)
+        super().__init__(population, AverageParticipating(), options)
 
 
 class FedAvgAll(SampledStrategy[None]):
@@ -83,10 +82,10 @@ class FedAvgAll(SampledStrategy[None]):
     """
 
     def __init__(self, population: Population, **options: Unpack[Options]) -> None:
-        super().__init__(population, AverageAll(), options, asks_losses=False)
+        super().__init__(population, AverageAll(), options)
 
 
-class KnownStatistics(SampledStrategy[None]):
+class KnownStatistics(SampledStrategy[Any]):
     """What FedAU estimates, given: c_n = 1 / (p_n N). Unbiased.
 
     Parameters
@@ -111,10 +110,8 @@ class KnownStatistics(SampledStrategy[None]):
         probabilities: Mapping[int, float],
         **options: Unpack[Options],
     ) -> None:
-        for client in population.clients:
-            PROBABILITY.check(f"probabilities[{client}]", probabilities.get(client))
-        omega = {client: 1.0 / probabilities[client] for client in population.clients}
-        super().__init__(population, AverageAll(omega), options, asks_losses=False)
+        omega = inverse_rates(population.clients, probabilities)
+        super().__init__(population, KnownRates(omega), options)
 
 
 class FedVarp(SampledStrategy[None]):
@@ -145,9 +142,7 @@ class FedVarp(SampledStrategy[None]):
         **options: Unpack[Options],
     ) -> None:
         memory = Memory(memory_dir)
-        super().__init__(
-            population, AverageParticipating(), options, asks_losses=False, memory=memory
-        )
+        super().__init__(population, AverageParticipating(), options, memory=memory)
 
 
 class MIFA(SampledStrategy[None]):
@@ -179,4 +174,4 @@ class MIFA(SampledStrategy[None]):
         **options: Unpack[Options],
     ) -> None:
         memory = Memory(memory_dir, moves_alone=True)
-        super().__init__(population, AverageAll(), options, asks_losses=False, memory=memory)
+        super().__init__(population, AverageAll(), options, memory=memory)

@@ -2,7 +2,7 @@
 
 from strategies.adapter import Communication, ComposedStrategy
 from strategies.selection import Everyone, PriorityOnly, Sampling
-from strategies.server_optimizer import SGD
+from strategies.server_optimizer import SGD, OptimizerOf
 from strategies.types import Population
 from strategies.weighting import DataFraction
 
@@ -25,7 +25,9 @@ class FedAvg(ComposedStrategy[None]):
     seed : int (default: 0)
         Of the sampling.
     server_lr : float (default: 1.0)
-        Factor on the combined update, > 0.
+        The server optimizer's learning rate, > 0.
+    server_optimizer : callable (default: ``SGD``)
+        Returns the server optimizer of it, such as ``Momentum`` or ``partial(Adam, beta1=0.8)``.
     communication : Communication, optional
         Timeouts and what is evaluated.
 
@@ -49,6 +51,7 @@ class FedAvg(ComposedStrategy[None]):
         priority_draws: int | None = None,
         seed: int = 0,
         server_lr: float = 1.0,
+        server_optimizer: OptimizerOf = SGD,
         communication: Communication | None = None,
     ) -> None:
         sampling = Sampling(fraction, priority_draws, seed)
@@ -56,6 +59,6 @@ class FedAvg(ComposedStrategy[None]):
             population,
             selection=PriorityOnly(sampling) if priority_only else Everyone(sampling),
             weighting=DataFraction(),
-            server_optimizer=SGD(server_lr),
+            server_optimizer=server_optimizer(server_lr),
             communication=communication,
         )

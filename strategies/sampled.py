@@ -4,7 +4,7 @@ from typing import TypedDict
 
 from strategies.adapter import Communication, ComposedStrategy, Memory
 from strategies.selection import Everyone, Sampling
-from strategies.server_optimizer import SGD
+from strategies.server_optimizer import SGD, OptimizerOf
 from strategies.types import Population, StateT
 from strategies.weighting import Weighting
 
@@ -19,7 +19,9 @@ class Options(TypedDict, total=False):
     seed : int (default: 0)
         Of the sampling.
     server_lr : float (default: 1.0)
-        eta > 0, the factor on the combined update.
+        eta > 0, the server optimizer's learning rate.
+    server_optimizer : callable (default: ``SGD``)
+        Returns the server optimizer of eta, such as ``Momentum`` or ``partial(Adam, beta1=0.8)``.
     communication : Communication, optional
         Timeouts and what is evaluated.
     """
@@ -27,11 +29,12 @@ class Options(TypedDict, total=False):
     fraction: float
     seed: int
     server_lr: float
+    server_optimizer: OptimizerOf
     communication: Communication | None
 
 
 class SampledStrategy(ComposedStrategy[StateT]):
-    """All clients or a sample of them, and x_{t+1} = x_t + eta sum_n c_n Delta_n.
+    """All clients or a sample of them, and a server step by sum_n c_n Delta_n.
 
     Parameters
     ----------
@@ -41,8 +44,6 @@ class SampledStrategy(ComposedStrategy[StateT]):
         The rule for c_n.
     options : Options
         See there.
-    asks_losses : bool
-        Whether the rule needs the clients' losses of the model they receive.
     memory : Memory, optional
         Whether a memory of all updates corrects the step.
 
@@ -58,7 +59,6 @@ class SampledStrategy(ComposedStrategy[StateT]):
         weighting: Weighting[StateT],
         options: Options,
         *,
-        asks_losses: bool = True,
         memory: Memory | None = None,
     ) -> None:
         if unknown := sorted(set(options) - set(Options.__annotations__)):
@@ -66,10 +66,9 @@ class SampledStrategy(ComposedStrategy[StateT]):
         sampling = Sampling(options.get("fraction", 1.0), seed=options.get("seed", 0))
         super().__init__(
             population,
-            selection=Everyone(sampling, measures=False, asks_losses=asks_losses),
+            selection=Everyone(sampling, measures=False, asks_losses=weighting.needs_losses),
             weighting=weighting,
-            server_optimizer=SGD(options.get("server_lr", 1.0)),
+            server_optimizer=options.get("server_optimizer", SGD)(options.get("server_lr", 1.0)),
             memory=memory,
             communication=options.get("communication"),
-            needs_losses=asks_losses,
         )

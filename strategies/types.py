@@ -62,6 +62,11 @@ class Population:
         return np.sort(np.array(self.clients, dtype=np.int64))
 
     @cached_property
+    def priority_weights(self) -> FloatArray:
+        """lambda_k of all clients, ascending by id, shape (N,)."""
+        return np.array([self.priority_weight(k) for k in self.ascending.tolist()])
+
+    @cached_property
     def priority_clients(self) -> tuple[int, ...]:
         """The priority clients, ascending."""
         return tuple(sorted(self.priority))
@@ -104,6 +109,7 @@ class Call:
     trains and measures a model of its own, which starts as the one broadcast and stays with it.
     Without ``measure`` the clients train without measuring what they received. Without
     ``clients_decide`` the clients do not know the terms and all train: the server decides alone.
+    ``pool`` are those among whom the clients were chosen, None for all.
     """
 
     clients: tuple[int, ...]
@@ -113,6 +119,7 @@ class Call:
     own_model: bool = False
     measure: bool = True
     clients_decide: bool = True
+    pool: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,10 @@ class Responses:
 
     ``gram`` returns the inner products <Delta_i, Delta_j> of the updates, float64, shape (n, n);
     it is computed when asked for. None where nobody provides it.
+
+    ``silent`` are the clients that answered only that they stay silent. ``examples`` is D_k as last
+    told, by client id. ``covered`` is what is admitted of each of ``known``, there or not, as far
+    as it is known (``strategies.decision.cover``), shape (N,), None for all of everyone.
     """
 
     client: IntArray
@@ -146,6 +157,14 @@ class Responses:
     accuracy: FloatArray
     known: IntArray
     gram: Callable[[], FloatArray] | None = None
+    silent: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    examples: Mapping[int, float] = field(default_factory=dict)
+    covered: FloatArray | None = None
+
+    @property
+    def coverage(self) -> FloatArray:
+        """What is admitted of each of ``known``, shape (N,)."""
+        return np.ones(len(self.known)) if self.covered is None else self.covered
 
     @property
     def priority(self) -> BoolArray:

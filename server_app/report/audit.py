@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 
 from client_app.decisions import joins
+from conf.schema import ComposedSettings
 from server_app.records import evaluation_summary, weight_error
 from server_app.report.replay import (
-    NEEDS_INNER_PRODUCTS,
     Recorded,
     Replayed,
     Row,
     UndecidableError,
+    needs_inner_products,
     read_recorded,
     replay,
+    weighting_name,
 )
 from server_app.report.runs import Run
 from strategies.weighting.exponentiated_gradient import base_weights
@@ -32,7 +34,7 @@ from strategies.weighting.exponentiated_gradient import base_weights
 TOLERANCE = 1e-9
 SOLVER_TOLERANCE = 1e-6
 SOLVED = frozenset({"aaggff_s", "fedmgda"})
-"""Strategies whose p is the answer of a solver, not a formula: other machines round otherwise."""
+"""Weightings whose p is the answer of a solver, not a formula: other machines round otherwise."""
 
 STATUSES = ("trained", "silent", "unavailable", "rejected", "failed")
 SHOWN_DIGITS = 9
@@ -137,7 +139,7 @@ def _round_problems(
 ) -> Iterator[Problem]:
     number = replayed.record.round
     yield from _asked_problems(replayed)
-    if recorded.settings.strategy.name in NEEDS_INNER_PRODUCTS:
+    if needs_inner_products(recorded):
         yield from _direction_problems(recorded, replayed)
     compared = _expected_rows(recorded, replayed)
     tolerance = _tolerance(recorded)
@@ -289,7 +291,9 @@ def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
 def _direction_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
     """Check of FedMGDA+ what its inner products are not needed for."""
     number = replayed.record.round
-    deviation = getattr(recorded.settings.strategy, "deviation", 1.0)
+    own = recorded.settings.strategy
+    rule = own.weighting if isinstance(own, ComposedSettings) else own
+    deviation = getattr(rule, "deviation", 1.0)
     base = base_weights(replayed.call, replayed.responses, replayed.admission.share)
     total = 0.0
     for row, centre in zip(replayed.usable, base.tolist(), strict=True):
@@ -335,7 +339,7 @@ def _summary_problems(recorded: Recorded, admitted: Mapping[int, int]) -> Iterat
 
 def _unknown(recorded: Recorded, statuses: Mapping[str, int], rounds: int) -> Iterator[str]:
     name = recorded.settings.strategy.name
-    if name in NEEDS_INNER_PRODUCTS:
+    if needs_inner_products(recorded):
         yield (
             f"mixing coefficients of {name}: they need the inner products of the updates, which "
             "no record holds (checked instead: simplex, box, and weight = p / |Delta|)"
@@ -371,7 +375,7 @@ def _kind(row: Row) -> str:
 
 
 def _tolerance(recorded: Recorded) -> float:
-    return SOLVER_TOLERANCE if recorded.settings.strategy.name in SOLVED else TOLERANCE
+    return SOLVER_TOLERANCE if weighting_name(recorded) in SOLVED else TOLERANCE
 
 
 def _same(recorded: Any, expected: Any, tolerance: float) -> bool:

@@ -26,6 +26,7 @@ from strategies.weighting import (
     DataFraction,
     FedAU,
     FedMGDAPlus,
+    KnownRates,
     NoWeight,
     PropFair,
     QFedAvg,
@@ -159,8 +160,8 @@ def _gate(replayed: Replayed, place: int, row: Row) -> str:
     own = float(replayed.responses.priority_weight[place])
     if own == 1.0:
         return "whole, as it is a priority client's"
-    if not replayed.responses.priority.any():
-        return "no; no priority client's update arrived, so p_k is undefined"
+    if share == 0.0 and not replayed.responses.priority.any():
+        return f"no; {replayed.admission.reason[place]}"
     epsilon = call.epsilon or 0.0
     if epsilon == 0.0:
         inside = "the gate is closed (eps_t = 0)"
@@ -251,13 +252,12 @@ def _(_rule: DataFraction, replayed: Replayed, place: int) -> Iterator[str]:
 def _(rule: FedAU, replayed: Replayed, place: int) -> Iterator[str]:
     state, client = replayed.state, int(replayed.responses.client[place])
     i = int(np.searchsorted(state.client, client))
-    n = len(replayed.responses.known)
     yield (
         f"omega_n is the mean length of the M = {state.intervals[i]} intervals that ended before "
         f"this round (K = {rule.cutoff:g}): {_n(state.omega[i])}"
         + (" (no interval yet, so 1)" if state.intervals[i] == 0 else "")
     )
-    yield f"c_n = omega_n / N = {_n(state.omega[i])} / {n} = {_n(state.omega[i] / n)}"
+    yield from _corrected_line(rule, replayed, place, state.omega[i])
 
 
 @weight_lines.register
@@ -267,11 +267,31 @@ def _(_rule: AverageParticipating, replayed: Replayed, place: int) -> Iterator[s
 
 
 @weight_lines.register
-def _(rule: AverageAll, replayed: Replayed, place: int) -> Iterator[str]:
-    n, client = len(replayed.responses.known), int(replayed.responses.client[place])
+def _(_rule: AverageAll, replayed: Replayed, place: int) -> Iterator[str]:
+    share = replayed.admission.share[place]
+    n = float(replayed.responses.coverage.sum())
+    yield f"c_n = s_n / N = {_n(share)} / {_n(n)} = {_n(share / n)}"
+
+
+@weight_lines.register
+def _(rule: KnownRates, replayed: Replayed, place: int) -> Iterator[str]:
+    client = int(replayed.responses.client[place])
     omega = rule.omega.get(client, 1.0)
-    told = "1 / p_n" if client in rule.omega else "1"
-    yield f"c_n = omega_n / N with omega_n = {told}: {_n(omega)} / {n} = {_n(omega / n)}"
+    yield f"omega_n = {'1 / p_n' if client in rule.omega else '1'} = {_n(omega)}"
+    yield from _corrected_line(rule, replayed, place, omega)
+
+
+def _corrected_line(
+    rule: FedAU | KnownRates, replayed: Replayed, place: int, omega: float
+) -> Iterator[str]:
+    """Yield how omega multiplies the weight over a fixed population."""
+    if replayed.weights is None:
+        return
+    weight = replayed.weights.weight[place]
+    yield (
+        f"c_n = {rule.factor} / ({replayed.divisor}) = {_n(omega)} x {_n(weight / omega)} = "
+        f"{_n(weight)}"
+    )
 
 
 @weight_lines.register

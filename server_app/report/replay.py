@@ -9,7 +9,7 @@ in ``evaluations/``. No data, no model and no client are needed.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from conf import Settings
 from conf.compose import settings_of
 from conf.errors import RunError, SettingsError
+from conf.schema import ComposedSettings
 from server_app.build import build_strategy
 from server_app.records import (
     CLIENTS_SCHEMA,
@@ -30,6 +31,8 @@ from server_app.records import (
 )
 from server_app.report.runs import Run, load_run, read_bytes, read_parts
 from strategies import ComposedStrategy
+from strategies.composition import divisor
+from strategies.decision import admit, decide
 from strategies.regret import kl_divergence
 from strategies.report import ClientEvaluation, priority_objective
 from strategies.types import (
@@ -44,9 +47,6 @@ from strategies.types import (
 )
 
 Row = Mapping[str, Any]
-
-NEEDS_INNER_PRODUCTS = frozenset({"fedmgda"})
-"""Strategies whose weights follow from the updates themselves, which no record holds."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,8 @@ class Replayed:
         What the weighting decides; None where the records lack what it needs.
     divergence : float or None
         KL(p || w).
+    divisor : str
+        What the weights are divided by, in words.
     """
 
     record: RoundRecord
@@ -152,6 +154,7 @@ class Replayed:
     following: Any
     weights: Weights | None
     divergence: float | None
+    divisor: str
 
 
 class UndecidableError(Exception):
@@ -160,6 +163,17 @@ class UndecidableError(Exception):
     def __init__(self, number: int, problem: str) -> None:
         super().__init__(problem)
         self.number = number
+
+
+def weighting_name(recorded: Recorded) -> str:
+    """Return the name of the weighting, which is that of the strategy where it has a name."""
+    own = recorded.settings.strategy
+    return own.weighting.name if isinstance(own, ComposedSettings) else own.name
+
+
+def needs_inner_products(recorded: Recorded) -> bool:
+    """Say whether the weights follow from the updates themselves, which no record holds."""
+    return weighting_name(recorded) == "fedmgda"
 
 
 def read_recorded(directory: Path) -> Recorded:
@@ -208,14 +222,14 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
     """
     strategy = _strategy(recorded)
     examples = _examples(recorded.evaluations(0))
-    state = strategy.weighting.init(recorded.population)
+    state, covered = strategy.weighting.init(recorded.population), None
     for record in recorded.run.rounds:
         rows = recorded.rows[record.round]
         if not rows and record.asked > 0:
             return
         try:
-            replayed = _replay_round(
-                recorded, strategy, record, rows, state=state, examples=examples
+            replayed, covered = _replay_round(
+                recorded, strategy, record, rows, state=state, covered=covered, examples=examples
             )
         except (ValueError, RuntimeError, KeyError, IndexError) as error:
             raise UndecidableError(record.round, str(error)) from None
@@ -231,22 +245,39 @@ def _replay_round(
     rows: Sequence[Row],
     *,
     state: Any,
+    covered: FloatArray | None,
     examples: dict[int, float],
-) -> Replayed:
+) -> tuple[Replayed, FloatArray | None]:
     """Decide one round; ``examples``, D_k as far as known, takes up what the clients tell."""
     population = recorded.population
     call, by_rule = _call(strategy, record, rows, population, examples)
     measure = _measure(strategy, recorded.evaluations(record.round - 1), call)
     usable = [row for row in rows if row["num_examples"] is not None]
-    responses = _responses(usable, population, record)
     examples |= {row["client"]: float(row["num_examples"]) for row in usable}
-    admission = strategy.selection.admit(
-        call, GlobalMeasure(record.global_loss, record.global_accuracy), responses
+    silent = [row["client"] for row in rows if row["status"] == "silent"]
+    responses = replace(
+        _responses(usable, population, record),
+        silent=np.array(silent, dtype=np.int64),
+        examples=examples,
     )
-    following, weights = None, None
-    if recorded.settings.strategy.name not in NEEDS_INNER_PRODUCTS:
-        following, weights = strategy.weighting.weigh(state, call, responses, admission.share)
-    return Replayed(
+    recorded_measure = GlobalMeasure(record.global_loss, record.global_accuracy)
+    weighting, following, weights = strategy.weighting, None, None
+    if needs_inner_products(recorded):
+        admission = admit(strategy.selection, weighting, call, recorded_measure, responses)
+    else:
+        decision = decide(
+            strategy.selection,
+            weighting,
+            population,
+            call=call,
+            measure=recorded_measure,
+            responses=responses,
+            state=state,
+            covered=covered,
+        )
+        admission, weights = decision.admission, decision.weights
+        following, covered, responses = decision.state, decision.covered, decision.responses
+    replayed = Replayed(
         record=record,
         rows=rows,
         call=call,
@@ -259,7 +290,9 @@ def _replay_round(
         following=following,
         weights=weights,
         divergence=_divergence(weights, population, examples),
+        divisor=divisor(strategy.selection, weighting),
     )
+    return replayed, covered
 
 
 def _strategy(recorded: Recorded) -> ComposedStrategy[Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from strategies.selection.base import admit_all
 from strategies.selection.sampling import Sampling
@@ -12,6 +13,7 @@ from strategies.types import Admission, Call, GlobalMeasure, Population, Respons
 class Alone:
     """Ask all clients that are sampled to go on with their own models."""
 
+    covers: ClassVar[str] = "nobody"
     sampling: Sampling = field(default_factory=Sampling)
     measures: bool = field(default=True, init=False)
 

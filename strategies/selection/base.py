@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from strategies.selection.sampling import Sampling
 from strategies.types import Admission, Call, GlobalMeasure, Population, Responses
 
 
@@ -12,8 +13,17 @@ class Selection(Protocol):
     """Decides who is asked in a round and whose update is admitted. Pure: no I/O, no memory.
 
     ``measures``: whether F(w_t) is measured for every round. Where nothing depends on it the cost
-    is spared; evaluations measure F(w) all the same.
+    is spared; evaluations measure F(w) all the same. ``covers`` says in words whom a weighting
+    divides by that divides by all whom the selection lets count, there or not.
     """
+
+    @property
+    def covers(self) -> str:
+        """Whose updates can count."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Who of them is asked in a round."""
 
     @property
     def measures(self) -> bool:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -65,6 +66,7 @@ class EpsilonGate:
     accuracy as proxy, eps reduced to 0).
     """
 
+    covers: ClassVar[str] = "the priority clients and the others last known to be aligned"
     num_rounds: int
     epsilon: float = 0.2
     epsilon_schedule: str = "constant"
@@ -96,6 +98,7 @@ class EpsilonGate:
             epsilon=0.0 if warm else self.threshold(t),
             criterion=self.criterion,
             draws=sample.draws,
+            pool=population.priority if warm else None,
         )
 
     def threshold(self, t: int) -> float:
@@ -120,14 +123,10 @@ class EpsilonGate:
         """Admit the share lambda_k of every client, and the rest of those inside the gate.
 
         The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or
-        0 for the others, in between for a priority weight in between. Without any priority
-        update p_k is undefined and nothing is admitted.
+        0 for the others, in between for a priority weight in between.
         """
         epsilon = 0.0 if call.epsilon is None else call.epsilon
         n = len(responses.client)
-        if not responses.priority.any():
-            reason = "no priority client's update arrived, so p_k is undefined"
-            return Admission(np.zeros(n), (reason,) * n)
         inside = within_gate(
             call.criterion, epsilon, measure, responses, clients_decide=call.clients_decide
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from strategies.selection.base import admit_all
 from strategies.selection.sampling import Sampling
@@ -22,6 +23,7 @@ class Everyone:
         Whether the clients measure the model they receive, F_k(w_t).
     """
 
+    covers: ClassVar[str] = "all known clients"
     sampling: Sampling = field(default_factory=Sampling)
     measures: bool = True
     asks_losses: bool = True

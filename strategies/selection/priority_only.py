@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from strategies.selection.sampling import Sampling
 from strategies.types import Admission, Call, GlobalMeasure, Population, Responses
@@ -11,13 +12,14 @@ from strategies.types import Admission, Call, GlobalMeasure, Population, Respons
 class PriorityOnly:
     """Ask the priority clients that are sampled and admit all their updates."""
 
+    covers: ClassVar[str] = "the known priority clients"
     sampling: Sampling = field(default_factory=Sampling)
     measures: bool = field(default=True, init=False)
 
     def call(self, t: int, population: Population, examples: Mapping[int, float]) -> Call:
         """Return a call to the sampled priority clients."""
         sample = self.sampling.sample(t, population, examples)
-        return Call(sample.priority, draws=sample.draws)
+        return Call(sample.priority, draws=sample.draws, pool=population.priority)
 
     def admit(self, call: Call, measure: GlobalMeasure, responses: Responses) -> Admission:
         """Admit every update, to the extent of its client's priority weight."""

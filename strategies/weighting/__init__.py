@@ -8,6 +8,9 @@ from strategies.weighting.base import KnownBeforehand, Weighting
 from strategies.weighting.data_fraction import DataFraction
 from strategies.weighting.fedau import FedAU
 from strategies.weighting.fedmgda import FedMGDAPlus
+from strategies.weighting.known_data import KnownData
+from strategies.weighting.known_mixing import KnownMixing
+from strategies.weighting.known_rates import KnownRates, inverse_rates
 from strategies.weighting.no_weight import NoWeight
 from strategies.weighting.propfair import PropFair
 from strategies.weighting.q_fedavg import QFedAvg
@@ -25,9 +28,13 @@ __all__ = [
     "FedAU",
     "FedMGDAPlus",
     "KnownBeforehand",
+    "KnownData",
+    "KnownMixing",
+    "KnownRates",
     "NoWeight",
     "PropFair",
     "QFedAvg",
     "SolverError",
     "Weighting",
+    "inverse_rates",
 ]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from strategies.types import (
     Weights,
 )
 from strategies.weighting.exponentiated_gradient import exponentiated_gradient
+from strategies.weighting.known_mixing import KnownMixing
 from strategies.weighting.simplex import restricted
 
 
@@ -59,8 +61,9 @@ class AAggFFD:
     L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)). p starts uniform; the decision of a round uses
     its responses and weighs its updates.
 
-    C is the number of clients asked in the round / K. Who was asked and did not answer counts as
-    not sampled. Where nobody is heard the state stays. O(K) time and memory.
+    C is the number of clients asked in the round / the number that could be: K, or the priority
+    clients where only they can. Who was asked and did not answer counts as not sampled, and so
+    does who could not be asked. Where nobody is heard the state stays. O(K) time and memory.
 
     Parameters
     ----------
@@ -88,6 +91,10 @@ class AAggFFD:
     Making", ICML 2024, Lemma 4.3, Remark 4.5 and Algorithm 3. ``running`` is ours.
     """
 
+    needs_losses: ClassVar[bool] = True
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "p_k"
+    divisor: ClassVar[str] = "the sum of p over {whom}"
     cdf: str = "weibull"
     c1: float | None = None
     c2: float | None = None
@@ -99,6 +106,10 @@ class AAggFFD:
         check_response_range(self.c1, self.c2)
         RBAR.check("rbar", self.rbar)
         PROBABILITY.check("fraction", self.fraction)
+
+    def over_known(self) -> KnownMixing:
+        """Return p over the sum of p of all known clients that can count."""
+        return KnownMixing(self)
 
     def init(self, population: Population) -> AAggFFDState:
         """Return the state before round 0: uniform p, nothing seen."""
@@ -154,14 +165,14 @@ class AAggFFD:
 
     def _asked(self, call: Call, size: int) -> float:
         """Return C; it differs from ``fraction`` by rounding only, in each of two groups."""
-        asked = len(call.clients)
-        if abs(asked - self.fraction * size) >= 2:  # noqa: PLR2004
+        asked, pool = len(call.clients), size if call.pool is None else len(call.pool)
+        if abs(asked - self.fraction * pool) >= 2:  # noqa: PLR2004
             raise ValueError(
                 f"AAggFF-D with fraction {self.fraction:g} expects that each round asks "
-                f"{self.fraction * size:g} of {size} clients, got a round that asks {asked}: its "
+                f"{self.fraction * pool:g} of {pool} clients, got a round that asks {asked}: its "
                 "estimate of the others' responses would be biased"
             )
-        return asked / size
+        return asked / pool
 
     def _rbar(self, state: AAggFFDState, own: FloatArray, c1: float, c2: float) -> float:
         if self.rbar == "sample":

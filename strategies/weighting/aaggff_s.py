@@ -1,10 +1,11 @@
 """AAggFF-S: the mixing vector of cross-silo learning, decided by an online Newton step."""
 
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.parameters import CDF, PROBABILITY, ParameterError
+from strategies.parameters import CDF, ParameterError
 from strategies.responses import (
     bounded_responses,
     check_response_range,
@@ -22,6 +23,7 @@ from strategies.types import (
     Responses,
     Weights,
 )
+from strategies.weighting.base import Weighting
 from strategies.weighting.simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
@@ -70,13 +72,11 @@ class AAggFFS:
         The response's transform; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
-    fraction : float
-        The share of the clients that each round asks: 1.
 
     Raises
     ------
     ParameterError
-        For a value outside its range, and for a fraction below 1.
+        For a value outside its range.
 
     References
     ----------
@@ -85,20 +85,24 @@ class AAggFFS:
     out the term with p_tau and adds alpha twice; this is the paper's.
     """
 
+    needs_losses: ClassVar[bool] = True
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "p_k"
+    divisor: ClassVar[str] = "the sum of p over {whom}"
     cdf: str = "normal"
     c1: float | None = None
     c2: float | None = None
-    fraction: float = 1.0
 
     def __post_init__(self) -> None:
         CDF.check("cdf", self.cdf)
         check_response_range(self.c1, self.c2)
-        PROBABILITY.check("fraction", self.fraction)
-        if self.fraction < 1.0:
-            raise ParameterError(
-                "fraction must be 1 for AAggFF-S, whose Newton step needs the responses of all "
-                f"clients in every round, got {self.fraction!r}; with sampling use AAggFF-D"
-            )
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse, with the reason as a ``ParameterError``."""
+        raise ParameterError(
+            "participation must be none with weighting=aaggff_s "
+            "(its Newton step needs all clients in every round: nobody is away to be corrected for)"
+        )
 
     def init(self, population: Population) -> AAggFFSState:
         """Return the state before round 0: uniform p, nothing seen."""

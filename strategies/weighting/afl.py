@@ -1,12 +1,14 @@
 """AFL: the mixing vector climbs the losses, projected onto the simplex."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from strategies.parameters import POSITIVE
 from strategies.responses import heard, positions, told
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
+from strategies.weighting.known_mixing import KnownMixing
 from strategies.weighting.simplex import project, restricted
 
 
@@ -44,10 +46,18 @@ class AFL:
     That the step on p comes first, and partial participation, are ours.
     """
 
+    needs_losses: ClassVar[bool] = True
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "p_k"
+    divisor: ClassVar[str] = "the sum of p over {whom}"
     step_size: float = 0.1
 
     def __post_init__(self) -> None:
         POSITIVE.check("step_size", self.step_size)
+
+    def over_known(self) -> KnownMixing:
+        """Return p over the sum of p of all known clients that can count."""
+        return KnownMixing(self)
 
     def init(self, population: Population) -> AFLState:
         """Return the uniform p."""

@@ -1,10 +1,11 @@
 """Averages of the updates, over who took part or over all, without regard to amounts of data."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 
+from strategies.parameters import ParameterError
 from strategies.types import Call, FloatArray, Population, Proportions, Responses, Weights
 
 
@@ -16,6 +17,11 @@ class AverageParticipating:
     ----------
     Wang and Ji 2024, section 6, "average participating".
     """
+
+    needs_losses: ClassVar[bool] = False
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "1"
+    divisor: ClassVar[str] = "the number of {whom}"
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
@@ -31,37 +37,46 @@ class AverageParticipating:
         total = float(share.sum())
         return None, Weights(share / total if total > 0 else np.zeros_like(share))
 
+    def over_known(self) -> "AverageAll":
+        """Refuse: over all known clients this is ``AverageAll``, which has a name of its own."""
+        raise ParameterError(
+            "participation must be none with weighting=average_participating (dividing by who is "
+            "there undoes what a correction for being away does; average_all divides by all)"
+        )
+
 
 @dataclass(frozen=True)
 class AverageAll:
-    """c_n = omega_n / N for the clients that took part, N all known clients, omega fixed.
+    """c_n = s_n / N for the clients that took part, N all known clients that can count.
 
-    Whoever is away counts as an update of zero. With omega_n = 1 / p_n the average is unbiased:
-    the known-statistics baseline.
-
-    Parameters
-    ----------
-    omega : mapping of int to float
-        omega_n by client id, 1 where not given.
+    Whoever is away counts as an update of zero. In a gate N counts the priority clients and the
+    others last known to be aligned.
 
     References
     ----------
-    Wang and Ji 2024, section 6, "average all" and "known participation statistics".
+    Wang and Ji 2024, section 6, "average all".
     """
 
-    omega: Mapping[int, float] = field(default_factory=dict)
+    needs_losses: ClassVar[bool] = False
+    fixed_divisor: ClassVar[bool] = True
+    factor: ClassVar[str] = "1"
+    divisor: ClassVar[str] = "the number of {whom}"
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
 
     def proportions(self, state: None, call: Call) -> Proportions:
-        """Return omega_n."""
-        return Proportions({k: self.omega[k] for k in call.clients if k in self.omega})
+        """Return 1 for every client."""
+        return Proportions()
 
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[None, Weights]:
-        """Return omega_n / N."""
-        omega = {int(k): self.omega.get(int(k), 1.0) for k in responses.known}
-        own = np.array([omega[int(k)] for k in responses.client], dtype=np.float64)
-        return None, Weights(share * own / max(len(responses.known), 1), omega=omega)
+        """Return 1 / N, zeros where nobody can count."""
+        total = float(responses.coverage.sum())
+        omega = dict.fromkeys(responses.known.tolist(), 1.0)
+        return None, Weights(share / total if total > 0 else np.zeros_like(share), omega=omega)
+
+    def over_known(self) -> Self:
+        """Return this rule, which divides so already."""
+        return self

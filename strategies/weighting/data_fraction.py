@@ -1,10 +1,12 @@
 """Weights proportional to the amount of training data: FedAvg's, and FedALIGN's p_k / (1 + A)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from strategies.types import Call, Draws, FloatArray, Population, Proportions, Responses, Weights
+from strategies.weighting.known_data import KnownData
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,15 @@ class DataFraction:
     Ravi and Shomorony, "Prioritized Federated Learning", Algorithm 1 and, for draws, the
     supplement's partial participation; McMahan et al. 2017.
     """
+
+    needs_losses: ClassVar[bool] = False
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "D_k"
+    divisor: ClassVar[str] = "the training data of {whom}"
+
+    def over_known(self) -> KnownData:
+        """Return the fractions of the data of all known clients that can count."""
+        return KnownData()
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,11 +19,18 @@ from strategies.types import (
     Responses,
     Weights,
 )
+from strategies.weighting.average import AverageAll
+from strategies.weighting.base import Weighting
+from strategies.weighting.corrected import (
+    corrected_factor,
+    corrected_once,
+    corrected_proportions,
+)
 
 
 @dataclass(frozen=True)
 class FedAUState:
-    """Three numbers a client, by the clients of the population; shapes (N,).
+    """Three numbers a client, by the clients of the population, shapes (N,), and the base's state.
 
     ``intervals`` is M, how many intervals were seen; ``rounds`` is S, the length of the one in
     progress; ``omega`` is the mean length, 1 before the first interval ends.
@@ -32,11 +40,12 @@ class FedAUState:
     intervals: IntArray
     rounds: IntArray
     omega: FloatArray
+    base: Any = None
 
 
 @dataclass(frozen=True)
 class FedAU:
-    """c_n = omega_t^n / N for the clients that took part, N all known clients.
+    """c_n = omega_t^n b_n / B for the clients that took part, b_n / B = 1 / N by default.
 
     omega_t^n is the mean length of the intervals between the rounds BEFORE t in which client n
     took part, cut off at K: omega_0 = 1, and for t = 1, 2, ... S += 1; if n took part in round
@@ -44,31 +53,56 @@ class FedAU:
 
     For n taking part with probability p_n in every round, the mean length is 1 / p_n, less
     (1 - p_n)^K / p_n by the cutoff, so that each client counts alike in the long run however
-    often it is there. The divisor N is fixed: that is what makes it unbiased.
+    often it is there. The divisor is of a fixed population, N all known clients or the base's
+    B (``Weighting.over_known``): that is what makes it unbiased.
 
-    A client that was asked and sent nothing usable did not take part. A client first known in
-    round t0 starts there; one whose node has left ages on.
+    To take part is to be there: who answers that it stays silent, or is refused by a gate, took
+    part, since omega is to make up for being away and for nothing else. A client that was asked
+    and sent nothing usable did not. A client first known in round t0 starts there; one whose node
+    has left ages on. Rounds in which a client could not be asked, as in a gate's warm-up, are none
+    of its rounds.
 
     Parameters
     ----------
     cutoff : float
         K, a whole number >= 1, or inf. K = 1 weighs all alike (the average over all).
+    base : Weighting
+        How much the clients are to count; with data, FedAU inside FedALIGN is
+        p_k omega_k / (1 + A^), see ``KnownData``.
 
     Raises
     ------
     ParameterError
-        For a cutoff outside its range.
+        For a cutoff outside its range, or a base that has no weights over a fixed population.
 
     References
     ----------
     Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated
-    Averaging", ICLR 2024, Algorithms 1 and 2.
+    Averaging", ICLR 2024, Algorithms 1 and 2. Other bases than 1 / N are ours.
     """
 
+    fixed_divisor: ClassVar[bool] = True
     cutoff: float = math.inf
+    base: Weighting[Any] = field(default_factory=AverageAll)
 
     def __post_init__(self) -> None:
         CUTOFF.check("cutoff", self.cutoff)
+        object.__setattr__(self, "base", self.base.over_known())
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether the base needs them."""
+        return self.base.needs_losses
+
+    @property
+    def factor(self) -> str:
+        """What c_n is proportional to."""
+        return corrected_factor("omega_k", self.base)
+
+    @property
+    def divisor(self) -> str:
+        """What the base divides by."""
+        return self.base.divisor
 
     def init(self, population: Population) -> FedAUState:
         """Return the state before round 0: nothing seen, all weights 1."""
@@ -78,32 +112,43 @@ class FedAU:
             intervals=np.zeros(n, dtype=np.int64),
             rounds=np.zeros(n, dtype=np.int64),
             omega=np.ones(n),
+            base=self.base.init(population),
         )
 
-    def proportions(self, state: FedAUState, call: Call) -> Proportions:
-        """Return omega_t^n, which the rounds before this one decide."""
+    def proportions(self, state: FedAUState, call: Call) -> Proportions | None:
+        """Return omega_t^n, which the rounds before this one decide, times the base's."""
         clients = np.array(call.clients, dtype=np.int64)
         omega = state.omega[np.searchsorted(state.client, clients)]
-        return Proportions(dict(_items(clients, omega)))
+        return corrected_proportions(dict(_items(clients, omega)), self.base, state.base, call)
 
     def weigh(
         self, state: FedAUState, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[FedAUState, Weights]:
-        """Return omega_t / N by the rounds before this one, and the state that counts this one."""
+        """Return the weights by the rounds before this one, and the state that counts this one.
+
+        Raises what the base raises.
+        """
         known = np.isin(state.client, responses.known)
         position = positions(state.client, responses)
-        weight = share * state.omega[position] / max(len(responses.known), 1)
-        took_part = np.zeros(len(state.client), dtype=np.bool_)
-        took_part[position[share > 0]] = True
+        base, weights = self.base.weigh(state.base, call, responses, share)
+        took_part = np.isin(state.client, responses.silent)
+        took_part[position] = True
         omega = dict(_items(state.client[known], state.omega[known]))
-        return self._advance(state, known, took_part), Weights(weight, omega=omega)
+        counted = known if call.pool is None else known & np.isin(state.client, list(call.pool))
+        return replace(self._advance(state, counted, took_part), base=base), replace(
+            weights, weight=state.omega[position] * weights.weight, omega=omega
+        )
 
-    def _advance(self, state: FedAUState, known: BoolArray, took_part: BoolArray) -> FedAUState:
-        rounds = state.rounds + known
-        ends = known & (took_part | (rounds == self.cutoff))
+    def over_known(self) -> Weighting[Any]:
+        """Refuse: participation is corrected for once."""
+        raise corrected_once()
+
+    def _advance(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
+        rounds = state.rounds + counted
+        ends = counted & (took_part | (rounds == self.cutoff))
         mean = (state.intervals * state.omega + rounds) / (state.intervals + 1)
-        return FedAUState(
-            client=state.client,
+        return replace(
+            state,
             intervals=state.intervals + ends,
             rounds=np.where(ends, 0, rounds),
             omega=np.where(ends, mean, state.omega),

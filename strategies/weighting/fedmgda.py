@@ -1,12 +1,14 @@
 """FedMGDA+: the shortest combination of the normalised updates, not far from the data's."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.parameters import FRACTION
+from strategies.parameters import FRACTION, ParameterError
 from strategies.responses import positions, told
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
+from strategies.weighting.base import Weighting
 from strategies.weighting.exponentiated_gradient import base_weights
 from strategies.weighting.simplex import minimise_quadratic
 
@@ -41,10 +43,21 @@ class FedMGDAPlus:
     TNSE 2022, Algorithm 1. The centre of the box is w_i, with equal amounts of data 1 / n.
     """
 
+    needs_losses: ClassVar[bool] = False
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "p_k / |Delta_k|"
+    divisor: ClassVar[str] = "the sum of p over {whom}, which is 1"
     deviation: float = 1.0
 
     def __post_init__(self) -> None:
         FRACTION.check("deviation", self.deviation)
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse, with the reason as a ``ParameterError``."""
+        raise ParameterError(
+            "participation must be none with weighting=fedmgda "
+            "(multiplied by omega its combination is no longer the shortest, which is its point)"
+        )
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""

@@ -1,11 +1,13 @@
 """PropFair: weights that grow as the loss comes near the largest acceptable one."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.parameters import POSITIVE
+from strategies.parameters import POSITIVE, ParameterError
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
+from strategies.weighting.base import Weighting
 from strategies.weighting.exponentiated_gradient import mix
 
 
@@ -39,12 +41,23 @@ class PropFair:
     Algorithm 1; the mixing form Hahn, Kim and Lee 2024, Table 1.
     """
 
+    needs_losses: ClassVar[bool] = True
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "w_k / max(M - F_k, epsilon)"
+    divisor: ClassVar[str] = "the sum of the same over {whom}"
     bound: float = 3.0
     guard: float = 0.2
 
     def __post_init__(self) -> None:
         POSITIVE.check("bound", self.bound)
         POSITIVE.check("guard", self.guard)
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse, with the reason as a ``ParameterError``."""
+        raise ParameterError(
+            "participation must be none with weighting=propfair "
+            "(it weighs by the losses of a round, and of who is away there is none to divide by)"
+        )
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""

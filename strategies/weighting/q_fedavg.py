@@ -1,11 +1,13 @@
 """q-FedAvg: weights by a power of the loss."""
 
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.parameters import NON_NEGATIVE, POSITIVE
+from strategies.parameters import NON_NEGATIVE, POSITIVE, ParameterError
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
+from strategies.weighting.base import Weighting
 from strategies.weighting.exponentiated_gradient import base_weights, mix
 
 _SMALLEST_LOSS = 1e-10
@@ -47,6 +49,10 @@ class QFedAvg:
     Lemma 3 and Algorithm 2; the mixing form Hahn, Kim and Lee 2024, Table 1.
     """
 
+    needs_losses: ClassVar[bool] = True
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "w_k F_k^q"
+    divisor: ClassVar[str] = "the sum of the same over {whom}"
     q: float = 1.0
     lipschitz: float | None = None
 
@@ -54,6 +60,13 @@ class QFedAvg:
         NON_NEGATIVE.check("q", self.q)
         if self.lipschitz is not None:
             POSITIVE.check("lipschitz", self.lipschitz)
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse, with the reason as a ``ParameterError``."""
+        raise ParameterError(
+            "participation must be none with weighting=qfedavg "
+            "(it weighs by the losses of a round, and of who is away there is none to divide by)"
+        )
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""

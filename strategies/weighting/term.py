@@ -1,9 +1,11 @@
 """TERM: weights that grow exponentially with the loss."""
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from strategies.parameters import REAL
+from strategies.parameters import REAL, ParameterError
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
+from strategies.weighting.base import Weighting
 from strategies.weighting.exponentiated_gradient import mix
 
 
@@ -30,10 +32,21 @@ class TERM:
     its tilting over groups; Hahn, Kim and Lee 2024, Table 1.
     """
 
+    needs_losses: ClassVar[bool] = True
+    fixed_divisor: ClassVar[bool] = False
+    factor: ClassVar[str] = "w_k exp(lambda F_k)"
+    divisor: ClassVar[str] = "the sum of the same over {whom}"
     tilt: float = 1.0
 
     def __post_init__(self) -> None:
         REAL.check("tilt", self.tilt)
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse, with the reason as a ``ParameterError``."""
+        raise ParameterError(
+            "participation must be none with weighting=term "
+            "(it weighs by the losses of a round, and of who is away there is none to divide by)"
+        )
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""

@@ -94,6 +94,9 @@ def test_settings_come_back_from_the_records(experiment: str) -> None:
         "tracker=mlflow tracker.uri=http://localhost:5000",
         "tracker=wandb tracker.mode=online",
         "strategy=fedau strategy.cutoff=5 data.priority=all privacy=dp_fixed_server",
+        "strategy=composed strategy/weighting=aaggff_d strategy.weighting.c2=0.5",
+        "strategy=composed strategy/participation=fedau strategy.participation.cutoff=9",
+        "server_optimizer=yogi server_optimizer.tau=0.1",
     ],
 )
 def test_options_of_every_group_come_back(overrides: str) -> None:
@@ -139,7 +142,7 @@ def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 
 
 MISTAKES = {
-    "foo=1": "foo is not a setting; there are strategy, data, model",
+    "foo=1": "foo is not a setting; there are strategy, server_optimizer, data, model",
     "strategy.foo=1": "strategy.foo is not a setting; strategy has name, .*epsilon, .*got .foo.",
     "+strategy.foo=1": "strategy.foo is not a setting; strategy has name",
     "nogroup/x=3": "nogroup/x is not a setting",
@@ -183,6 +186,29 @@ MISTAKES = {
     "tracker=mlflow 'tracker.uri= '": "tracker.uri must be the path of an SQLite file, or a tracki",
     "tracker.uri=runs.db": "tracker.uri is not a setting; tracker has name, got 'uri'",
     "strategy.epsilon": "strategy.epsilon",
+    "server_optimizer=lion": "server_optimizer must be one of adagrad, adam, momentum, sgd, yogi",
+    "server_optimizer=adam server_optimizer.beta2=1": (
+        "server_optimizer.beta2 must be a number >= 0 and < 1, got 1.0"
+    ),
+    "strategy=composed strategy/selection=some": (
+        "strategy/selection must be one of epsilon_gate, everyone, priority_only, got 'some'"
+    ),
+    "strategy=composed strategy.selection.epsilon=-1": (
+        r"strategy.selection.epsilon must be a number >= 0 \(inf allowed\), got -1"
+    ),
+    "strategy=composed strategy.weighting.q=2": "strategy.weighting.q is not a setting; strategy.w",
+    "strategy/selection=everyone": "strategy/selection is of strategy=composed only",
+    "strategy=composed strategy/weighting=aaggff_s": (
+        "strategy.selection must be everyone with weighting=aaggff_s .*, got EpsilonGate"
+    ),
+    "strategy=composed strategy/selection=everyone strategy/weighting=aaggff_s "
+    "availability=markov": (
+        "availability must be always with strategy/weighting=aaggff_s .*, got markov"
+    ),
+    "strategy=composed privacy=dp_fixed_server": "privacy must be none with strategy=composed",
+    "strategy=fedau strategy.cutoff=5 server_optimizer=adam privacy=dp_fixed_server": (
+        "server_optimizer must be sgd with privacy=dp_fixed_server"
+    ),
     "'seed=1": "overrides must be Hydra overrides separated by spaces",
 }
 

@@ -70,7 +70,7 @@ def test_a_rule_of_ones_own_is_built_by_its_path() -> None:
     [
         ("no.such.Rule", "{}", r"strategy\.path must be .*, got 'no\.such\.Rule': No module named"),
         (f"{HERE}.NUMBER", "{}", r"strategy\.path must be .*NUMBER', which is int"),
-        (f"{HERE}.no_rule", "{}", r"methods init and weigh.*no_rule', which makes int"),
+        (f"{HERE}.no_rule", "{}", r"strategies.weighting.Weighting.*no_rule', which makes int"),
         (f"{HERE}.Picky", "{}", r"strategy\.args must be arguments of .*Picky, got {}: .*missing"),
         (
             f"{HERE}.Picky",

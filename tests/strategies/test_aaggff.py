@@ -12,6 +12,7 @@ import piqp
 import pytest
 from scipy.optimize import minimize
 
+import strategies
 from strategies.parameters import ParameterError
 from strategies.responses import bounded_responses, doubly_robust
 from strategies.types import Call, FloatArray, Population, Responses, Weights
@@ -138,9 +139,9 @@ def test_s_refuses_sampling() -> None:
         match=r"fraction must be 1 for AAggFF-S, whose Newton step needs the responses of all "
         r"clients in every round, got 0\.5; with sampling use AAggFF-D",
     ):
-        AAggFFS(fraction=0.5)
-    with pytest.raises(ParameterError, match="fraction must be a number > 0 and <= 1, got 0"):
-        AAggFFS(fraction=0)
+        strategies.AAggFFS(population(3), fraction=0.5)
+    with pytest.raises(ParameterError, match="fraction must be a number >= 0 and <= 1, got -1"):
+        strategies.AAggFFS(population(3), fraction=-1)
     rule = AAggFFS()
     with pytest.raises(ValueError, match="all 3 clients in every round, got a round that asks 2;"):
         rule.weigh(rule.init(population(3)), Call((0, 1)), answered({0: 1.0}), np.ones(1))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from strategies import KnownStatistics
 from strategies.memory import UpdateMemory
 from strategies.parameters import ParameterError
 from strategies.types import Call, FloatArray, Population, Responses
-from strategies.weighting import AverageAll, AverageParticipating, FedAU
+from strategies.weighting import AverageAll, AverageParticipating, FedAU, KnownRates
 from tests.reference import fedau
 
 CUTOFFS = (1, 2, 50, math.inf)
@@ -48,7 +49,7 @@ def play(history: NDArray[np.bool_], cutoff: float) -> list[dict[int, float]]:
             state, Call(tuple(range(n))), took_part(present.tolist(), n), np.ones(len(present))
         )
         np.testing.assert_array_equal(
-            weights.weight, [weights.omega[k] / n for k in present.tolist()]
+            weights.weight, [weights.omega[k] * (1 / n) for k in present.tolist()]
         )
         seen.append(dict(weights.omega))
     return seen
@@ -152,14 +153,26 @@ def test_the_order_in_which_clients_are_listed_changes_nothing() -> None:
     assert weights.weight.tolist() == [1 / 3, 1.0]
 
 
-def test_what_was_not_admitted_did_not_take_part() -> None:
-    """A share of 0 has no weight and the client's interval goes on."""
+def test_who_was_refused_or_silent_was_there() -> None:
+    """It has no weight, but its interval ends: omega makes up for being away alone."""
     rule = FedAU()
+    answered = replace(took_part([0, 1], 4), silent=np.array([3]))
     state, weights = rule.weigh(
-        rule.init(population(2)), Call((0, 1)), took_part([0, 1], 2), np.array([1.0, 0.0])
+        rule.init(population(4)), Call((0, 1, 2, 3)), answered, np.array([1.0, 0.0])
     )
-    assert weights.weight.tolist() == [0.5, 0.0]
-    assert state.rounds.tolist() == [0, 1]
+    assert weights.weight.tolist() == [0.25, 0.0]
+    assert state.rounds.tolist() == [0, 0, 1, 0]
+
+
+def test_rounds_in_which_a_client_cannot_be_asked_are_none_of_its_rounds() -> None:
+    """In a warm-up of priority clients the intervals of the others do not grow."""
+    rule = FedAU()
+    call = Call((0,), epsilon=0.0, pool=frozenset({0}))
+    state = rule.init(population(2))
+    for _ in range(5):
+        state, _ = rule.weigh(state, call, took_part([0], 2), np.ones(1))
+    assert state.intervals.tolist() == [5, 0]
+    assert state.rounds.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("cutoff", [0, -1, 1.5, math.nan, True])
@@ -172,7 +185,9 @@ def test_impossible_cutoffs(cutoff: float) -> None:
 # --- the averages ------------------------------------------------------------------------------
 
 
-def expected_weight(rule: AverageAll | AverageParticipating, p: FloatArray) -> FloatArray:
+def expected_weight(
+    rule: AverageAll | AverageParticipating | KnownRates, p: FloatArray
+) -> FloatArray:
     """Return N E[c_n 1{n takes part}] over all 2^N outcomes, exactly."""
     n = len(p)
     total = np.zeros(n)
@@ -187,7 +202,7 @@ def expected_weight(rule: AverageAll | AverageParticipating, p: FloatArray) -> F
 def test_known_statistics_is_unbiased() -> None:
     """Every client counts alike in expectation; the averages favour those often there."""
     p = np.array([0.02, 0.1, 0.5, 0.9, 1.0])
-    known = AverageAll(dict(enumerate((1 / p).tolist())))
+    known = KnownRates(dict(enumerate((1 / p).tolist())))
     np.testing.assert_allclose(expected_weight(known, p), np.ones(5), rtol=1e-12)
     np.testing.assert_allclose(expected_weight(AverageAll(), p), p, rtol=1e-12)
     participating = expected_weight(AverageParticipating(), p)

@@ -142,18 +142,6 @@ def test_server_half_of_the_gate(
     assert (got.reason[1] is None) == admitted
 
 
-def test_nothing_is_admitted_without_a_priority_update() -> None:
-    """p_k is undefined without priority data, so the round stays empty, with the reason."""
-    gate = EpsilonGate(num_rounds=1, epsilon=math.inf, warmup_fraction=0)
-    got = gate.admit(
-        gate.call(0, POPULATION, {}),
-        GlobalMeasure(1.0, 0.5),
-        responses([1.0, 1.0], priority=[False, False]),
-    )
-    assert not got.share.any()
-    assert all("no priority client" in str(reason) for reason in got.reason)
-
-
 def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
     """Where no priority client measured F(w_t) it is NaN, and no non-priority update counts."""
     gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)

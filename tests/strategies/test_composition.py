@@ -1,0 +1,383 @@
+"""Selections, weightings and server optimizers together: who counts how much, what is refused."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strategies import ComposedStrategy
+from strategies.composition import check_composition, divisor
+from strategies.decision import decide
+from strategies.parameters import ParameterError
+from strategies.selection import Alone, EpsilonGate, Everyone, PriorityOnly, Sampling, Selection
+from strategies.server_optimizer import SGD, Adam, Momentum
+from strategies.types import Call, FloatArray, GlobalMeasure, Population, Responses
+from strategies.weighting import (
+    AFL,
+    TERM,
+    AAggFFD,
+    AAggFFS,
+    AverageAll,
+    AverageParticipating,
+    DataFraction,
+    FedAU,
+    FedMGDAPlus,
+    KnownRates,
+    NoWeight,
+    PropFair,
+    QFedAvg,
+    Weighting,
+)
+
+# Clients 0 and 1 have priority. Of the others 2 and 3 are always aligned, 4 never is and says so.
+POPULATION = Population((0, 1, 2, 3, 4), frozenset({0, 1}))
+DATA = np.array([30.0, 10.0, 20.0, 40.0, 100.0])
+LOSS = np.array([1.0, 1.2, 0.9, 1.1, 9.0])
+MEASURE = GlobalMeasure(1.0, 0.5)
+RATES = np.array([0.9, 0.5, 0.3, 0.1, 0.5])
+ALIGNED = np.array([True, True, True, True, False])
+GATE = EpsilonGate(num_rounds=10**6, epsilon=0.5, warmup_fraction=0.0)
+INVERSE = dict(enumerate((1.0 / RATES).tolist()))
+
+
+def answers(there: FloatArray, call: Call) -> Responses:
+    """Return what the clients that are there answer: an update, or with a gate their silence."""
+    asked = np.isin(np.arange(5), call.clients) & (there > 0)
+    trains = asked & (ALIGNED if call.epsilon is not None else True)
+    client = np.flatnonzero(trains)
+    return Responses(
+        client=client,
+        priority_weight=POPULATION.priority_weights[client],
+        num_examples=DATA[client],
+        loss=LOSS[client],
+        accuracy=np.full(len(client), 0.5),
+        known=np.arange(5),
+        silent=np.flatnonzero(asked & ~trains),
+        examples=dict(enumerate(DATA.tolist())),
+    )
+
+
+def play(
+    selection: Selection, weighting: Weighting[Any], presence: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return every client's weight and p in each round, shapes (T, N)."""
+    state, covered = weighting.init(POPULATION), None
+    weight, mixing = np.zeros(presence.shape), np.full(presence.shape, math.nan)
+    for t, there in enumerate(presence):
+        call = selection.call(t, POPULATION, {})
+        decision = decide(
+            selection,
+            weighting,
+            POPULATION,
+            call=call,
+            measure=MEASURE,
+            responses=answers(there, call),
+            state=state,
+            covered=covered,
+        )
+        state, covered = decision.state, decision.covered
+        weight[t, decision.responses.client] = decision.weights.weight
+        if decision.weights.mixing is not None:
+            mixing[t] = decision.weights.mixing
+    return weight, mixing
+
+
+def bernoulli(rounds: int) -> FloatArray:
+    return (np.random.default_rng(7).random((rounds, 5)) < RATES).astype(np.float64)
+
+
+COVERED: dict[str, tuple[Selection, FloatArray]] = {
+    "everyone": (Everyone(), np.ones(5)),
+    "priority_only": (PriorityOnly(), np.array([1.0, 1.0, 0.0, 0.0, 0.0])),
+    "epsilon_gate": (GATE, ALIGNED.astype(np.float64)),
+}
+FIXED_BASES: dict[str, tuple[Callable[[], Weighting[Any]], FloatArray]] = {
+    "average_all": (AverageAll, np.ones(5)),
+    "data_fraction": (DataFraction, DATA),
+}
+
+
+@pytest.mark.parametrize(("selection", "base"), [*product(COVERED, FIXED_BASES)])
+def test_expected_weights_with_known_rates(selection: str, base: str) -> None:
+    """Over 20,000 rounds of random presence every client counts b_k / B in the mean.
+
+    c_k is b_k / (B p_k) with probability p_k, else 0, independently: its standard deviation is
+    (b_k / B) sqrt((1 - p_k) / p_k), so the mean is within 5 standard errors of b_k / B but with
+    probability 6e-7. The first 200 rounds, in which all are heard for the first time, are left out.
+    """
+    rule, covered = COVERED[selection]
+    make, amounts = FIXED_BASES[base]
+    rounds = 20_000
+    weight, _ = play(rule, KnownRates(INVERSE, make()), bernoulli(rounds + 200))
+    expected = covered * amounts / (covered * amounts).sum()
+    error = expected * np.sqrt((1 - RATES) / RATES / rounds)
+    assert np.all(np.abs(weight[200:].mean(axis=0) - expected) <= 5 * error)
+    assert np.all(weight[:, covered == 0] == 0)
+
+
+@pytest.mark.parametrize(("selection", "base"), [*product(COVERED, FIXED_BASES)])
+def test_expected_weights_with_fedau(selection: str, base: str) -> None:
+    """The same with omega estimated: its mean interval is another source of error.
+
+    After t rounds omega is the mean of about t p_k geometric intervals, with variance
+    (1 - p_k) / p_k^2 each, and independent of who is there now. Averaged over the rounds from t0
+    to T the error of the mean weight is below 5 standard errors of the presence, with omega up to
+    1 + d times 1 / p_k, plus the mean of d: d_t = 5 sqrt((1 - p_k) / (p_k t)).
+    """
+    rule, covered = COVERED[selection]
+    make, amounts = FIXED_BASES[base]
+    first, rounds = 5_000, 25_000
+    weight, _ = play(rule, FedAU(base=make()), bernoulli(rounds))
+    expected = covered * amounts / (covered * amounts).sum()
+    t = np.arange(first, rounds)[:, None]
+    estimate = 5 * np.sqrt((1 - RATES) / RATES / t)
+    presence = 5 * np.sqrt((1 - RATES) / RATES / (rounds - first)) * (1 + estimate.max(axis=0))
+    bound = expected * (presence + estimate.mean(axis=0))
+    assert np.all(np.abs(weight[first:].mean(axis=0) - expected) <= bound)
+    assert np.all(bound[covered > 0] < 0.25 * expected[covered > 0])  # so that it says something
+
+
+def markov(rounds: int) -> FloatArray:
+    """Return presence by two-state chains of the same rates, leaving for good in none."""
+    rng = np.random.default_rng(8)
+    joins = np.minimum(0.2, RATES)
+    leaves = joins * (1 / RATES - 1)
+    there = rng.random(5) < RATES
+    rows = []
+    for draw in rng.random((rounds, 5)):
+        rows.append(there)
+        there = np.where(there, draw >= leaves, draw < joins)
+    return np.array(rows, dtype=np.float64)
+
+
+def test_expected_weights_of_fedau_in_fedalign_under_markov_presence() -> None:
+    """p_k / (1 + A^) for all in the gate, though presence comes in long runs.
+
+    The sum over T rounds of a chain has variance about T p (1 - p) (1 + r) / (1 - r) with
+    r = 1 - a - b, a and b its transition rates: that factor more than independent rounds. Twice
+    the bound of FedAU above with it, once for each of presence and estimate.
+    """
+    first, rounds = 10_000, 60_000
+    weight, _ = play(GATE, FedAU(base=DataFraction()), markov(rounds))
+    joins = np.minimum(0.2, RATES)
+    stay = 1 - joins - joins * (1 / RATES - 1)
+    spread = np.sqrt((1 - RATES) / RATES * np.maximum((1 + stay) / (1 - stay), 1.0))
+    expected = np.where(ALIGNED, DATA, 0.0) / DATA[ALIGNED].sum()
+    estimate = 5 * spread / math.sqrt(first)
+    bound = expected * (5 * spread / math.sqrt(rounds - first) * (1 + estimate) + estimate)
+    assert np.all(np.abs(weight[first:].mean(axis=0) - expected) <= bound)
+    # Dividing by who is there is off by much more, which is what the fixed divisor is for.
+    present, _ = play(GATE, DataFraction(), markov(rounds))
+    off = np.abs(present[first:].mean(axis=0) - expected)
+    assert np.any(off > 2 * bound)
+
+
+@pytest.mark.parametrize("rule", [AAggFFD(), AFL(0.01)])
+@pytest.mark.parametrize("selection", COVERED)
+def test_omega_multiplies_mixing_over_all_that_can_count(
+    rule: Weighting[Any], selection: str
+) -> None:
+    """c_k = omega_k p_k / (sum of p over all covered), whoever else is there."""
+    selected, covered = COVERED[selection]
+    presence = bernoulli(300)
+    weight, mixing = play(selected, KnownRates(INVERSE, rule), presence)
+    plain, _ = play(selected, rule, presence)
+    mass = mixing * covered
+    expected = presence * mass / mass.sum(axis=1, keepdims=True) / RATES
+    late = np.s_[150:]  # by when all in the gate have been heard
+    heard = presence[late].max(axis=1) > 0
+    np.testing.assert_allclose(weight[late][heard], expected[late][heard], rtol=1e-12)
+    # without omega the same p is divided by that of who is there
+    own = presence * mass
+    total = own.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(
+        plain[late], np.divide(own, total, out=np.zeros_like(own), where=total > 0)[late], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("base", [AverageAll(), DataFraction(), AAggFFD(), AFL()])
+def test_with_everyone_there_nothing_is_corrected(base: Weighting[Any]) -> None:
+    """Full participation: FedAU's omega is 1, and the fixed divisor is that of the round."""
+    for selection, _ in COVERED.values():
+        corrected, _ = play(selection, FedAU(base=base), np.ones((30, 5)))
+        plain, _ = play(selection, base, np.ones((30, 5)))
+        np.testing.assert_allclose(corrected, plain, rtol=1e-12)
+
+
+# --- who is covered ----------------------------------------------------------------------------
+
+
+def rows(*there: str) -> FloatArray:
+    """Return presence by rounds, the ids of the clients there as digits."""
+    return np.array([[float(str(k) in row) for k in range(5)] for row in there])
+
+
+def test_who_was_last_known_to_be_aligned_stays_in_the_divisor() -> None:
+    """Clients 2 and 3 enter A^ when they are first admitted, and stay while they are away."""
+    weight, _ = play(GATE, FedAU(base=DataFraction()), rows("01", "012", "014", "013", "01", "4"))
+    of_0 = weight[:, 0]
+    np.testing.assert_allclose(of_0[:5], 30 / np.array([40, 60, 60, 100, 100]))
+    assert weight[:, 4].tolist() == [0.0] * 6
+
+
+def test_who_falls_silent_leaves_the_divisor() -> None:
+    """A silent answer is knowledge: not aligned. So is a closed gate, of everybody."""
+    weighting = FedAU(base=DataFraction())
+    state, covered = weighting.init(POPULATION), None
+    seen: list[list[float]] = []
+    for silent, epsilon in (((), 0.5), ((2,), 0.5), ((), 0.5), ((), 0.0), ((), 0.5)):
+        call = Call(tuple(range(5)), epsilon=epsilon)
+        there = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
+        responses = answers(there, call)
+        if not seen:
+            responses = answers(np.array([1.0, 1.0, 1.0, 1.0, 0.0]), call)
+        object.__setattr__(responses, "silent", np.array(silent, dtype=np.int64))
+        decision = decide(
+            GATE,
+            weighting,
+            POPULATION,
+            call=call,
+            measure=MEASURE,
+            responses=responses,
+            state=state,
+            covered=covered,
+        )
+        state, covered = decision.state, decision.covered
+        assert covered is not None
+        seen.append(covered.tolist())
+    assert seen == [
+        [1, 1, 1, 1, 0],
+        [1, 1, 0, 1, 0],
+        [1, 1, 0, 1, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+    ]
+
+
+def test_a_round_without_priority_updates() -> None:
+    """Without a fixed divisor p_k is undefined and nothing counts; with one the others do."""
+    presence = rows("0123", "23")
+    plain, _ = play(GATE, DataFraction(), presence)
+    assert plain[1].tolist() == [0.0] * 5
+    fixed, _ = play(GATE, FedAU(base=DataFraction()), presence)
+    np.testing.assert_allclose(fixed[1], [0, 0, 0.2, 0.4, 0])
+
+
+def test_priority_weights_are_covered_to_their_share() -> None:
+    """lambda_k = 0.5 is half covered while its client has not been inside the gate."""
+    population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
+    weighting = FedAU(base=DataFraction())
+    call = Call((0, 1), epsilon=0.1)
+    responses = Responses(
+        client=np.array([0]),
+        priority_weight=np.ones(1),
+        num_examples=np.array([10.0]),
+        loss=np.ones(1),
+        accuracy=np.ones(1),
+        known=np.array([0, 1]),
+        examples={0: 10.0, 1: 20.0},
+    )
+    decision = decide(
+        GATE,
+        weighting,
+        population,
+        call=call,
+        measure=MEASURE,
+        responses=responses,
+        state=weighting.init(population),
+        covered=None,
+    )
+    assert decision.weights.weight.tolist() == [0.5]
+    assert decision.weights.inclusion_mass == 0.0
+
+
+# --- what is said and refused ------------------------------------------------------------------
+
+
+def test_divisors_in_words() -> None:
+    """What is divided by follows from both rules."""
+    assert divisor(GATE, DataFraction()) == (
+        "the training data of the clients admitted in the round"
+    )
+    assert divisor(GATE, FedAU(base=DataFraction())) == (
+        "the training data of the priority clients and the others last known to be aligned"
+    )
+    assert divisor(Everyone(), FedAU()) == "the number of all known clients"
+    assert divisor(PriorityOnly(), FedAU(base=AFL())) == (
+        "the sum of p over the known priority clients"
+    )
+    assert FedAU(base=DataFraction()).factor == "omega_k D_k"
+
+
+REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
+    "alone": (
+        lambda: check_composition(Alone(), DataFraction(), SGD()),
+        "selection=alone and weighting=no_weight go together only .*, got Alone with DataFraction",
+    ),
+    "no weight": (
+        lambda: check_composition(Everyone(), NoWeight(), SGD()),
+        "go together only .*, got Everyone with NoWeight",
+    ),
+    "alone adam": (
+        lambda: check_composition(Alone(), NoWeight(), Adam()),
+        "server_optimizer must be sgd where every client has a model of its own .*, got Adam",
+    ),
+    "aaggff_s gate": (
+        lambda: check_composition(GATE, AAggFFS(), SGD()),
+        "selection must be everyone with weighting=aaggff_s .*, got EpsilonGate",
+    ),
+    "aaggff_s sampled": (
+        lambda: check_composition(Everyone(Sampling(0.5)), AAggFFS(), SGD()),
+        "fraction must be 1 for AAggFF-S, .*, got 0.5; with sampling use AAggFF-D",
+    ),
+    "fedmgda gate": (
+        lambda: check_composition(GATE, FedMGDAPlus(), SGD()),
+        "selection must not be epsilon_gate with weighting=fedmgda",
+    ),
+    "fedmgda momentum": (
+        lambda: check_composition(Everyone(), FedMGDAPlus(), Momentum()),
+        "server_optimizer must be sgd with weighting=fedmgda .*, got Momentum",
+    ),
+    "draws": (
+        lambda: check_composition(Everyone(Sampling(1.0, 2)), FedAU(), SGD()),
+        "priority_draws must be null with a weighting that is not by data .*, got 2",
+    ),
+    "losses": (
+        lambda: check_composition(Everyone(asks_losses=False), TERM(), SGD()),
+        "asks_losses must be true with a weighting by the clients' losses, got False",
+    ),
+    "in a strategy": (
+        lambda: ComposedStrategy(
+            POPULATION, selection=GATE, weighting=AAggFFS(), server_optimizer=SGD()
+        ),
+        "selection must be everyone with weighting=aaggff_s",
+    ),
+    "twice": (lambda: FedAU(base=FedAU()), "participation must be corrected for once"),
+    "nothing": (lambda: FedAU(base=NoWeight()), "participation must be none where nothing is"),
+} | {
+    type(rule).__name__: (
+        partial(FedAU, base=rule),
+        f"participation must be none with weighting={name} ",
+    )
+    for rule, name in (
+        (AverageParticipating(), "average_participating"),
+        (AAggFFS(), "aaggff_s"),
+        (QFedAvg(), "qfedavg"),
+        (TERM(), "term"),
+        (PropFair(), "propfair"),
+        (FedMGDAPlus(), "fedmgda"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
+    """One line names the rule, what goes with it, and why."""
+    make, message = REFUSED[name]
+    with pytest.raises(ParameterError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
