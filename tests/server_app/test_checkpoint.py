@@ -157,12 +157,24 @@ def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None
 # --- going on --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *sorted(STRATEGIES),
+        f"{COMPOSED} strategy/weighting=aaggff_d server_optimizer=yogi",
+        f"{COMPOSED} server_optimizer=adam",
+        "fedau server_optimizer=momentum",
+        "fedavg server_optimizer=adagrad",
+    ],
+)
 def test_a_run_that_goes_on_is_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """Every strategy, with clients that come and go and what its nodes keep: as never stopped."""
-    words = [f"strategy={strategy}", "availability=markov", "availability.p=0.6"]
+    words = [*f"strategy={strategy}".split(), "availability=markov", "availability.p=0.6"]
     words += ["engine.num_supernodes=2"]
     whole = run(tmp_path / "whole", *words)
     stopped = interrupted(monkeypatch, tmp_path / "stopped", *words)

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.aggregation import as_float64, combined_update, inner_products, like
+from strategies.aggregation import (
+    as_float64,
+    averaged,
+    combined_update,
+    inner_products,
+    is_statistic,
+    like,
+)
 from strategies.codec import NamedArrays
 
 finite = st.floats(-1e3, 1e3, width=32)
@@ -68,3 +75,16 @@ def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(whole, updates @ updates.T, rtol=1e-12)
     monkeypatch.setattr("strategies.aggregation.BLOCK", 4)
     np.testing.assert_allclose(inner_products(model, clients), whole, rtol=1e-12)
+
+
+def test_statistics_stay_between_the_clients_and_the_servers() -> None:
+    """Counters and running variances are averaged, so that no weights make a variance negative."""
+    whole, real = np.array(3), np.array([1.0])
+    assert is_statistic("bn.num_batches_tracked", whole)
+    assert is_statistic("layer.bn.running_var", real)
+    assert not is_statistic("layer.bn.weight", real)
+    server, clients = 1.0, np.array([0.01, 0.02])
+    for weights in (np.array([5.0, 3.0]), np.array([0.1, 0.2])):
+        update = np.array([float(weights @ (clients - server))])
+        moved = averaged(np.array([server]), update, float(weights.sum()))
+        assert 0.01 <= moved[0] <= 1.0
