@@ -53,7 +53,7 @@ COMBINATIONS = [
     for optimizer in OPTIMIZERS
 ]
 REFUSED = [one for one in COMBINATIONS if reason(*one) is not None]
-# Every (selection, weighting, correction), and every one of them with every optimizer in turn:
+# Every (selection, weighting, correction), the optimizers in turn and each with every single part:
 # the optimizer sees nothing of them but the sum.
 ALLOWED = sorted({one[:3] for one in COMBINATIONS if reason(*one) is None})
 RUNS = [
@@ -61,7 +61,13 @@ RUNS = [
     for place, one in enumerate(ALLOWED)
     for turn, optimizer in enumerate(OPTIMIZERS)
     if reason(*one, optimizer) is None
-    and (turn == place % len(OPTIMIZERS) or one[1] == "fedmgda" or one == ALLOWED[0])
+    and (
+        turn == place % len(OPTIMIZERS)
+        or one[1] == "fedmgda"
+        or one[::2] == ("everyone", "none")
+        or one[:2] == ("epsilon_gate", "data_fraction")
+        or one[1:] == ("data_fraction", "none")
+    )
 ]
 
 
