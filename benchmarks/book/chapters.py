@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from benchmarks.book.aaggff import aaggff_published, aaggff_tables
+from benchmarks.book.composition import composition_tables
 from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.decisions import decision_tables
 from benchmarks.book.fedalign import fedalign_tables
@@ -120,6 +121,11 @@ def _aaggff(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
 
 
 CIFAR10 = "data=npz data.path=${oc.env:FEDQUORUM_DATA,data}/cifar10_15k3k.npz"
+# Priority clients are there in every round, the others by Markov chains, rarely or half the time.
+PRESENT = (
+    "experiment=fedalign/fmnist data.priority=[0,1] rounds=60 seed=1,2,3,4,5 availability=markov "
+    f"availability.p=[{','.join(['1', '1', *['0.1', '0.5'] * 29])}]"
+)
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
 FAIR = "qfedavg,term,propfair"
 
@@ -202,6 +208,20 @@ CHAPTERS: tuple[Chapter, ...] = (
         partial(cutoff_tables, (1, 2, 3), (1000, 10000)),
         partial(cutoff_tables, (1,), (100,), (1, 10)),
         "seeds 1, 2, 3",
+    ),
+    Sweeps(
+        "composition",
+        "Do the parts combine? FedALIGN's gate with FedAU's weights (not in a paper)",
+        (
+            (*PRESENT.split(), "strategy=composed", "strategy/participation=fedau"),
+            (*PRESENT.split(), "strategy=fedalign,fedau,fedavg,fedavg_priority"),
+        ),
+        composition_tables,
+        quick={
+            "data.num_clients": "4",
+            "availability.p": "[1,1,0.1,0.5]",
+            "client.local_epochs": "1",
+        },
     ),
     _aaggff(
         "aaggff-berka",
