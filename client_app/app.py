@@ -22,7 +22,6 @@ from client_app.data.base import Part
 from client_app.measurements import Arrays
 from client_app.node import PARTS, Node
 from client_app.privacy import ClippingMod
-from client_app.threads import side_by_side
 from client_app.update_sum import UpdateSum
 from conf import compose
 from conf.schema import PrivacySettings
@@ -93,14 +92,12 @@ def train(message: Message, context: Context) -> Message:
     node, arrays, configs = _request(message, context)
     received = list(arrays.values())
     own_models = any(config.get("own-model", False) for config in configs.values())
-    workers = 1
     if not own_models:
         _prepare(node, received, "train", [k for k, own in configs.items() if measures(own)])
         t = next(iter(configs.values()))["server-round"] - 1 if configs else 0
         try:
             if node.trainer.trains_together(received, list(configs), t):
                 return _train_together(message, node, arrays, configs, t)
-            workers = node.trainer.workers
         except Exception as error:  # whose fault it is shows when each trains alone
             log(WARNING, "Clients train each alone after a failure", exc_info=error)
 
@@ -118,7 +115,7 @@ def train(message: Message, context: Context) -> Message:
             return reply
         return replace(reply, arrays=trained)
 
-    replies = _each(node, configs, fit, workers)
+    replies = _each(node, configs, fit)
     if not any("proportion" in config for config in configs.values()):
         return Message(encode_replies(list(replies)), reply_to=message)
     total = UpdateSum(received, torch.device("cpu"))
@@ -225,18 +222,15 @@ def _each(
     node: Node,
     configs: dict[int, dict[str, Any]],
     work: Callable[[FederatedClient, dict[str, Any]], ClientReply],
-    workers: int = 1,
 ) -> Iterator[ClientReply]:
     """Yield each client's part of the reply; one that raises has failed."""
-
-    def part(client_id: int) -> ClientReply:
+    for client_id, config in configs.items():
         try:
-            return work(node.client(client_id), configs[client_id])
+            reply = work(node.client(client_id), config)
         except Exception as error:  # one client's failure must not take the others with it
             log(ERROR, "Client %d failed", client_id, exc_info=error)
-            return ClientReply(client_id, Status.FAILED, reason=node.reason(error))
-
-    return side_by_side(part, configs, workers)
+            reply = ClientReply(client_id, Status.FAILED, reason=node.reason(error))
+        yield reply
 
 
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,6 @@ class Measurements:
         self._examples = examples
         self._task = task
         self.metric = metric
-        self._lock = Lock()
         self._arrays: Arrays = []
         self._kept: dict[tuple[Part, int], Measure] = {}
         self._flops_per_sample = flops_per_sample
@@ -73,10 +71,6 @@ class Measurements:
 
     def prepare(self, arrays: Arrays, part: Part, clients: Iterable[int]) -> None:
         """Measure for these clients what is not known yet."""
-        with self._lock:  # clients may train side by side
-            self._prepare(arrays, part, clients)
-
-    def _prepare(self, arrays: Arrays, part: Part, clients: Iterable[int]) -> None:
         if not _same(arrays, self._arrays):
             self._arrays, self._kept = list(arrays), {}
         missing = [k for k in clients if (part, k) not in self._kept]

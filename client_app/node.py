@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from threading import Lock
 from typing import Any
 
 import torch
@@ -66,7 +65,6 @@ class Node:
         if settings.client.compile:
             _check_compiler(self._device)
         self._process = client_processes(settings, self._data)
-        self._lock = Lock()
         self._clients: dict[int, FederatedClient] = {}
 
     def host(self, clients: Sequence[int]) -> None:
@@ -77,11 +75,8 @@ class Node:
         SettingsError
             If the augmentation is not for inputs like theirs, or the loss for targets like theirs.
         """
-        with self._lock:  # clients may train side by side
-            if not set(clients) <= self._clients.keys():
-                self._host(clients)
-
-    def _host(self, clients: Sequence[int]) -> None:
+        if set(clients) <= self._clients.keys():
+            return
         everyone = sorted({*self._clients, *clients})
         examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in PARTS}
         own = self._settings.client

@@ -2,12 +2,10 @@
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from client_app.examples import Examples
 from client_app.measurements import Arrays, put
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
-from client_app.threads import SHARED_FLOPS, side_by_side, threads_for
+from client_app.threads import SHARED_FLOPS, threads_for
 from client_app.training import LocalTraining, train
 from client_app.update_sum import UpdateSum
 from conf.errors import DataError
@@ -38,7 +36,7 @@ class Trainer:
     Parameters
     ----------
     model : torch.nn.Module
-        Trained are copies of it, on the examples' device.
+        Where models are put to train them, on the examples' device.
     examples : Examples
         The clients' training rows.
     how : LocalTraining
@@ -70,7 +68,9 @@ class Trainer:
         flops_per_sample: int = SHARED_FLOPS,
     ) -> None:
         self._model = model
-        self._idle: SimpleQueue[nn.Module] = SimpleQueue()
+        if compiled:  # for training alone: measuring has other shapes
+            self._model = copy.deepcopy(model)
+            self._model.compile()
         self._examples = examples
         self._how = how
         self._task = task
@@ -81,30 +81,13 @@ class Trainer:
         self._faster_together: bool | None = None
         self._flops_per_sample = flops_per_sample
 
-    @property
-    def workers(self) -> int:
-        """How many clients train side by side where each trains alone: one a thread of torch's.
-
-        One on a GPU, where a step is too small to be worth a thread, where models draw from the
-        generators that all threads share, and where they are compiled.
-        """
-        small = self._flops(1) < SHARED_FLOPS
-        alone = self._compiled or draws_numbers(self._model)
-        if self._examples.device.type != "cpu" or small or alone:
-            return 1
-        return torch.get_num_threads()
-
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
-        """Return one client's model after round ``t`` (from 0) of local training.
-
-        Several threads may train clients at the same time, ``workers`` of them.
-        """
-        with self._own_model() as model:
-            self._train(model, self._how, arrays, client, t)
-            return [
-                tensor.detach().cpu().contiguous().numpy().copy()
-                for tensor in model.state_dict().values()
-            ]
+        """Return one client's model after round ``t`` (from 0) of local training."""
+        self._train(self._how, arrays, client, t)
+        return [
+            tensor.detach().cpu().contiguous().numpy().copy()
+            for tensor in self._model.state_dict().values()
+        ]
 
     def together(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[NDArray[Any]]:
         """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
@@ -167,28 +150,12 @@ class Trainer:
             memory_bytes=_memory_bytes(self._examples.device),
         )
 
-    @contextmanager
-    def _own_model(self) -> Iterator[nn.Module]:
-        """Give a thread a model that no other one has."""
-        try:
-            model = self._idle.get_nowait()
-        except Empty:
-            model = copy.deepcopy(self._model)
-            if self._compiled:
-                model.compile()
-        try:
-            yield model
-        finally:
-            self._idle.put(model)
-
-    def _train(
-        self, model: nn.Module, how: LocalTraining, arrays: Arrays, client: int, t: int
-    ) -> None:
-        put(arrays, model)
+    def _train(self, how: LocalTraining, arrays: Arrays, client: int, t: int) -> None:
+        put(arrays, self._model)
         x, y = self._examples.of([client])
         draws = partial(stream, self._seed, round_number=t + 1, client=client)
         with threads_for(self._flops(1)):
-            train(model, x, y, how, draws, t=t, task=self._task)
+            train(self._model, x, y, how, draws, t=t, task=self._task)
 
     def _flops(self, clients: int) -> int:
         """Return how many operations one step of so many clients takes."""
@@ -199,13 +166,9 @@ class Trainer:
         few = replace(self._how, local_steps=TRIAL_STEPS)
         batched = self._batched_training(few)
 
-        def one(client: int) -> None:
-            with self._own_model() as model:
-                self._train(model, few, arrays, client, t)
-
-        def alone_each() -> None:
-            for _ in side_by_side(one, clients, self.workers):
-                pass
+        def one_by_one() -> None:
+            for client in clients:
+                self._train(few, arrays, client, t)
 
         try:
             together = _seconds(lambda: batched.train(arrays, clients, t), self._examples.device)
@@ -219,7 +182,7 @@ class Trainer:
                 error,
             )
             return False
-        alone = _seconds(alone_each, self._examples.device)
+        alone = _seconds(one_by_one, self._examples.device)
         way = "together" if together < alone else "each alone"
         log(
             INFO,

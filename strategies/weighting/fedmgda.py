@@ -43,7 +43,7 @@ class FedMGDAPlus:
     TNSE 2022, Algorithm 1. The centre of the box is w_i, with equal amounts of data 1 / n.
     """
 
-    needs_losses: ClassVar[bool] = False
+    needs_losses: ClassVar[bool] = True
     fixed_divisor: ClassVar[bool] = False
     factor: ClassVar[str] = "p_k / |Delta_k|"
     divisor: ClassVar[str] = "the sum of p over {whom}, which is 1"

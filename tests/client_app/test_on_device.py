@@ -83,7 +83,7 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
     reply = ask(content, kind, **{"data-path": str(own)})
     told = reply.error.reason if reply.has_error() else trained(reply).reason
     assert told == "DataError: the log of the node has the text"
-    assert "got 77" in caplog.text
+    assert "got 1 to 77" in caplog.text
 
 
 def test_without_a_place_of_its_own_a_node_tells_what_is_wrong() -> None:

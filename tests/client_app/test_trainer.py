@@ -12,7 +12,6 @@ from client_app import trainer as module
 from client_app.dropout import give_dropout
 from client_app.models import MLP, LogisticRegression, SmallCNN
 from client_app.tasks import CrossEntropy
-from client_app.threads import SHARED_FLOPS, side_by_side
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining, train
 from tests.client_app.clients import arrays_of, examples_of, ragged_data
@@ -208,45 +207,6 @@ def test_the_trial_changes_no_training() -> None:
 
     for array, expected in zip(models(tried), models(fresh), strict=True):
         np.testing.assert_array_equal(array, expected)
-
-
-@pytest.mark.parametrize(
-    ("flops", "threads", "workers"),
-    [(SHARED_FLOPS, 3, 3), (SHARED_FLOPS, 1, 1), (10, 3, 1)],
-)
-def test_how_many_train_side_by_side(
-    flops: int, threads: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many as there are threads, one where a step is too small for more."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    examples = examples_of(ragged_data(COUNTS, SHAPE, CLASSES))
-    own = Trainer(small_cnn(), examples, HOW, CrossEntropy(), seed=3, flops_per_sample=flops)
-    assert own.workers == workers
-
-
-def test_shared_generators_are_drawn_from_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that draw from torch's generators train one after the other."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES), nn.RReLU())
-    assert trainer(model).workers == 1
-
-
-def test_side_by_side_is_as_one_after_the_other() -> None:
-    """To the last bit: no client sees another one's model, dropout or batch normalisation."""
-    torch.manual_seed(1)
-    model = give_dropout(
-        nn.Sequential(SmallCNN(SHAPE, 6, (6,), 0.3), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)),
-        torch.zeros(2, *SHAPE),
-    )
-    own, start = trainer(model), arrays_of(model)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    expected = [own.alone(start, client, 1) for client in EVERYONE]
-    torch.set_num_threads(before)
-    for _ in range(5):
-        models = side_by_side(lambda client: own.alone(start, client, 1), EVERYONE, 4)
-        for arrays, others in zip(models, expected, strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(arrays, others, strict=True))
 
 
 @pytest.mark.slow
