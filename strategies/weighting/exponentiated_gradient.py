@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from strategies.parameters import ParameterError
 from strategies.responses import heard, positions, told
 from strategies.types import Call, FloatArray, IntArray, Responses, Weights
 from strategies.weighting.data_fraction import DataFraction
@@ -79,3 +80,11 @@ def base_weights(call: Call, responses: Responses, share: FloatArray) -> FloatAr
     """
     _, weights = DataFraction().weigh(None, call, responses, share)
     return weights.weight
+
+
+def by_losses_of_a_round(name: str) -> ParameterError:
+    """Return why such a rule has no weights over a fixed population."""
+    return ParameterError(
+        f"participation must be none with weighting={name} "
+        "(it weighs by the losses of a round, and of who is away there is none to divide by)"
+    )

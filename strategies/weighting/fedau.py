@@ -21,11 +21,7 @@ from strategies.types import (
 )
 from strategies.weighting.average import AverageAll
 from strategies.weighting.base import Weighting
-from strategies.weighting.corrected import (
-    corrected_factor,
-    corrected_once,
-    corrected_proportions,
-)
+from strategies.weighting.corrected import Corrected, corrected_proportions
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class FedAUState:
 
 
 @dataclass(frozen=True)
-class FedAU:
+class FedAU(Corrected):
     """c_n = omega_t^n b_n / B for the clients that took part, b_n / B = 1 / N by default.
 
     omega_t^n is the mean length of the intervals between the rounds BEFORE t in which client n
@@ -81,28 +77,13 @@ class FedAU:
     Averaging", ICLR 2024, Algorithms 1 and 2. Other bases than 1 / N are ours.
     """
 
-    fixed_divisor: ClassVar[bool] = True
+    symbol: ClassVar[str] = "omega_k"
     cutoff: float = math.inf
     base: Weighting[Any] = field(default_factory=AverageAll)
 
     def __post_init__(self) -> None:
         CUTOFF.check("cutoff", self.cutoff)
-        object.__setattr__(self, "base", self.base.over_known())
-
-    @property
-    def needs_losses(self) -> bool:
-        """Whether the base needs them."""
-        return self.base.needs_losses
-
-    @property
-    def factor(self) -> str:
-        """What c_n is proportional to."""
-        return corrected_factor("omega_k", self.base)
-
-    @property
-    def divisor(self) -> str:
-        """What the base divides by."""
-        return self.base.divisor
+        super().__post_init__()
 
     def init(self, population: Population) -> FedAUState:
         """Return the state before round 0: nothing seen, all weights 1."""
@@ -138,10 +119,6 @@ class FedAU:
         return replace(self._advance(state, counted, took_part), base=base), replace(
             weights, weight=state.omega[position] * weights.weight, omega=omega
         )
-
-    def over_known(self) -> Weighting[Any]:
-        """Refuse: participation is corrected for once."""
-        raise corrected_once()
 
     def _advance(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
         rounds = state.rounds + counted

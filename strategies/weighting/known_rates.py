@@ -10,15 +10,11 @@ from strategies.parameters import PROBABILITY
 from strategies.types import Call, FloatArray, Population, Proportions, Responses, Weights
 from strategies.weighting.average import AverageAll
 from strategies.weighting.base import Weighting
-from strategies.weighting.corrected import (
-    corrected_factor,
-    corrected_once,
-    corrected_proportions,
-)
+from strategies.weighting.corrected import Corrected, corrected_proportions
 
 
 @dataclass(frozen=True)
-class KnownRates:
+class KnownRates(Corrected):
     """c_n = omega_n b_n / B for the clients that took part, omega_n = 1 / p_n given.
 
     b_n / B is the weight by ``base`` over a fixed population (``Weighting.over_known``), by default
@@ -41,27 +37,9 @@ class KnownRates:
     Wang and Ji 2024, section 6, "known participation statistics". Other bases are ours.
     """
 
-    fixed_divisor: ClassVar[bool] = True
+    symbol: ClassVar[str] = "(1 / p_k)"
     omega: Mapping[int, float] = field(default_factory=dict)
     base: Weighting[Any] = field(default_factory=AverageAll)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", self.base.over_known())
-
-    @property
-    def needs_losses(self) -> bool:
-        """Whether the base needs them."""
-        return self.base.needs_losses
-
-    @property
-    def factor(self) -> str:
-        """What c_n is proportional to."""
-        return corrected_factor("(1 / p_k)", self.base)
-
-    @property
-    def divisor(self) -> str:
-        """What the base divides by."""
-        return self.base.divisor
 
     def init(self, population: Population) -> Any:
         """Return the base's state before the first round."""
@@ -80,10 +58,6 @@ class KnownRates:
         own = np.array([self.omega.get(k, 1.0) for k in responses.client.tolist()])
         omega = {k: self.omega.get(k, 1.0) for k in responses.known.tolist()}
         return following, replace(weights, weight=own * weights.weight, omega=omega)
-
-    def over_known(self) -> Weighting[Any]:
-        """Refuse: participation is corrected for once."""
-        raise corrected_once()
 
 
 def inverse_rates(clients: Collection[int], probabilities: Mapping[int, float]) -> dict[int, float]:

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.parameters import POSITIVE, ParameterError
+from strategies.parameters import POSITIVE
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
 from strategies.weighting.base import Weighting
-from strategies.weighting.exponentiated_gradient import mix
+from strategies.weighting.exponentiated_gradient import by_losses_of_a_round, mix
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,7 @@ class PropFair:
 
     def over_known(self) -> Weighting[Any]:
         """Refuse, with the reason as a ``ParameterError``."""
-        raise ParameterError(
-            "participation must be none with weighting=propfair "
-            "(it weighs by the losses of a round, and of who is away there is none to divide by)"
-        )
+        raise by_losses_of_a_round("propfair")
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""

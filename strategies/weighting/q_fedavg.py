@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.parameters import NON_NEGATIVE, POSITIVE, ParameterError
+from strategies.parameters import NON_NEGATIVE, POSITIVE
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
 from strategies.weighting.base import Weighting
-from strategies.weighting.exponentiated_gradient import base_weights, mix
+from strategies.weighting.exponentiated_gradient import base_weights, by_losses_of_a_round, mix
 
 _SMALLEST_LOSS = 1e-10
 
@@ -63,10 +63,7 @@ class QFedAvg:
 
     def over_known(self) -> Weighting[Any]:
         """Refuse, with the reason as a ``ParameterError``."""
-        raise ParameterError(
-            "participation must be none with weighting=qfedavg "
-            "(it weighs by the losses of a round, and of who is away there is none to divide by)"
-        )
+        raise by_losses_of_a_round("qfedavg")
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""

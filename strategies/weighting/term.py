@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from strategies.parameters import REAL, ParameterError
+from strategies.parameters import REAL
 from strategies.types import Call, FloatArray, IntArray, Population, Responses, Weights
 from strategies.weighting.base import Weighting
-from strategies.weighting.exponentiated_gradient import mix
+from strategies.weighting.exponentiated_gradient import by_losses_of_a_round, mix
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,7 @@ class TERM:
 
     def over_known(self) -> Weighting[Any]:
         """Refuse, with the reason as a ``ParameterError``."""
-        raise ParameterError(
-            "participation must be none with weighting=term "
-            "(it weighs by the losses of a round, and of who is away there is none to divide by)"
-        )
+        raise by_losses_of_a_round("term")
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending, shape (K,): nothing else is remembered."""
