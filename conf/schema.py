@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from conf.errors import SettingsError
-from strategies.adapter import EVALUATED_CLIENTS
+from strategies.communication import EVALUATED_CLIENTS
 from strategies.parameters import (
     AUGMENTATION,
     CDF,
@@ -1011,7 +1011,7 @@ class EngineSettings:
 
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
-    ``partial_aggregation``: see ``strategies.adapter.Communication``.
+    ``partial_aggregation``: see ``strategies.communication.Communication``.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
     null never.
     ``nodes``: the file that says whose public key each client's node has, see

@@ -14,7 +14,8 @@ from strategies.aaggff import (
     PropFair,
     QFedAvg,
 )
-from strategies.adapter import Communication, ComposedStrategy
+from strategies.adapter import ComposedStrategy
+from strategies.communication import Communication
 from strategies.fedalign import FedALIGN
 from strategies.fedau import (
     MIFA,

@@ -14,11 +14,11 @@ sum over updates.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, Generic
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -35,30 +35,29 @@ from strategies.aggregation import (
     is_statistic,
     like,
 )
+from strategies.answers import (
+    Answers,
+    add_sums,
+    collect,
+    refuse_unusable_sums,
+    usable_evaluations,
+)
 from strategies.codec import (
     ClientReply,
     EvaluateRequest,
     NamedArrays,
-    ProtocolError,
     Status,
     TrainRequest,
     count_bytes,
     decode_arrays,
-    decode_replies,
-    decode_sum,
     encode_arrays,
-    encode_evaluate_request,
-    encode_train_request,
-    shortened,
 )
+from strategies.communication import Communication
 from strategies.composition import check_composition, divisor
 from strategies.decision import decide
-from strategies.directory import ClientDirectory, ClientsOfKeys
 from strategies.memory import UpdateMemory
-from strategies.parameters import COUNT, POSITIVE, OneOf
 from strategies.regret import kl_divergence
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
-from strategies.robustness import Robustness
 from strategies.selection import Selection
 from strategies.server_optimizer import Parameters, ServerOptimizer
 from strategies.state import StateArrays, StateError, array_like, from_arrays, to_arrays
@@ -72,99 +71,8 @@ from strategies.types import (
     StateT,
     Weights,
 )
-from strategies.validation import (
-    envelope_problem,
-    evaluation_problem,
-    largest_reply,
-    sum_problem,
-    update_problem,
-)
+from strategies.validation import update_problem
 from strategies.weighting import KnownBeforehand, Weighting
-
-EVALUATED_CLIENTS = OneOf(("all", "priority"))
-
-
-@dataclass(frozen=True)
-class Communication:
-    """How a strategy talks to the nodes.
-
-    Parameters
-    ----------
-    round_timeout : float
-        Seconds to wait for replies to messages that the strategy sends itself (the first
-        measurement). ``Strategy.start`` and the run loop use the same value for the rounds.
-    startup_timeout : float
-        Seconds to wait until the clients are there, before round 1.
-    startup_clients : int, optional
-        How many of the clients must be there for round 1 to begin, by default all. Who comes
-        later takes part from then on.
-    partial_aggregation : bool
-        Whether a node of several clients may return the weighted sum of their updates instead
-        of all models, in rounds whose weights are known before training.
-    evaluated_clients : {"all", "priority"}
-        Whose test part is measured. With ``priority`` a non-priority client reports nothing
-        about itself except when it joins.
-    robustness : Robustness
-        Bounds on what one client can do; by default none beyond what validation refuses.
-    clients_of_keys : mapping of str to frozenset of int, optional
-        The clients of every node's public key, by its fingerprint; by default nodes are believed
-        which clients they host. See ``ClientDirectory``.
-    """
-
-    round_timeout: float = 3600.0
-    startup_timeout: float = 300.0
-    startup_clients: int | None = None
-    evaluated_clients: str = "all"
-    partial_aggregation: bool = True
-    robustness: Robustness = field(default_factory=Robustness)
-    clients_of_keys: ClientsOfKeys | None = None
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("round_timeout", self.round_timeout)
-        POSITIVE.check("startup_timeout", self.startup_timeout)
-        if self.startup_clients is not None:
-            COUNT.check("startup_clients", self.startup_clients)
-        EVALUATED_CLIENTS.check("evaluated_clients", self.evaluated_clients)
-
-    # What ``PlainApp`` does otherwise, for ClientApps that do not know this project's protocol.
-
-    follows_protocol: ClassVar[bool] = True
-
-    def check_selection(self, selection: Selection, population: Population) -> None:
-        """Raise ParameterError for a selection that such clients cannot serve."""
-
-    def directory(self, population: Population) -> ClientDirectory:
-        """Return what finds out which node hosts which client."""
-        return ClientDirectory(population.clients, self.clients_of_keys)
-
-    def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
-        """Return the content of a train message."""
-        return encode_train_request(arrays, request)
-
-    def evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
-        """Return the content of an evaluate message."""
-        return encode_evaluate_request(arrays, request)
-
-    def evaluated(self, population: Population, server_round: int) -> tuple[int, ...]:
-        """Return whose test part is measured."""
-        everyone = self.evaluated_clients == "all"
-        return population.clients if everyone else population.priority_clients
-
-    def read(self, content: RecordDict, *, trained: bool) -> list[ClientReply]:
-        """Return the parts of a reply, to a train message or to an evaluate message."""
-        return decode_replies(content)
-
-    def train_metrics(self, replies: list[RecordDict]) -> MetricRecord | None:
-        """Return what the replies that could be used say together, beside the rules."""
-
-    def evaluate_metrics(self, replies: list[RecordDict]) -> MetricRecord | None:
-        """Return what the evaluations say together, beside the objective."""
-
-    def tell(self, decisions: Sequence[ClientDecision]) -> None:
-        """Log what became of a round where no records are kept of it."""
-
-    def summary(self) -> None:
-        """Log what is special about the communication."""
 
 
 @dataclass(frozen=True)
@@ -190,34 +98,9 @@ class Traffic:
     bytes_down: int = 0
     bytes_up: int = 0
 
-
-@dataclass(frozen=True)
-class _Sum:
-    """sum_k a_k Delta_k over the clients of one node that trained."""
-
-    arrays: NamedArrays
-    clients: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """The replies of one exchange: what each client said, or why it cannot be read.
-
-    ``contents``: the message that a client's part was in. ``notes``: what else there is to tell
-    of a client's reply. ``sums`` holds weighted sums of updates by node, and whose updates are in
-    them.
-    """
-
-    parts: dict[int, ClientReply] = field(default_factory=dict)
-    contents: dict[int, RecordDict] = field(default_factory=dict)
-    malformed: dict[int, str] = field(default_factory=dict)
-    notes: dict[int, str] = field(default_factory=dict)
-    sums: dict[int, _Sum] = field(default_factory=dict)
-
-    @cached_property
-    def summed(self) -> frozenset[int]:
-        """The clients whose updates came as part of a sum."""
-        return frozenset(k for own in self.sums.values() for k in own.clients)
+    def plus(self, down: int = 0, up: int = 0) -> "Traffic":
+        """Return it with more bytes."""
+        return Traffic(self.bytes_down + down, self.bytes_up + up)
 
 
 @dataclass(frozen=True)
@@ -434,7 +317,9 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         current = self._current_round(server_round)
         group = _group(MessageType.TRAIN, server_round)
         answers = self._collect(replies, current.asked_at, group, current.model)
-        answers = _usable_sums(answers, current, needs_loss=self.weighting.needs_losses)
+        refuse_unusable_sums(
+            answers, current.model, current.proportions, needs_loss=self.weighting.needs_losses
+        )
         decisions = {
             client: self._before_the_rules(client, answers, current)
             for client in sorted(current.call.clients)
@@ -443,7 +328,6 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         self._clip(usable, answers, current.model)
         silent = [k for k, decision in decisions.items() if decision.status == "silent"]
         responses = self._responses(usable, silent, answers.parts, current.model)
-        self._examples |= dict(zip(usable, responses.num_examples.tolist(), strict=True))
         measure = self._measure_of_round(usable, answers.parts)
         decision = decide(
             self.selection,
@@ -501,7 +385,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             ],
         )
         if current.proportions is not None:
-            _add_sums(update, answers, weight_of, current.proportions)
+            add_sums(update, answers, weight_of, current.proportions)
         moved = self._step(current.model, update, float(weights.weight.sum()))
         if moved is None:
             log(WARNING, "Round %d: the model would not be finite and stays", server_round)
@@ -620,23 +504,12 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
         asked_at = self._directory.by_node(self._evaluated)
         answers = self._collect(replies, asked_at, _group(MessageType.EVALUATE, server_round))
-        for client, unreadable in answers.malformed.items():
-            log(WARNING, "Client %d: unusable evaluation: %s", client, unreadable)
-        evaluations: list[ClientEvaluation] = []
-        for client, part in sorted(answers.parts.items()):
-            problem = evaluation_problem(part)
-            if problem is None:
-                evaluations.append(self._evaluation(client, part.metrics))
-            else:
-                log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
+        usable = usable_evaluations(answers)
         if not self.communication.follows_protocol:
-            return self.communication.evaluate_metrics(
-                [answers.contents[e.client] for e in evaluations]
-            )
-        self._evaluations = tuple(evaluations)
-        self._examples.update(
-            {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
-        )
+            return self.communication.evaluate_metrics([answers.contents[k] for k in usable])
+        evaluations = tuple(self._evaluation(k, metrics) for k, metrics in usable.items())
+        self._evaluations = evaluations
+        self._examples |= {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
         counted = self._measured
         if self._measures and self._examples:
             counted &= frozenset(self._call(server_round + 1).clients)
@@ -717,9 +590,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             (config,) = content.config_records.values()
             for key, value in extra.items():
                 config.setdefault(key, value)
-            self._traffic = Traffic(
-                self._traffic.bytes_down + count_bytes(content), self._traffic.bytes_up
-            )
+            self._traffic = self._traffic.plus(down=count_bytes(content))
             group = _group(message_type, config["server-round"])
             messages.append(Message(content, node, message_type, group_id=group))
         return messages
@@ -730,74 +601,13 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         asked_at: Mapping[int, tuple[int, ...]],
         group: str,
         model: NamedArrays | None = None,
-    ) -> _Answers:
-        """Sort the replies by client; what cannot be read is malformed for all asked there.
-
-        The first reply of a node to what it was asked counts.
-        """
-        answers = _Answers()
-        answered: set[int] = set()
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            asked = asked_at.get(node, ())
-            if node in answered:
-                log(WARNING, "Ignored: a second reply for clients %s", list(asked))
-                for client in asked:
-                    _note(answers, client, "a second reply was ignored")
-                continue
-            problem = envelope_problem(reply, group, largest_reply(len(asked), model))
-            if reply.metadata.group_id == group:
-                answered.add(node)
-                for client in asked:
-                    answers.malformed.pop(client, None)
-            if problem is None:
-                self._read(reply, node, asked, answers, trained=model is not None)
-            else:
-                answers.malformed.update(dict.fromkeys(asked, problem))
+    ) -> Answers:
+        read = partial(self.communication.read, trained=model is not None)
+        answers = collect(replies, asked_at, group, read, model)
+        self._traffic = self._traffic.plus(up=answers.num_bytes)
         return answers
 
-    def _read(
-        self,
-        reply: Message,
-        node: int,
-        asked: tuple[int, ...],
-        answers: _Answers,
-        *,
-        trained: bool,
-    ) -> None:
-        """Add what one reply says of the clients asked at its node."""
-        if reply.has_error():
-            reason = shortened(reply.error.reason)
-            answers.parts.update({k: ClientReply(k, Status.FAILED, reason=reason) for k in asked})
-            return
-        self._traffic = Traffic(
-            self._traffic.bytes_down, self._traffic.bytes_up + count_bytes(reply.content)
-        )
-        try:
-            parts = self.communication.read(reply.content, trained=trained)
-            weighted_sum = decode_sum(reply.content)
-        except ProtocolError as error:
-            answers.malformed.update(dict.fromkeys(asked, shortened(error)))
-            return
-        if weighted_sum is not None:
-            done = (p.client for p in parts if p.status is Status.DONE)
-            whose = tuple(k for k in done if k is not None and k in asked)
-            answers.sums[node] = _Sum(weighted_sum, whose)
-        foreign = []
-        for part in parts:
-            client = asked[0] if part.client is None and len(asked) == 1 else part.client
-            if client is None or client not in asked:
-                foreign.append(client)
-            elif client in answers.parts:
-                answers.malformed[client] = "its node replied for it twice"
-            else:
-                answers.parts[client] = part
-                answers.contents[client] = reply.content
-        if foreign:
-            problem = f"its node replied for {foreign}, not asked there"
-            answers.malformed.update({k: problem for k in asked if k not in answers.parts})
-
-    def _before_the_rules(self, client: int, answers: _Answers, current: _Round) -> ClientDecision:
+    def _before_the_rules(self, client: int, answers: Answers, current: _Round) -> ClientDecision:
         """Return what became of a client asked, as far as it is known before the rules."""
         priority = client in self.population.priority
         if client in answers.malformed:
@@ -830,7 +640,7 @@ class ComposedStrategy(Strategy, Generic[StateT]):
             accuracy=metrics.get("accuracy"),
         )
 
-    def _clip(self, usable: Sequence[int], answers: _Answers, model: NamedArrays) -> None:
+    def _clip(self, usable: Sequence[int], answers: Answers, model: NamedArrays) -> None:
         """Clip the updates that are too long."""
         for client in usable:
             part = answers.parts[client]
@@ -838,13 +648,13 @@ class ComposedStrategy(Strategy, Generic[StateT]):
                 arrays, note = self.communication.robustness.clip(model, part.arrays)
                 if note is not None:
                     answers.parts[client] = replace(part, arrays=arrays)
-                    _note(answers, client, note)
+                    answers.note(client, note)
 
-    def _cap(self, usable: Sequence[int], answers: _Answers, weights: Weights) -> Weights:
+    def _cap(self, usable: Sequence[int], answers: Answers, weights: Weights) -> Weights:
         """Cap the weights that are too large."""
         capped = self.communication.robustness.cap(weights.weight)
         for i in np.flatnonzero(capped < weights.weight).tolist():
-            _note(answers, usable[i], f"weight {weights.weight[i]:.6g} capped at {capped[i]:g}")
+            answers.note(usable[i], f"weight {weights.weight[i]:.6g} capped at {capped[i]:g}")
         return replace(weights, weight=capped)
 
     def _responses(
@@ -891,47 +701,6 @@ class ComposedStrategy(Strategy, Generic[StateT]):
         )
 
 
-def _usable_sums(answers: _Answers, current: _Round, *, needs_loss: bool) -> _Answers:
-    """Return the answers with the clients of sums that cannot be used malformed.
-
-    One client that cannot be used spoils the sum that it is in.
-    """
-    for own in answers.sums.values():
-        problem = (
-            "a sum of updates, though none was asked for"
-            if current.proportions is None
-            else sum_problem(own.arrays, current.model)
-        )
-        for client in own.clients:
-            wrong = answers.malformed.get(client) or update_problem(
-                answers.parts[client], None, needs_loss=needs_loss
-            )
-            problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
-        if problem is not None:
-            answers.malformed.update(dict.fromkeys(own.clients, problem))
-    return answers
-
-
-def _add_sums(
-    update: dict[str, FloatArray],
-    answers: _Answers,
-    weight_of: Mapping[int, float],
-    proportions: Proportions,
-) -> None:
-    """Add sum_k c_k Delta_k = s sum_k a_k Delta_k of each node, s = sum_k c_k / sum_k a_k."""
-    for own in sorted(answers.sums.values(), key=lambda some: some.clients):
-        if not any(weight_of.get(k) for k in own.clients):
-            continue
-        total = math.fsum(
-            proportions.of_client.get(k, 1.0)
-            * (answers.parts[k].metrics["num-examples"] if proportions.by_data else 1.0)
-            for k in own.clients
-        )
-        factor = math.fsum(weight_of[k] for k in own.clients) / total
-        for name, array in own.arrays.items():
-            update[name] += factor * array
-
-
 def _trained(arrays: Mapping[str, FloatArray], model: NamedArrays) -> Parameters:
     """Return the arrays of what is trained, which is what a server optimizer moves."""
     return {name: a for name, a in arrays.items() if not is_statistic(name, model[name])}
@@ -940,11 +709,6 @@ def _trained(arrays: Mapping[str, FloatArray], model: NamedArrays) -> Parameters
 def _group(message_type: str, server_round: object) -> str:
     """Return what a reply must name to be one to the messages of this step."""
     return f"{message_type} {server_round}"
-
-
-def _note(answers: _Answers, client: int, note: str) -> None:
-    before = answers.notes.get(client)
-    answers.notes[client] = note if before is None else f"{before}; {note}"
 
 
 def _refused(report: TrainReport, reason: str) -> TrainReport:

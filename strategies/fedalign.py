@@ -1,6 +1,7 @@
 """FedALIGN as a Flower strategy."""
 
-from strategies.adapter import Communication, ComposedStrategy
+from strategies.adapter import ComposedStrategy
+from strategies.communication import Communication
 from strategies.selection import EpsilonGate, Sampling
 from strategies.server_optimizer import SGD, OptimizerOf
 from strategies.types import Population

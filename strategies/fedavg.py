@@ -1,6 +1,7 @@
 """FedAvg: FedALIGN's two baselines, from the same parts."""
 
-from strategies.adapter import Communication, ComposedStrategy
+from strategies.adapter import ComposedStrategy
+from strategies.communication import Communication
 from strategies.selection import Everyone, PriorityOnly, Sampling
 from strategies.server_optimizer import SGD, OptimizerOf
 from strategies.types import Population

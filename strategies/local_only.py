@@ -1,6 +1,7 @@
 """Every client on its own: what federated learning has to beat."""
 
-from strategies.adapter import Communication, ComposedStrategy
+from strategies.adapter import ComposedStrategy
+from strategies.communication import Communication
 from strategies.selection import Alone, Sampling
 from strategies.server_optimizer import SGD
 from strategies.types import Population

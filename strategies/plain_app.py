@@ -13,7 +13,6 @@ from flwr.serverapp.strategy.strategy_utils import (
     validate_message_reply_consistency,
 )
 
-from strategies.adapter import Communication
 from strategies.codec import (
     ClientReply,
     EvaluateRequest,
@@ -22,6 +21,7 @@ from strategies.codec import (
     decode_plain_reply,
     encode_plain_request,
 )
+from strategies.communication import Communication
 from strategies.directory import ClientDirectory, NodeOrder
 from strategies.parameters import FRACTION, OneOf, ParameterError
 from strategies.report import ClientDecision

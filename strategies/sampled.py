@@ -2,7 +2,8 @@
 
 from typing import TypedDict
 
-from strategies.adapter import Communication, ComposedStrategy, Memory
+from strategies.adapter import ComposedStrategy, Memory
+from strategies.communication import Communication
 from strategies.selection import Everyone, Sampling
 from strategies.server_optimizer import SGD, OptimizerOf
 from strategies.types import Population, StateT
