@@ -24,7 +24,7 @@ from client_app.node import PARTS, Node
 from client_app.privacy import ClippingMod
 from client_app.update_sum import UpdateSum
 from conf import compose
-from conf.schema import PrivacySettings
+from conf.schema.privacy import PrivacySettings
 from strategies.codec import (
     ClientReply,
     NamedArrays,

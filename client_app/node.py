@@ -20,7 +20,8 @@ from client_app.tasks import build_task
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
 from conf import Settings, SettingsError
-from conf.schema import PrivacySettings, of_devices
+from conf.schema.data import of_devices
+from conf.schema.privacy import PrivacySettings
 from strategies.parameters import Number
 
 PARTS: tuple[Part, ...] = ("train", "test")

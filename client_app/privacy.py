@@ -9,7 +9,7 @@ from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
-from conf.schema import PrivacySettings
+from conf.schema.privacy import PrivacySettings
 from strategies.codec import (
     NORM_BIT,
     ClientReply,

@@ -17,7 +17,7 @@ from torch.nn import functional
 from client_app.data.base import FederatedData
 from client_app.metrics import check_metric
 from conf.errors import SettingsError
-from conf.schema import Settings
+from conf.schema.settings import Settings
 
 BINARY = 2
 NO_TARGET = -100

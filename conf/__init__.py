@@ -6,6 +6,6 @@ overrides into a checked ``Settings``; server, clients and command line all use 
 
 from conf.compose import Composed, compose
 from conf.errors import SettingsError
-from conf.schema import Settings
+from conf.schema.settings import Settings
 
 __all__ = ["Composed", "Settings", "SettingsError", "compose"]

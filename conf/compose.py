@@ -18,8 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.errors import SettingsError
 from conf.rules import check_rules
-from conf.schema import Settings, register
-from conf.schema import check as check_values
+from conf.schema.checks import check as check_values
+from conf.schema.register import register
+from conf.schema.settings import Settings
 from strategies.parameters import ParameterError
 
 register()

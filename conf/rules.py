@@ -5,7 +5,9 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from conf.schema import ComposedSettings, PartSettings, ServerOptimizerSettings, Settings
+from conf.schema.server_optimizer import ServerOptimizerSettings
+from conf.schema.settings import Settings
+from conf.schema.strategy import ComposedSettings, PartSettings
 from strategies.composition import check_composition
 from strategies.selection import Alone, EpsilonGate, Everyone, PriorityOnly, Sampling, Selection
 from strategies.server_optimizer import SGD, Adagrad, Adam, Momentum, OptimizerOf, Yogi

@@ -14,15 +14,15 @@ from conf.compose import named
 from conf.errors import SettingsError
 from conf.imports import make_imported, not_a
 from conf.rules import composed_parts, optimizer_of
-from conf.schema import (
+from conf.schema.data import DataSettings
+from conf.schema.settings import Settings
+from conf.schema.strategy import (
     ComposedSettings,
-    DataSettings,
     FedAlignSettings,
     KnownStatisticsPart,
     LocalOnlySettings,
     MemorySettings,
     OwnRuleSettings,
-    Settings,
 )
 from server_app.nodes import read_nodes
 from strategies import (

@@ -10,7 +10,7 @@ of standard deviation noise_multiplier * C * c is added to every number of the n
 the most that one update can count: server_lr / N for the average over all, server_lr * K / N for
 FedAU with cutoff K, server_lr / (N min p_n) with known statistics. Flower's
 ``num_sampled_clients`` is for rules that weigh all alike; here it is N, and the noise multiplier
-is scaled by c N. Rules for which there is no such c are refused; ``conf.schema`` has the reasons.
+is scaled by c N. Rules for which there is no such c are refused; ``conf.schema.privacy`` says why.
 
 The noise is drawn from the operating system's entropy, never from the run's seed: that seed is
 known to every client, and who could draw the noise again could take it away.
@@ -41,7 +41,7 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
 
 from conf.errors import SettingsError
-from conf.schema import AdaptiveClippingSettings, FixedClippingSettings, PrivacySettings
+from conf.schema.privacy import AdaptiveClippingSettings, FixedClippingSettings, PrivacySettings
 from strategies import ComposedStrategy
 from strategies.codec import (
     NORM_BIT,

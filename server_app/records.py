@@ -41,7 +41,7 @@ from safetensors.numpy import save_file
 
 from conf import Composed
 from conf.errors import RunError
-from conf.schema import StrategySettings
+from conf.schema.strategy import StrategySettings
 from server_app.checkpoint import FOLDER, Checkpoint, read_manifest
 from server_app.fairness import spread, weighted_mean
 from server_app.files import cannot_write, replacing

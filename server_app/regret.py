@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conf.schema import AaggffDSettings, AaggffSSettings, StrategySettings
+from conf.schema.strategy import AaggffDSettings, AaggffSSettings, StrategySettings
 from strategies.regret import regret, regret_bound_d, regret_bound_s
 from strategies.responses import response_range
 from strategies.types import FloatArray

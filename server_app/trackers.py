@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from conf import Composed
 from conf.errors import RunError, SettingsError
-from conf.schema import MlflowSettings, TrackerSettings, WandbSettings
+from conf.schema.tracker import MlflowSettings, TrackerSettings, WandbSettings
 from server_app.checkpoint import flat_settings
 from server_app.job import lock
 

@@ -19,16 +19,16 @@ from client_app.availability.processes import (
 from client_app.availability.trace import read_trace
 from client_app.data.base import FederatedData
 from conf.errors import SettingsError
-from conf.schema import (
+from conf.schema.availability import (
     AlwaysSettings,
     AvailabilitySettings,
     BernoulliSettings,
     CyclicSettings,
     MarkovSettings,
     RandomAvailabilitySettings,
-    Settings,
     TraceSettings,
 )
+from conf.schema.settings import Settings
 
 
 def client_processes(settings: Settings, data: FederatedData) -> Callable[[int], Process] | None:

@@ -23,7 +23,7 @@ from client_app.data.base import (
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError
-from conf.schema import (
+from conf.schema.data import (
     CsvSettings,
     DataSettings,
     ImageFolderSettings,

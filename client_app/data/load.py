@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from client_app.data.base import FederatedData
 from client_app.data.sources.base import LabelledArrays
-from conf.schema import (
+from conf.schema.data import (
     BerkaSettings,
     CelebASettings,
     Cinic10Settings,

@@ -30,7 +30,8 @@ from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.split import own_split
 from conf.errors import DataError, SettingsError
-from conf.schema import NaturalSettings, PartitionedSettings, check_clients, settled_clients
+from conf.schema.checks import check_clients
+from conf.schema.data import NaturalSettings, PartitionedSettings, settled_clients
 
 
 class PartitionedData:

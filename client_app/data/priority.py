@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from client_app.data.base import Labels
-from conf.schema import DataSettings
+from conf.schema.data import DataSettings
 from strategies.streams import stream
 
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, Target, part_of, pooled
 from client_app.data.priority import listed_priority, random_priority
-from conf.schema import SynthSettings
+from conf.schema.data import SynthSettings
 from strategies.streams import stream
 
 DIMENSION = 60

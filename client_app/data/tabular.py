@@ -21,7 +21,8 @@ from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, own_split
 from conf.errors import SettingsError
-from conf.schema import TableSettings, check_clients
+from conf.schema.checks import check_clients
+from conf.schema.data import TableSettings
 
 
 class TabularData:

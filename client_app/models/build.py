@@ -23,7 +23,7 @@ from client_app.models.text_cnn import TextCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import check_task, num_outputs
 from conf.errors import SettingsError
-from conf.schema import (
+from conf.schema.model import (
     CelebaCnnSettings,
     CnnSettings,
     DistilBertSettings,
@@ -34,10 +34,10 @@ from conf.schema import (
     MlpSettings,
     ModelSettings,
     ModuleSettings,
-    Settings,
     SmallCnnSettings,
     TextCnnSettings,
 )
+from conf.schema.settings import Settings
 from strategies.streams import derived_seed
 
 OF_TOKENS = (LstmSettings, TextCnnSettings, DistilBertSettings)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from client_app.decisions import joins
-from conf.schema import ComposedSettings
+from conf.schema.strategy import ComposedSettings
 from server_app.records import evaluation_summary, weight_error
 from server_app.report.replay import (
     Recorded,

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from conf import Settings
 from conf.compose import settings_of
 from conf.errors import RunError, SettingsError
-from conf.schema import ComposedSettings
+from conf.schema.strategy import ComposedSettings
 from server_app.build import build_strategy
 from server_app.records import (
     CLIENTS_SCHEMA,

@@ -19,7 +19,7 @@ from client_app.models import build_model
 from client_app.node import Node
 from client_app.trainer import Trainer
 from conf import compose
-from conf.schema import SynthSettings
+from conf.schema.data import SynthSettings
 from server_app.in_process import InProcessGrid
 from strategies.codec import (
     ClientReply,

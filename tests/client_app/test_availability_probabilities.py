@@ -20,7 +20,7 @@ from client_app.data import ClientData, FederatedData, load_data
 from client_app.data.base import Labels, Part, Pool, Target, Targets
 from conf import Settings, SettingsError, compose
 from conf.errors import DataError
-from conf.schema import AvailabilitySettings, RandomAvailabilitySettings
+from conf.schema.availability import AvailabilitySettings, RandomAvailabilitySettings
 
 CYCLIC = "availability=cyclic availability.p=0.3"
 LABELS = np.array([0, 0, 2, 2, 2, 0, 2, 2])

@@ -10,7 +10,7 @@ from client_app.data.sources import berka
 from client_app.data.sources.berka import berka_table
 from client_app.data.sources.csv_table import Table, csv_table
 from conf.errors import DataError
-from conf.schema import BerkaSettings, CsvSettings
+from conf.schema.data import BerkaSettings, CsvSettings
 
 # Account k of district k % 3 + 1 has loan 100 + k; account 9 has none.
 REGIONS = ("Prague", "south Bohemia", "north Bohemia")

@@ -14,7 +14,7 @@ from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.celeba import celeba_arrays
 from conf.errors import DataError
-from conf.schema import CelebASettings
+from conf.schema.data import CelebASettings
 
 PEOPLE = [7] * 6 + [3] * 5 + [12] * 4  # of 15 images
 ATTRIBUTES = ("Bald", "Smiling", "Young")

@@ -12,7 +12,7 @@ from client_app.data.sources import cinic10
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.cinic10 import CLASSES, cinic10_arrays
 from conf.errors import DataError
-from conf.schema import Cinic10Settings
+from conf.schema.data import Cinic10Settings
 
 Pixels = NDArray[np.uint8]
 

@@ -9,7 +9,7 @@ import pytest
 from client_app.data.sources.csv_table import Table, csv_table
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import CsvSettings
+from conf.schema.data import CsvSettings
 
 HEADER = "where,age,job,paid,note"
 ROWS = [

@@ -6,14 +6,14 @@ import pytest
 
 from conf.compose import compose
 from conf.errors import SettingsError
-from conf.schema import (
+from conf.schema.data import (
     Cinic10Settings,
     CsvSettings,
     NpzSettings,
     PartitionedSettings,
-    SampledSettings,
     TorchvisionSettings,
 )
+from conf.schema.strategy import SampledSettings
 
 PARTITIONED = ("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn", "cinic10")
 

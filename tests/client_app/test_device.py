@@ -9,7 +9,7 @@ import pytest
 from client_app.data import FederatedData, load_data
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import CsvSettings, DataSettings, NpzSettings
+from conf.schema.data import CsvSettings, DataSettings, NpzSettings
 
 HEADER = "client,size,kind,label"
 COLUMNS = {"numbers": ["size"], "categories": {"kind": ["x", "y", None]}, "classes": ["no", "yes"]}

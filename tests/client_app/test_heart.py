@@ -10,7 +10,7 @@ from client_app.data.sources import heart
 from client_app.data.sources.csv_table import csv_table
 from client_app.data.sources.heart import heart_table
 from conf.errors import DataError
-from conf.schema import CsvSettings, HeartSettings
+from conf.schema.data import CsvSettings, HeartSettings
 
 LINES = {
     "cleveland": ["63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,0"] * 2

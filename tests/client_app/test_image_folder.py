@@ -12,7 +12,7 @@ from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.image_folder import image_folder_arrays
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import ImageFolderSettings
+from conf.schema.data import ImageFolderSettings
 
 
 def write(folder: Path, colours: list[int], size: tuple[int, int] = (5, 4)) -> None:

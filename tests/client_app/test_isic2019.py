@@ -11,7 +11,7 @@ from client_app.data.sources import isic2019
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.isic2019 import isic2019_arrays
 from conf.errors import DataError
-from conf.schema import Isic2019Settings
+from conf.schema.data import Isic2019Settings
 
 ROWS = 12
 HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"

@@ -11,7 +11,7 @@ from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.leaf import leaf_arrays
 from conf.errors import DataError, SettingsError
-from conf.schema import LeafSettings
+from conf.schema.data import LeafSettings
 
 Users = dict[str, tuple[list[Any], list[Any]]]
 

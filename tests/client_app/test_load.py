@@ -12,7 +12,13 @@ from client_app.data import load_data
 from client_app.data.base import Part, as_inputs, part_of
 from client_app.data.partitioned import PartitionedData
 from client_app.data.synth import Synth
-from conf.schema import CsvSettings, DataSettings, NpzSettings, PartitionedSettings, SynthSettings
+from conf.schema.data import (
+    CsvSettings,
+    DataSettings,
+    NpzSettings,
+    PartitionedSettings,
+    SynthSettings,
+)
 
 SETTINGS = SynthSettings(num_clients=3, num_priority=2, sizes="equal", samples_per_client=10)
 
@@ -113,7 +119,8 @@ SLOW = ("torchvision", "flwr_datasets", "datasets")
 def test_slow_libraries_wait_until_they_are_needed() -> None:
     """SYNTH runs without torchvision and flwr-datasets, which take seconds to import."""
     code = (
-        "import sys; from client_app.data import load_data; from conf.schema import SynthSettings; "
+        "import sys; from client_app.data import load_data; "
+        "from conf.schema.data import SynthSettings; "
         f"load_data(SynthSettings(), 1).client(0); print([m for m in {SLOW} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

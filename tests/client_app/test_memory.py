@@ -9,7 +9,7 @@ import pytest
 
 from client_app.data import load_data
 from client_app.data.partitioned import PartitionedData
-from conf.schema import NpzSettings
+from conf.schema.data import NpzSettings
 
 CLIENTS, EACH, WIDTH = 10_000, 4, 784
 MEGABYTE = 2**20

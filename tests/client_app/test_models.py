@@ -15,7 +15,7 @@ from client_app.tasks import CrossEntropy, SequenceCrossEntropy, Task
 from client_app.training import LocalTraining, train
 from conf import SettingsError, compose
 from conf.compose import options
-from conf.schema import (
+from conf.schema.model import (
     CnnSettings,
     LogisticRegressionSettings,
     M5Settings,

@@ -12,7 +12,7 @@ from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.npz import npz_arrays
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import NpzSettings
+from conf.schema.data import NpzSettings
 
 RNG = np.random.default_rng(0)
 IMAGES = {

@@ -14,7 +14,7 @@ from client_app.data.partitioned import PartitionedData
 from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import NpzSettings
+from conf.schema.data import NpzSettings
 
 RNG = np.random.default_rng(0)
 CLIENTS = np.array([7, -2, 7, 7, 30, -2, 30, 7, -2, 30, 7])  # 5 of 7, 3 of -2 and of 30

@@ -12,7 +12,7 @@ from client_app.data.partitioned import PartitionedData
 from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
 from conf.errors import SettingsError
-from conf.schema import NpzSettings, PartitionedSettings, TorchvisionSettings
+from conf.schema.data import NpzSettings, PartitionedSettings, TorchvisionSettings
 
 TRAIN, TEST = 80, 40  # 10 classes of 8 and of 4
 SHAPES = {"grey": (6, 5), "colour": (6, 5, 3), "floats": (7,)}

@@ -8,7 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.privacy import ClippingMod
-from conf.schema import PrivacySettings
+from conf.schema.privacy import PrivacySettings
 from server_app.in_process import InProcessGrid
 from strategies.codec import (
     ClientReply,

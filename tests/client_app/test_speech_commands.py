@@ -13,7 +13,7 @@ from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.speech_commands import speech_commands_arrays
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import SpeechCommandsSettings
+from conf.schema.data import SpeechCommandsSettings
 
 WORDS = ("bird", "yes")
 SPEAKERS = {"train": ("0a", "0c"), "testing": ("0b",), "validation": ("0d",)}

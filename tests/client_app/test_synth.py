@@ -12,7 +12,7 @@ import torch
 
 from client_app.data.base import ClientData, Inputs, Labels
 from client_app.data.synth import Synth
-from conf.schema import SynthSettings
+from conf.schema.data import SynthSettings
 
 SIGMAS = 5  # of every statistical bound: a true value lies outside with probability 6e-7
 FIELDS = ("x_train", "y_train", "x_test", "y_test")

@@ -12,7 +12,7 @@ from client_app.data import load_data
 from client_app.data.tabular import TabularData
 from conf.compose import compose
 from conf.errors import SettingsError
-from conf.schema import CsvSettings
+from conf.schema.data import CsvSettings
 
 SIZES = {"a": 40, "b": 25, "c": 2}
 
@@ -234,7 +234,8 @@ def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
     """A table needs neither torchvision nor flwr-datasets, which take seconds to import."""
     slow = ("torchvision", "flwr_datasets", "datasets")
     code = (
-        "import sys; from client_app.data import load_data; from conf.schema import CsvSettings; "
+        "import sys; from client_app.data import load_data; "
+        "from conf.schema.data import CsvSettings; "
         f"load_data(CsvSettings(path={str(save(tmp_path))!r}, client_column='client', "
         f"target='label'), 1).client(0); print([m for m in {slow} if m in sys.modules])"
     )

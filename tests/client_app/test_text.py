@@ -18,7 +18,7 @@ from client_app.data.sources.vocabulary import (
 )
 from conf.compose import compose
 from conf.errors import DataError, SettingsError
-from conf.schema import TextSettings
+from conf.schema.data import TextSettings
 
 PAIRS = """\
 2,"Is it, doctor?",It is,1

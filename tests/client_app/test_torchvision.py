@@ -15,7 +15,7 @@ from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, Fashion
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.torchvision import torchvision_arrays
 from conf.errors import DataError
-from conf.schema import TorchvisionSettings
+from conf.schema.data import TorchvisionSettings
 from tests.reference.idx import write_idx
 
 Pixels = NDArray[np.uint8]

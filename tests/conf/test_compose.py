@@ -8,7 +8,7 @@ import yaml
 
 from conf import SettingsError, compose
 from conf.compose import _composed, options, settings_of, split_overrides
-from conf.schema import FedAlignSettings, FedAvgSettings
+from conf.schema.strategy import FedAlignSettings, FedAvgSettings
 
 
 @pytest.mark.parametrize("experiment", options("experiment"))

@@ -17,7 +17,7 @@ from client_app.data import load_data
 from client_app.node import hosted_clients
 from conf import SettingsError, compose
 from conf.compose import options
-from conf.schema import NOT_PRIVATE, PrivacySettings
+from conf.schema.privacy import NOT_PRIVATE, PrivacySettings
 from server_app.build import build_strategy, initial_arrays
 from server_app.command_line import run_in_process
 from server_app.in_process import InProcessGrid

@@ -12,7 +12,7 @@ from pyarrow import csv
 
 from client_app.data.sources.csv_table import Table, arrow_table
 from conf.errors import DataError, one_line
-from conf.schema import BerkaSettings, CsvSettings
+from conf.schema.data import BerkaSettings, CsvSettings
 
 FOLDER = "berka"
 NEEDED = {

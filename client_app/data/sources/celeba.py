@@ -8,7 +8,7 @@ from torchvision.datasets import CelebA
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles
 from conf.errors import DataError, one_line
-from conf.schema import CelebASettings
+from conf.schema.data import CelebASettings
 
 FOLDER = "celeba"
 IMAGES = "img_align_celeba"

@@ -9,7 +9,7 @@ from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import ImageFiles
 from client_app.data.sources.image_folder import images_by_class, positions
 from conf.errors import DataError, one_line
-from conf.schema import Cinic10Settings
+from conf.schema.data import Cinic10Settings
 
 CLASSES = (
     "airplane",

@@ -14,7 +14,7 @@ from pyarrow import csv
 
 from client_app.data.base import Inputs, Labels, Targets
 from conf.errors import DataError, one_line
-from conf.schema import CsvSettings
+from conf.schema.data import CsvSettings
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 HEADER = 1
@@ -42,7 +42,7 @@ class Agreed:
 
     @classmethod
     def of_settings(cls, columns: Any) -> "Agreed":
-        """Return what ``data.columns`` says, which ``conf.schema.check`` has looked at."""
+        """Return what ``data.columns`` says, which ``conf.schema.checks`` looked at."""
         return cls(
             tuple(columns.get("numbers", [])),
             {

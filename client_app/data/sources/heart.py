@@ -8,7 +8,7 @@ from pyarrow import csv
 
 from client_app.data.sources.csv_table import Table, arrow_table
 from conf.errors import DataError, one_line
-from conf.schema import CsvSettings, HeartSettings
+from conf.schema.data import CsvSettings, HeartSettings
 
 FOLDER = "heart_disease"
 COLUMNS = (

@@ -11,7 +11,7 @@ from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles, image_size
 from conf.errors import DataError, one_line
-from conf.schema import ImageFolderSettings
+from conf.schema.data import ImageFolderSettings
 
 PARTS = ("train", "test")
 

@@ -11,7 +11,7 @@ from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import ImageFiles
 from conf.errors import DataError, one_line
-from conf.schema import Isic2019Settings
+from conf.schema.data import Isic2019Settings
 
 IMAGES = "ISIC_2019_Training_Input_preprocessed"
 TABLES = ("train_test_split", "train_test_folds.csv")

@@ -19,7 +19,7 @@ from client_app.data.sources.base import (
 )
 from client_app.data.sources.vocabulary import PADDING, UNKNOWN, Vocabulary, common_tokens
 from conf.errors import DataError, one_line
-from conf.schema import LeafSettings
+from conf.schema.data import LeafSettings
 
 KEYS = ("users", "num_samples", "user_data")
 LEAF_PADDING = "<PAD>"

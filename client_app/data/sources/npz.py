@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from client_app.data.base import Labels, Samples, Targets
 from client_app.data.sources.base import LabelledArrays, count_classes
 from conf.errors import DataError, one_line
-from conf.schema import NpzSettings
+from conf.schema.data import NpzSettings
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 IMAGES = "uint8 images (n, height, width) or (n, height, width, channels)"

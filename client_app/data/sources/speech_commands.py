@@ -9,7 +9,7 @@ from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import SoundFiles
 from conf.errors import DataError, one_line
-from conf.schema import SpeechCommandsSettings
+from conf.schema.data import SpeechCommandsSettings
 
 FOLDER = "SpeechCommands/speech_commands_v0.02"
 SPEAKER_ENDS = "_nohash_"

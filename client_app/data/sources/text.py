@@ -22,7 +22,7 @@ from client_app.data.sources.vocabulary import (
 )
 from client_app.data.split import Rows
 from conf.errors import DataError, one_line
-from conf.schema import TextSettings
+from conf.schema.data import TextSettings
 
 
 def text_arrays(settings: TextSettings) -> LabelledArrays:

@@ -11,7 +11,7 @@ from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, Fashion
 
 from client_app.data.sources.base import LabelledArrays
 from conf.errors import DataError, one_line
-from conf.schema import TorchvisionSettings
+from conf.schema.data import TorchvisionSettings
 
 GREY, COLOUR = (28, 28), (32, 32, 3)
 

@@ -1,0 +1,331 @@
+"""Settings that are compared: every value with its range, then with each other."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from conf.errors import SettingsError
+from conf.schema.availability import RandomAvailabilitySettings
+from conf.schema.data import (
+    CsvSettings,
+    DataSettings,
+    ImageFolderSettings,
+    NpzSettings,
+    PartitionedSettings,
+    TableSettings,
+    TextSettings,
+    of_devices,
+    settled_clients,
+)
+from conf.schema.engine import EngineSettings
+from conf.schema.model import ModelSettings
+from conf.schema.privacy import NOT_PRIVATE, AdaptiveClippingSettings
+from conf.schema.settings import Settings
+from conf.schema.strategy import AaggffSPart, ComposedSettings, FedAuSettings, OwnRuleSettings
+from strategies.parameters import (
+    PRIORITY_WEIGHT,
+    PROBABILITY,
+    ClientIds,
+    OneOf,
+    ParameterError,
+    Range,
+)
+
+
+def check(settings: Settings) -> None:
+    """Compare every value with its range, then the values with each other.
+
+    Raises
+    ------
+    SettingsError
+        For the first value that is not allowed.
+    """
+    try:
+        for key, value, allowed in _ranged(settings, ""):
+            allowed.check(key, value)
+        _check_priority(settings.data, settings.data.num_clients)
+        _check_number(settings.data)
+        _check_shards(settings.data)
+        _check_device(settings.data)
+        _check_columns(settings.data)
+        _check_texts(settings.data)
+        _check_draws(settings)
+        _check_all_there(settings)
+        _check_device_availability(settings)
+        _check_engine(settings.engine)
+        _check_privacy(settings)
+        _check_probabilities(settings)
+        _check_init(settings.model)
+    except ParameterError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
+    for item in fields(node):
+        key, value = f"{prefix}{item.name}", getattr(node, item.name)
+        if is_dataclass(value):
+            yield from _ranged(value, f"{key}.")
+        elif "allowed" in item.metadata and value is not None:
+            yield key, value, item.metadata["allowed"]
+
+
+def check_clients(data: DataSettings, found: int) -> None:
+    """Compare the settings with the number of clients that the data turned out to have.
+
+    Raises
+    ------
+    SettingsError
+        If ``num_clients`` is neither null nor that number, or a setting names clients that
+        there are not.
+    """
+    if data.num_clients not in {None, found}:
+        raise SettingsError(
+            f"data.num_clients must be null or {found}, the number of clients in the data, got "
+            f"{data.num_clients}"
+        )
+    try:
+        _check_priority(data, found)
+    except ParameterError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _check_priority(data: DataSettings, num_clients: int | None) -> None:
+    words = OneOf(("heterogeneous", "random", "all"))
+    if isinstance(data.priority, str):
+        if not words.contains(data.priority):
+            raise ParameterError(
+                f"data.priority must be {words.describe()}, or a list of client ids, "
+                f"got {data.priority!r}"
+            )
+        if data.priority != "all" and num_clients and data.num_priority > num_clients:
+            raise ParameterError(
+                f"data.num_priority must be at most data.num_clients ({num_clients}), "
+                f"got {data.num_priority}"
+            )
+    elif num_clients:
+        ClientIds(num_clients).check("data.priority", data.priority)
+    _check_priority_weights(data, num_clients)
+
+
+def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None:
+    weights = data.priority_weights
+    if weights is None:
+        return
+    if not isinstance(weights, dict):
+        raise ParameterError(
+            f"data.priority_weights must be a mapping such as {{3: 0.5}}, got {weights!r}"
+        )
+    if num_clients:
+        ClientIds(num_clients).check("data.priority_weights (its keys)", list(weights))
+    for client, weight in weights.items():
+        PRIORITY_WEIGHT.check(f"data.priority_weights[{client}]", weight)
+
+
+def _check_number(data: DataSettings) -> None:
+    natural = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
+    if not natural and not isinstance(data, TableSettings):
+        settled_clients(data)
+
+
+def _check_shards(data: DataSettings) -> None:
+    if not isinstance(data, PartitionedSettings) or data.partition != "shards":
+        return
+    if data.samples_per_shard is not None and data.samples_per_shard > data.shard_size:
+        raise ParameterError(
+            f"data.samples_per_shard must be at most data.shard_size ({data.shard_size}), "
+            f"got {data.samples_per_shard}"
+        )
+
+
+def _check_device(data: DataSettings) -> None:
+    """Check that all is agreed on that a device cannot tell from its own rows."""
+    needed: tuple[str, ...] = ()
+    if isinstance(data, NpzSettings) and data.partition == "device":
+        needed = ("input_shape", *(() if data.regression else ("num_classes",)))
+    elif isinstance(data, ImageFolderSettings) and data.partition == "device":
+        needed = ("image_size", "classes")
+    elif isinstance(data, CsvSettings) and data.client_column is None:
+        needed = ("columns",)
+    for key in ("num_clients", *needed) if needed else ():
+        if getattr(data, key) is None:
+            raise ParameterError(
+                f"data.{key} must have a value where each device has the data of its own client "
+                "only, got null"
+            )
+    if needed and data.priority == "heterogeneous":
+        raise ParameterError(
+            "data.priority must be all, random or a list where each device has the data of its own "
+            "client only, got 'heterogeneous'"
+        )
+
+
+def _check_agreed(data: CsvSettings) -> None:
+    columns = data.columns
+    if columns is None:
+        return
+    known = {"numbers": list, "categories": dict, "classes": list}
+    form = isinstance(columns, dict) and set(columns) <= set(known)
+    if not form or any(not isinstance(value, known[key]) for key, value in columns.items()):
+        raise ParameterError(
+            "data.columns must be a mapping such as {numbers: [age], categories: {kind: [a, b]}, "
+            f"classes: [no, yes]}}, got {columns!r}"
+        )
+    categories = columns.get("categories", {})
+    lists = {"numbers": columns.get("numbers", []), "classes": columns.get("classes", [])}
+    lists |= {f"categories.{name}": values for name, values in categories.items()}
+    for key, values in lists.items():
+        if not isinstance(values, list) or len(set(map(str, values))) != len(values):
+            raise ParameterError(
+                f"data.columns.{key} must be a list of values, each once, got {values!r}"
+            )
+    inputs = [*lists["numbers"], *categories]
+    if (
+        not inputs
+        or len(set(inputs)) != len(inputs)
+        or {data.target, data.client_column} & {*inputs}
+    ):
+        raise ParameterError(
+            "data.columns must have at least one input column, each once, other than data.target "
+            f"and data.client_column, got {inputs}"
+        )
+    if (len(lists["classes"]) > 1) == data.regression:
+        raise ParameterError(
+            "data.columns.classes must be at least two values, none where data.regression is true, "
+            f"got {lists['classes']}"
+        )
+
+
+def _check_columns(data: DataSettings) -> None:
+    if not isinstance(data, CsvSettings):
+        return
+    _check_agreed(data)
+    if data.target == data.client_column:
+        raise ParameterError(
+            f"data.target must be another column than data.client_column, got {data.target!r}"
+        )
+    for own in ("client_column", "target"):
+        if getattr(data, own) in data.drop:
+            raise ParameterError(
+                f"data.drop must be columns other than data.{own} ({getattr(data, own)}), got "
+                f"{data.drop}"
+            )
+
+
+def _check_texts(data: DataSettings) -> None:
+    if not isinstance(data, TextSettings):
+        return
+    columns = data.text_columns
+    if not columns or data.client_column in columns or data.target in columns:
+        raise ParameterError(
+            "data.text_columns must be at least one column other than data.client_column and "
+            f"data.target, got {columns}"
+        )
+    if data.target is None and len(columns) > 1:
+        raise ParameterError(
+            f"data.text_columns must be one column where data.target is null, got {columns}"
+        )
+    least = 2 * len(columns) - 1
+    if data.length < least:
+        raise ParameterError(
+            f"data.length must be at least {least} for {len(columns)} texts, got {data.length}"
+        )
+
+
+def _check_device_availability(settings: Settings) -> None:
+    own = settings.availability
+    if of_devices(settings.data) and isinstance(own, RandomAvailabilitySettings) and own.p is None:
+        raise ParameterError(
+            "availability.p must be given where each device has the data of its own client only "
+            "(how often it is there would follow from its classes), got null"
+        )
+
+
+def _check_engine(engine: EngineSettings) -> None:
+    if engine.superlink is not None and engine.num_supernodes is not None:
+        raise ParameterError(
+            "engine.num_supernodes must be null with engine.superlink (a deployment has the nodes "
+            f"that connect), got {engine.num_supernodes}"
+        )
+    if engine.name == "flower" and engine.jobs > 1:
+        raise ParameterError(
+            f"engine.jobs must be 1 with engine=flower, which runs one job after the other, got "
+            f"{engine.jobs}"
+        )
+
+
+def _check_privacy(settings: Settings) -> None:
+    name, strategy = settings.privacy.name, settings.strategy
+    if name == "none":
+        return
+    own = isinstance(strategy, OwnRuleSettings)
+    reason = NOT_PRIVATE.get("own" if own else strategy.name)
+    if reason is not None:
+        raise ParameterError(
+            f"privacy must be none with strategy={strategy.name} ({reason}), got {name}"
+        )
+    if isinstance(strategy, FedAuSettings) and math.isinf(strategy.cutoff):
+        raise ParameterError(
+            f"strategy.cutoff must be a whole number >= 1 with privacy={name} (an update counts at "
+            "most cutoff / N), got inf"
+        )
+    if settings.server_optimizer.name != "sgd":
+        raise ParameterError(
+            f"server_optimizer must be sgd with privacy={name} (of another step no bound is worked "
+            f"out of what one update counts), got {settings.server_optimizer.name}"
+        )
+    if settings.resume is not None and isinstance(settings.privacy, AdaptiveClippingSettings):
+        raise ParameterError(
+            f"resume must be null with privacy={name} (a checkpoint has no clipping norm), got "
+            f"{settings.resume}"
+        )
+    if settings.engine.startup_clients is not None:
+        raise ParameterError(
+            f"engine.startup_clients must be null with privacy={name} (while not all clients are "
+            f"known, one counts for more), got {settings.engine.startup_clients}"
+        )
+
+
+def _check_draws(settings: Settings) -> None:
+    draws = getattr(settings.strategy, "priority_draws", None)
+    if draws is not None and settings.data.priority_weights:
+        raise ParameterError(
+            "strategy.priority_draws must be null where data.priority_weights are set (a draw "
+            f"counts as a whole client), got {draws}"
+        )
+
+
+def _check_all_there(settings: Settings) -> None:
+    own = settings.strategy
+    if (
+        isinstance(own, ComposedSettings)
+        and isinstance(own.weighting, AaggffSPart)
+        and settings.availability.name != "always"
+    ):
+        raise ParameterError(
+            "availability must be always with strategy/weighting=aaggff_s (its Newton step needs "
+            "the losses of all clients in every round; aaggff_d does without), got "
+            f"{settings.availability.name}"
+        )
+
+
+def _check_init(model: ModelSettings) -> None:
+    if getattr(model, "pretrained", None) is not None and model.init != "default":
+        raise ParameterError(
+            f"model.init must be default where model.pretrained is set, got {model.init}"
+        )
+
+
+def _check_probabilities(settings: Settings) -> None:
+    own, count = settings.availability, settings.data.num_clients
+    if not isinstance(own, RandomAvailabilitySettings) or own.p is None:
+        return
+    if isinstance(own.p, list) and count in {None, len(own.p)}:
+        for client, p in enumerate(own.p):
+            PROBABILITY.check(f"availability.p[{client}]", p)
+    elif not PROBABILITY.contains(own.p):
+        clients = f"the {count} clients" if count else "the clients"
+        raise ParameterError(
+            f"availability.p must be null, {PROBABILITY.describe()}, or a list of one for each of "
+            f"{clients}, got {own.p!r}"
+        )

@@ -1,0 +1,297 @@
+"""Settings of the data sets."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name, setting
+from strategies.parameters import (
+    COUNT,
+    COUNTS,
+    FRACTION,
+    NON_NEGATIVE,
+    POSITIVE,
+    Number,
+    OneOf,
+    ParameterError,
+)
+
+TEST_FRACTION = Number(low=0.01, high=0.9)
+PARTITIONS = ("shards", "dirichlet", "iid", "quantity")
+
+
+@dataclass
+class DataSettings:
+    """What every data set has.
+
+    ``num_clients``: null where it is the data that tells; a number is then compared with it.
+    ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, a list, or
+    ``all``, whatever ``num_priority`` is, for methods that know no priority.
+    ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
+    a client named here counts with that weight, whether or not ``priority`` has it.
+    """
+
+    name: str = MISSING
+    num_clients: int | None = setting(None, COUNT)
+    num_priority: int = setting(10, COUNT)
+    priority: Any = "heterogeneous"
+    priority_weights: Any = None
+
+
+@dataclass
+class SynthSettings(DataSettings):
+    """See ``client_app.data.synth``."""
+
+    name: str = "synth"
+    num_clients: int = setting(20, COUNT)
+    alpha: float = setting(1.0, NON_NEGATIVE)
+    beta: float = setting(1.0, NON_NEGATIVE)
+    noise: str = setting("additive", OneOf(("additive", "flip")))
+    noise_skew: float = setting(0.5, POSITIVE)
+    label_noise: float = setting(2.5, NON_NEGATIVE)
+    irrelevant_fraction: float = setting(1.0, FRACTION)
+    sizes: str = setting("lognormal", OneOf(("lognormal", "equal")))
+    samples_per_client: int = setting(500, Number(low=2, integer=True))
+    test_fraction: float = setting(0.2, TEST_FRACTION)
+
+
+@dataclass
+class PartitionedSettings(DataSettings):
+    """One data set, divided among the clients; see ``client_app.data.partition``.
+
+    ``partition`` shards: ``shards_per_client`` shards of ``shard_size`` training rows of one
+    class, of which the client keeps ``samples_per_shard`` (null for all). dirichlet:
+    ``samples_per_client`` training rows (null for as many as there are for all) whose classes
+    follow Dir(``alpha``). iid: ``samples_per_client`` random rows (null likewise). quantity: random
+    rows, the sizes by Dir(``alpha``). The settings of the other partitions are not used.
+    """
+
+    num_clients: int | None = setting(60, COUNT)
+    num_priority: int = setting(2, COUNT)
+    partition: str = setting("shards", OneOf(PARTITIONS))
+    shards_per_client: int = setting(2, COUNT)
+    shard_size: int = setting(500, COUNT)
+    samples_per_shard: int | None = setting(None, COUNT)
+    alpha: float = setting(0.1, POSITIVE)
+    samples_per_client: int | None = setting(None, COUNT)
+
+
+@dataclass
+class TorchvisionSettings(PartitionedSettings):
+    """See ``client_app.data.sources.torchvision``; ``root`` is torchvision's."""
+
+    name: str = setting(
+        MISSING, OneOf(("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn"))
+    )
+    root: str = "data"
+    download: bool = True
+
+
+@dataclass
+class Cinic10Settings(PartitionedSettings):
+    """See ``client_app.data.sources.cinic10``; ``root`` is the folder with CINIC-10."""
+
+    name: str = "cinic10"
+    root: str = "data"
+
+
+@dataclass
+class NaturalSettings(PartitionedSettings):
+    """Data that may have clients of its own.
+
+    ``partition`` natural: the clients that the data has, without those of fewer than
+    ``min_samples`` training rows (null for all). A client's test part is the data's, or
+    ``test_fraction`` of its own rows; see ``client_app.data.partition.natural``. ``num_clients``
+    null is as many as there are with natural, and 60 with the others. Of data that has no test set
+    the other partitions take ``test_fraction`` of all rows for one.
+    """
+
+    num_clients: int | None = setting(None, COUNT)
+    priority: Any = "all"
+    partition: str = setting("natural", OneOf((*PARTITIONS, "natural")))
+    test_fraction: float = setting(0.2, TEST_FRACTION)
+    min_samples: int | None = setting(None, Number(low=2, integer=True))
+
+    def __post_init__(self) -> None:
+        if self.num_clients is None and self.partition not in {"natural", "device"}:
+            self.num_clients = 60
+
+
+@dataclass
+class NpzSettings(NaturalSettings):
+    """See ``client_app.data.sources.npz``; ``regression``: targets are numbers, not classes.
+
+    ``num_classes``: null for those that there are, 0, 1, .. without gaps. ``partition`` device: the
+    file has the data of one client, that of the device it is on; see ``client_app.data.device``.
+    Then ``input_shape`` and ``num_classes`` say what all have.
+    """
+
+    name: str = "npz"
+    path: str = setting("", FilePath("an .npz file"))
+    priority: Any = "heterogeneous"
+    partition: str = setting("shards", OneOf((*PARTITIONS, "natural", "device")))
+    regression: bool = False
+    input_shape: list[int] | None = field(default=None, metadata={"allowed": COUNTS})
+    num_classes: int | None = setting(None, COUNT)
+
+
+@dataclass
+class ImageFolderSettings(NaturalSettings):
+    """See ``client_app.data.sources.image_folder``.
+
+    ``image_size``: height and width that images are scaled to; null where all have the same.
+    ``classes``: the names of all classes; null for the folders that there are. ``partition``
+    device: the images of one client, that of the device they are on; it needs both.
+    """
+
+    name: str = "image_folder"
+    path: str = setting("", FilePath("a folder of images"))
+    partition: str = setting("natural", OneOf((*PARTITIONS, "natural", "device")))
+    image_size: list[int] | None = field(default=None, metadata={"allowed": IMAGE_SIZE})
+    classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
+
+
+@dataclass
+class CelebASettings(NaturalSettings):
+    """See ``client_app.data.sources.celeba``; ``root`` is torchvision's.
+
+    ``target``: one of the 40 attributes. ``image_size``: height and width.
+    """
+
+    name: str = "celeba"
+    root: str = "data"
+    download: bool = True
+    target: str = setting("Smiling", Name("the name of an attribute"))
+    image_size: list[int] = field(
+        default_factory=lambda: [84, 84], metadata={"allowed": IMAGE_SIZE}
+    )
+    min_samples: int | None = setting(5, Number(low=2, integer=True))
+
+
+@dataclass
+class SpeechCommandsSettings(NaturalSettings):
+    """See ``client_app.data.sources.speech_commands``; ``sample_rate`` in Hz."""
+
+    name: str = "speech_commands"
+    root: str = "data"
+    sample_rate: int = setting(16000, OneOf((8000, 16000)))
+    min_samples: int | None = setting(3, Number(low=2, integer=True))
+
+
+@dataclass
+class LeafSettings(NaturalSettings):
+    """See ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words.
+
+    ``num_classes``: of numbers with a class; null for those that there are, 0, 1, .. without gaps.
+    """
+
+    name: str = "leaf"
+    path: str = setting("", FilePath("a folder of LEAF's JSON files"))
+    num_classes: int | None = setting(None, COUNT)
+    vocabulary_size: int = setting(10000, Number(low=3, integer=True))
+
+
+@dataclass
+class Isic2019Settings(NaturalSettings):
+    """See ``client_app.data.sources.isic2019``; ``root`` has FLamby's files."""
+
+    name: str = "isic2019"
+    root: str = "data"
+    image_size: list[int] = field(
+        default_factory=lambda: [224, 224], metadata={"allowed": IMAGE_SIZE}
+    )
+
+
+@dataclass
+class TextSettings(NaturalSettings):
+    """See ``client_app.data.sources.text``.
+
+    ``header``: the names of the columns where the file's first line has none. ``length`` in tokens.
+    ``tokens`` words or characters. With a ``target``: ``vocabulary_size`` is that of the hashed
+    words, and rows with the same value of ``group_column`` stay together; without one the next
+    token is the target. ``rows`` and ``classes``: what the file must have, as far as it is known,
+    so that another, a truncated or a damaged one is noticed.
+    """
+
+    name: str = "text"
+    path: str = setting("", FilePath("a .csv file"))
+    header: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    client_column: str = setting("", COLUMN)
+    text_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    target: str | None = setting(None, COLUMN)
+    classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
+    group_column: str | None = setting(None, COLUMN)
+    rows: int | None = setting(None, COUNT)
+    tokens: str = setting("words", OneOf(("words", "characters")))
+    length: int = setting(80, Number(low=2, integer=True))
+    vocabulary_size: int = setting(10000, Number(low=8, integer=True))
+
+
+@dataclass
+class TableSettings(DataSettings):
+    """One table of numbers and categories; see ``client_app.data.tabular``."""
+
+    priority: Any = "all"
+    test_fraction: float = setting(0.2, TEST_FRACTION)
+
+
+@dataclass
+class HeartSettings(TableSettings):
+    """See ``client_app.data.sources.heart``."""
+
+    name: str = "heart"
+    root: str = "data"
+
+
+@dataclass
+class BerkaSettings(TableSettings):
+    """See ``client_app.data.sources.berka``; ``drop_regions`` are left out."""
+
+    name: str = "berka"
+    root: str = "data"
+    drop_regions: list[str] = field(default_factory=lambda: ["north Bohemia"])
+
+
+@dataclass
+class CsvSettings(TableSettings):
+    """A file with a column that says whose each row is; see ``client_app.data.tabular``.
+
+    ``client_column`` null: the file has the rows of one client, that of the device it is on; see
+    ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
+    on, see ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the
+    target is a number, not a class. ``rows``: how many the file must have, if that is known, so
+    that a truncated one is noticed.
+    """
+
+    name: str = "csv"
+    path: str = setting("", FilePath("a .csv file"))
+    client_column: str | None = setting("", COLUMN)
+    target: str = setting("", COLUMN)
+    drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
+    columns: Any = None
+    regression: bool = False
+    rows: int | None = setting(None, COUNT)
+
+
+def settled_clients(data: DataSettings) -> int:
+    """Return the number of clients of data that does not tell it itself.
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not tell it either.
+    """
+    if data.num_clients is None:
+        raise ParameterError(
+            f"data.num_clients must be {COUNT.describe()} where the data does not tell it, got null"
+        )
+    return data.num_clients
+
+
+def of_devices(data: DataSettings) -> bool:
+    """Say whether each device has the data of its own client only, and nobody has all."""
+    if isinstance(data, CsvSettings):
+        return data.client_column is None
+    return isinstance(data, NpzSettings | ImageFolderSettings) and data.partition == "device"

@@ -1,0 +1,58 @@
+"""Settings of where clients run, what bounds them, and when they are evaluated."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+from conf.schema.ranges import ConnectionName, FilePath, setting
+from strategies.communication import EVALUATED_CLIENTS
+from strategies.parameters import COUNT, FAIRNESS_METRIC, POSITIVE, OneOf
+
+
+@dataclass
+class EvaluationSettings:
+    """When and whose test parts are measured, after the round.
+
+    ``every`` n rounds and after the last; ``clients`` all or priority. ``metric`` is what the
+    fairness over clients is of.
+    """
+
+    every: int = setting(1, COUNT)
+    metric: str = setting("accuracy", FAIRNESS_METRIC)
+    clients: str = setting("all", EVALUATED_CLIENTS)
+
+
+@dataclass
+class RobustnessSettings:
+    """Bounds on what one client can do; see ``strategies.Robustness``. null bounds nothing."""
+
+    clip_norm: float | None = setting(None, POSITIVE)
+    max_weight: float | None = setting(None, POSITIVE)
+
+
+@dataclass
+class EngineSettings:
+    """Where the clients run. ``num_supernodes`` null leaves the number to Flower.
+
+    Timeouts in seconds: for the replies of a round, and for the clients to be there.
+    ``startup_clients``: how many must be there for round 1 to begin, null for all.
+    ``partial_aggregation``: see ``strategies.communication.Communication``.
+    ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
+    null never.
+    ``nodes``: the file that says whose public key each client's node has, see
+    ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
+    the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
+    simulation.
+    ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
+    """
+
+    name: str = setting(MISSING, OneOf(("in-process", "flower")))
+    num_supernodes: int | None = setting(None, COUNT)
+    round_timeout: float = setting(3600.0, POSITIVE)
+    startup_timeout: float = setting(300.0, POSITIVE)
+    startup_clients: int | None = setting(None, COUNT)
+    partial_aggregation: bool = True
+    checkpoint_every: int | None = setting(10, COUNT)
+    nodes: str | None = setting(None, FilePath("a file of client ids and public keys"))
+    superlink: str | None = setting(None, ConnectionName())
+    jobs: int = setting(1, COUNT)

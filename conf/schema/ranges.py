@@ -1,0 +1,137 @@
+"""Ranges of settings that no rule has: names, paths, lists."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strategies.parameters import COUNTS, NON_NEGATIVE, ListOf, Range
+
+
+def setting(default: Any, allowed: Range) -> Any:
+    """Return a dataclass field with a default and the range that ``check`` enforces."""
+    return field(default=default, metadata={"allowed": allowed})
+
+
+@dataclass(frozen=True)
+class ImportPath(Range):
+    """Names with dots in between; whether there is such a thing is its importer's to say."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "an import path such as package.module.Class"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` looks like one."""
+        parts = value.split(".") if isinstance(value, str) else []
+        return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+@dataclass(frozen=True)
+class Arguments(Range):
+    """Values by name."""
+
+    def describe(self) -> str:
+        """Return what they are."""
+        return "null, or a mapping such as {hidden: 200}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a mapping."""
+        return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+ARGUMENTS = Arguments()
+
+
+@dataclass(frozen=True)
+class FilePath(Range):
+    """A path in words, e.g. of "an .npz file"; whether it leads there is its reader's to say."""
+
+    kind: str
+
+    def describe(self) -> str:
+        """Return what the path is of."""
+        return f"the path of {self.kind}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether there is a path at all."""
+        return isinstance(value, str) and bool(value.strip())
+
+
+@dataclass(frozen=True)
+class Name(Range):
+    """A name, e.g. "the name of a column"; whether there is one is its reader's to say."""
+
+    kind: str
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return self.kind
+
+    def contains(self, value: object) -> bool:
+        """Say whether there is a name at all."""
+        return isinstance(value, str) and bool(value.strip())
+
+
+@dataclass(frozen=True)
+class ColumnNames(Range):
+    """A list of different names of columns, which may be empty."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "a list of names of columns, each once"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        names = value if isinstance(value, list) else [""]
+        return all(map(COLUMN.contains, names)) and len(set(names)) == len(names)
+
+
+COLUMN = Name("the name of a column")
+COLUMNS = ColumnNames()
+
+
+@dataclass(frozen=True)
+class ImageSize(Range):
+    """Height and width."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "a list of two whole numbers >= 1, height and width"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        return isinstance(value, list) and len(value) == len(("h", "w")) and COUNTS.contains(value)
+
+
+IMAGE_SIZE = ImageSize()
+CLASSES = ListOf(Name("the name of a class"))
+
+
+@dataclass(frozen=True)
+class ClassWeights(Range):
+    """A word, or a weight for each class."""
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "null, balanced, or a list of numbers >= 0, one above 0"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of them."""
+        if isinstance(value, str):
+            return value == "balanced"
+        return isinstance(value, list) and ListOf(NON_NEGATIVE).contains(value) and any(value)
+
+
+CLASS_WEIGHTS = ClassWeights()
+
+
+@dataclass(frozen=True)
+class ConnectionName(Range):
+    """The name of a SuperLink connection; whether there is one is Flower's to say."""
+
+    def describe(self) -> str:
+        """Return what it is."""
+        return "the name of a SuperLink in Flower's config.toml"
+
+    def contains(self, value: object) -> bool:
+        """Say whether it can be a name, and no option of a command."""
+        return isinstance(value, str) and bool(value.strip()) and not value.startswith("-")

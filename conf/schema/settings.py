@@ -1,0 +1,40 @@
+"""The whole: one of each group."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from conf.schema.availability import AvailabilitySettings
+from conf.schema.client import ClientSettings
+from conf.schema.data import DataSettings
+from conf.schema.engine import EngineSettings, EvaluationSettings, RobustnessSettings
+from conf.schema.model import ModelSettings
+from conf.schema.privacy import PrivacySettings
+from conf.schema.ranges import setting
+from conf.schema.server_optimizer import ServerOptimizerSettings
+from conf.schema.strategy import StrategySettings
+from conf.schema.tracker import TrackerSettings
+from strategies.parameters import COUNT, NON_NEGATIVE_COUNT
+
+
+@dataclass
+class Settings:
+    """Everything that one run needs to know; ``rounds`` is T.
+
+    ``resume``: the directory of a run to go on with, from its last checkpoint; null for a new one.
+    """
+
+    strategy: StrategySettings = MISSING
+    server_optimizer: ServerOptimizerSettings = field(default_factory=ServerOptimizerSettings)
+    data: DataSettings = MISSING
+    model: ModelSettings = MISSING
+    client: ClientSettings = field(default_factory=ClientSettings)
+    availability: AvailabilitySettings = MISSING
+    privacy: PrivacySettings = MISSING
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
+    engine: EngineSettings = MISSING
+    tracker: TrackerSettings = MISSING
+    rounds: int = setting(100, COUNT)
+    seed: int = setting(1, NON_NEGATIVE_COUNT)
+    resume: str | None = None
