@@ -122,7 +122,7 @@ def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
     """Return the words with which a job goes on from its checkpoint, or begins anew without."""
     from conf.compose import compose_words
     from server_app.checkpoint import Checkpoints, quoted_path
-    from server_app.records import remove_unfinished
+    from server_app.records.directory import remove_unfinished
 
     settings = compose_words(words).settings
     # What the clients of a local-only run keep is lost with a run on Flower.

@@ -27,7 +27,9 @@ from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid
 from server_app.job import uninterrupted
 from server_app.privacy import with_privacy
-from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
+from server_app.records.directory import new_run_directory
+from server_app.records.round_record import RoundRecord, round_record
+from server_app.records.writer import RunRecords
 from server_app.report.runs import load_run
 from strategies import ComposedStrategy, LocalOnly
 from strategies.codec import decode_arrays, encode_arrays

@@ -18,7 +18,8 @@ from typing import Any
 
 from conf import Composed, compose
 from conf.errors import RunError
-from server_app.records import SOURCE, manifest_in
+from server_app.records.directory import manifest_in
+from server_app.records.provenance import SOURCE
 
 COMPLETED = "finished:completed"
 STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped

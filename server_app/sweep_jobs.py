@@ -14,7 +14,7 @@ from conf import Composed
 from conf.compose import compose_words
 from conf.errors import SettingsError
 from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE, Holder, holder
-from server_app.records import manifest_in
+from server_app.records.directory import manifest_in
 
 CONFIG_FILE = "config.yaml"
 Status = Literal["waiting", "running", "completed", "failed", "interrupted", "died"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from client_app.decisions import joins
 from conf.schema.strategy import ComposedSettings
-from server_app.records import evaluation_summary, weight_error
+from server_app.records.round_record import evaluation_summary, weight_error
 from server_app.report.replay import (
     Recorded,
     Replayed,

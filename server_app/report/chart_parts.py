@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conf.errors import RunError
-from server_app.records import TEST_GROUPS, RoundRecord
+from server_app.records.round_record import TEST_GROUPS, RoundRecord
 from server_app.report.charts import Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, metric_after_round
 from server_app.report.published import Published, published_values

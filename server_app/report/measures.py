@@ -7,7 +7,7 @@ import numpy as np
 
 from conf.errors import RunError
 from server_app.fairness import SPREAD
-from server_app.records import TEST_GROUPS
+from server_app.records.round_record import TEST_GROUPS
 from server_app.report.groups import Group, metric_after_round
 from server_app.report.runs import Run, read_parts
 

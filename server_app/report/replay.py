@@ -23,12 +23,8 @@ from conf.compose import settings_of
 from conf.errors import RunError, SettingsError
 from conf.schema.strategy import ComposedSettings
 from server_app.build import build_strategy
-from server_app.records import (
-    CLIENTS_SCHEMA,
-    EVALUATIONS_SCHEMA,
-    POPULATION_SCHEMA,
-    RoundRecord,
-)
+from server_app.records.round_record import RoundRecord
+from server_app.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 from server_app.report.runs import Run, load_run, read_bytes, read_parts
 from strategies import ComposedStrategy
 from strategies.composition import divisor

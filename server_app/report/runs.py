@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from omegaconf import OmegaConf
 
 from conf.errors import RunError
-from server_app.records import TEST_GROUPS, RoundRecord
+from server_app.records.round_record import TEST_GROUPS, RoundRecord
 
 LOCAL_ONLY = "local_only"
 TABLES = ("clients", "evaluations")

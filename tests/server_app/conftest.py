@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from conf.compose import compose_words
 from server_app.job import LOCK_FILE, lock
-from server_app.records import remove_unfinished
+from server_app.records.directory import remove_unfinished
 
 Do = Callable[[Path, tuple[str, ...]], None]
 

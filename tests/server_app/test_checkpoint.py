@@ -342,9 +342,9 @@ def test_the_words_of_a_run_that_goes_on(tmp_path: Path) -> None:
     "place",
     [
         "server_app.checkpoint.save_file",
-        "server_app.records.save_file",
-        "server_app.records.pq.write_table",
-        "server_app.records.RunRecords._append_line",
+        "server_app.records.writer.save_file",
+        "server_app.records.tables.pq.write_table",
+        "server_app.records.writer.RunRecords._append_line",
     ],
 )
 def test_a_full_disk_is_one_clear_error(

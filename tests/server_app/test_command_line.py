@@ -10,7 +10,7 @@ import pytest
 
 from server_app.command_line import main
 from server_app.display import Display
-from server_app.records import RoundRecord
+from server_app.records.round_record import RoundRecord
 from tests.integration.conftest import assert_same_rounds
 
 SMALL = (

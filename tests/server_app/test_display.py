@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from server_app.display import Display, describe, final_table, time_left
-from server_app.records import RoundRecord, round_record
+from server_app.records.round_record import RoundRecord, round_record
 from strategies.report import ClientEvaluation
 from tests.server_app.test_records import report
 

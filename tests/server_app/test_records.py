@@ -14,7 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conf import compose
 from conf.errors import RunError
-from server_app.records import RoundRecord, RunRecords, new_run_directory, round_record
+from server_app.records.directory import new_run_directory
+from server_app.records.round_record import RoundRecord, round_record
+from server_app.records.writer import RunRecords
 from strategies.report import ClientDecision, ClientEvaluation, TrainReport
 from strategies.types import Call, Draws, GlobalMeasure, Population
 
@@ -275,7 +277,7 @@ def test_a_run_that_dies(
 
 def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts appear while the run goes on; none is ever half written."""
-    monkeypatch.setattr("server_app.records.FLUSH_SECONDS", -1.0)
+    monkeypatch.setattr("server_app.records.tables.FLUSH_SECONDS", -1.0)
     with RunRecords(tmp_path / "run", compose(), engine="in-process") as records:
         for number in (1, 2, 3):
             add(records, number)

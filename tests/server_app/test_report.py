@@ -9,7 +9,8 @@ import pytest
 
 from conf import compose
 from conf.errors import RunError
-from server_app.records import RunRecords, round_record
+from server_app.records.round_record import round_record
+from server_app.records.writer import RunRecords
 from server_app.report.command_line import main
 from server_app.report.groups import (
     Statistic,

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conf import compose
 from conf.errors import RunError, SettingsError
-from server_app.records import RunRecords
+from server_app.records.writer import RunRecords
 from server_app.trackers import Trackers
 from tests.integration.conftest import ROOT
 from tests.server_app.test_records import add

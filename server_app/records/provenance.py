@@ -1,0 +1,52 @@
+"""What produced a run: sources, commit, versions, when."""
+
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = (
+    "fedquorum",
+    "flwr",
+    "torch",
+    "numpy",
+    "hydra-core",
+    "ray",
+    "torchvision",
+    "flwr-datasets",
+)
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the packages that shape a result, None where one is not installed."""
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def commit() -> str | None:
+    """Return the source's git commit, with "-dirty" if it was changed; None outside git.
+
+    A bundle installed by Flower is no checkout; its folder, which carries the bundle's hash, is
+    the manifest's ``source``.
+    """
+    if not (SOURCE / ".git").exists():
+        return None
+    command = ["git", "-C", str(SOURCE), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        found = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
