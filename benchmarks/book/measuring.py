@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from benchmarks.book.chapters import Chapter, Direct, Sweeps
 from benchmarks.book.measured import Measurement
 from server_app.command_line import main as fedquorum
+from server_app.records.provenance import commit
 from server_app.report.experiment import experiments_of
 from server_app.report.figures import DPI, draw
 from server_app.report.groups import group_runs
@@ -45,7 +45,9 @@ def measure(chapter: Chapter, folder: Path, jobs: int) -> tuple[Measurement, byt
         tables = chapter.measure()
         seconds = time.perf_counter() - begin
         today = datetime.now(UTC).date().isoformat()
-        return Measurement(today, _commit(), chapter.seeds, "", seconds, "", tables), None
+        return Measurement(
+            today, _short(commit() or ""), chapter.seeds, "", seconds, "", tables
+        ), None
     for number, words in enumerate(chapter.sweeps, start=1):
         _sweep([f"hydra.sweep.dir={folder / str(number)}", f"engine.jobs={jobs}", *words])
     runs = [run for run in read_runs([folder])[0] if run.status == "completed"]
@@ -95,16 +97,6 @@ def _picture(chapter: Sweeps, runs: Sequence[Run]) -> bytes | None:
 def _commit_of(run: Run) -> str:
     manifest = json.loads((run.directory / "manifest.json").read_text())
     return _short(manifest.get("commit") or "")
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return _short(done.stdout.strip())
 
 
 def _short(commit: str) -> str:

@@ -2,6 +2,7 @@
 
 import subprocess
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,6 +16,8 @@ PACKAGES = (
     "torchvision",
     "flwr-datasets",
 )
+CODE = ("strategies", "client_app", "server_app", "conf", "hydra_plugins", "pyproject.toml")
+GIT_SECONDS = 10.0
 SOURCE = Path(__file__).resolve().parents[2]
 
 
@@ -35,18 +38,24 @@ def versions() -> dict[str, str | None]:
 
 
 def commit() -> str | None:
-    """Return the source's git commit, with "-dirty" if it was changed; None outside git.
+    """Return the source's git commit, with "-dirty" if code was changed; None outside git.
 
     A bundle installed by Flower is no checkout; its folder, which carries the bundle's hash, is
     the manifest's ``source``.
     """
     if not (SOURCE / ".git").exists():
         return None
-    command = ["git", "-C", str(SOURCE), "describe", "--always", "--dirty", "--abbrev=40"]
+    git = partial(
+        subprocess.run,
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=GIT_SECONDS,
+    )
     try:
-        found = subprocess.run(
-            [*command, "--exclude=*"], capture_output=True, text=True, check=True, timeout=10
-        )
+        found = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+        changed = git(["git", "status", "--porcelain", "--", *CODE]).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return f"{found}-dirty" if changed else found
