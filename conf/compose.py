@@ -254,13 +254,14 @@ def _explain(error: Exception, words: Sequence[str]) -> str:
 def _unknown_key(key: str, words: Sequence[str]) -> str:
     if key in PARTS:
         return f"{key} is of strategy=composed only, got another strategy"
-    others = [word for word in words if not _sets(word, key)]
+    own = [word for word in words if _sets(word, key)]
+    others = [word for word in words if word not in own]
     parent, _, name = key.rpartition(".")
-    chosen = [word for word in words if word.startswith(f"{parent}=")]
-    if chosen and not any(word.lstrip("+~").startswith(f"{key}=") for word in words):
+    chosen = [word for word in others if word.startswith(f"{parent}=")]
+    if chosen and not own:
         return f"{key} is set by the experiment, but {chosen[-1]} has no such setting"
     known: list[str] = []
-    if len(others) < len(words):
+    if own:
         node = OmegaConf.select(_compose_config(others), parent) if parent else Settings
         if isinstance(node, DictConfig):
             known = [str(key) for key in node]
@@ -276,8 +277,9 @@ def _not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
 
 
 def _sets(word: str, key: str) -> bool:
-    target = word.lstrip("+~").partition("=")[0]
-    return key == target or key.startswith(f"{target}.")
+    """Say whether a word sets ``key``, by itself or in a mapping; ``strategy=fedau`` does not."""
+    target, _, value = word.lstrip("+~").partition("=")
+    return key == target or (value.startswith("{") and key.startswith(f"{target}."))
 
 
 def options(group: str) -> list[str]:

@@ -11,6 +11,7 @@ from conf import Composed
 from conf.compose import compose_words, parse_word
 from conf.errors import FedQuorumError
 from server_app.checkpoint import resumed_words
+from server_app.help import help_text
 from server_app.job import EXIT_INTERRUPTED, SweepUnfinished, fail, run_job
 
 _OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
@@ -23,6 +24,9 @@ def main() -> None:
         words = resumed_words(sys.argv[1:])
         flags = {word for word in words if word.startswith("-")}
         sys.argv[1:] = words
+        if flags & {"-h", "--help"}:
+            print(help_text([word for word in words if not word.startswith("-")]), end="")
+            return
         if not flags:
             compose_words(words)  # so that a mistake is one line, not Hydra's several
         elif flags <= {"-m", "--multirun"}:

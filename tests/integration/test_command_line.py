@@ -158,8 +158,12 @@ def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) 
 
 
 def test_help_shows_settings(shell: Shell) -> None:
-    """--help names the groups and the settings."""
-    done = shell("fedquorum", "--help")
+    """--help names the groups and the settings, those of the options given with it."""
+    done = shell("fedquorum", "--help", "strategy=fedau")
     assert done.status == 0
-    assert "strategy: aaggff_d, aaggff_s, afl, " in done.stdout
-    assert "epsilon: 0.2" in done.stdout
+    assert "strategy                  aaggff_d, aaggff_s, afl, " in done.stdout
+    assert "schema_" not in done.stdout
+    assert "  cutoff: .inf" in done.stdout
+    wrong = shell("fedquorum", "--help", "strategy=fedaux")
+    assert wrong.status != 0
+    assert wrong.stderr.startswith("fedquorum: strategy must be one of aaggff_d, ")

@@ -1,0 +1,44 @@
+"""What ``fedquorum --help`` says: how to call it, every group's options, and all settings."""
+
+import textwrap
+from collections.abc import Sequence
+
+from conf.compose import GROUPS, PARTS, compose_words, options
+
+WIDTH = 100
+COLUMN = 26
+USAGE = """\
+FedQuorum: who takes part, how often it counts, and how much.
+
+  fedquorum GROUP=OPTION KEY=VALUE ...    one run, in this process
+  fedquorum -m KEY=A,B,C ...              all combinations
+  fedquorum resume=DIR                    go on with a run that was stopped
+  fedquorum --help strategy=fedau ...     the settings of other options
+  fedquorum --hydra-help                  Hydra's own flags
+"""
+
+
+def help_text(words: Sequence[str]) -> str:
+    """Return the help, with the settings that ``words`` compose to.
+
+    Raises
+    ------
+    SettingsError
+        As composing the words does.
+    """
+    settings = compose_words(tuple(words)).to_yaml()
+    groups = "\n".join(map(_group, ("experiment", *GROUPS, *PARTS, "hydra/sweeper")))
+    return (
+        f"{USAGE}\nGroups and their options:\n{groups}\n\n"
+        f"Settings and their values here:\n{settings}"
+    )
+
+
+def _group(group: str) -> str:
+    return textwrap.fill(
+        ", ".join(options(group)),
+        WIDTH,
+        initial_indent=f"  {group:{COLUMN}}",
+        subsequent_indent=" " * (COLUMN + 2),
+        break_on_hyphens=False,
+    )
