@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from strategies.types import FloatArray
 from strategies.weighting.simplex import SolverError
@@ -199,6 +198,8 @@ def _newton_step(
 
     With dz eliminated, (H + diag(z / p)) dp = mu / p - grad f - nu 1, and nu so that sum dp = 0.
     """
+    from scipy.linalg import cho_factor, cho_solve  # only who asks for regret waits for it
+
     growth = 1.0 + table @ mixing
     gradient = -((1.0 / growth) @ table)
     target = 0.1 * float(mixing @ price) / len(mixing)

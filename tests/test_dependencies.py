@@ -1,6 +1,8 @@
 """Which package may import which: dependencies point one way."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,21 @@ def test_packages_import_only_what_they_may(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         foreign = imports(path) & OURS - ALLOWED[package]
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def test_a_node_loads_no_more_than_it_needs() -> None:
+    """A device starts a process for every message: without torch's compiler, without SciPy."""
+    program = """
+import sys
+import client_app.app
+from client_app.node import Node
+from conf import compose
+node = Node(compose("", "data.num_clients=2 data.num_priority=1").settings)
+node.host((0,))
+print({"torch._dynamo", "scipy", "pandas", "pyarrow"} & sys.modules.keys())
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, cwd=ROOT, text=True).strip() == "set()"
 
 
 @pytest.mark.parametrize("folder", ["selection", "weighting", "server_optimizer"])

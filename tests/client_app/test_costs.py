@@ -1,9 +1,13 @@
 """What one sample costs a model."""
 
+import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from client_app.costs import flops_of_sample, numbers_of_sample
+from client_app.models import build_model
+from conf import compose
 
 
 def test_flops_of_a_sample() -> None:
@@ -14,6 +18,36 @@ def test_flops_of_a_sample() -> None:
     assert flops_of_sample(convolution, torch.zeros(2, 2, 6, 8)) == 2 * (2 * 9) * 5 * (4 * 6)
     assert convolution.training
     assert int(convolution.state_dict()["1.num_batches_tracked"]) == 0
+
+
+def test_flops_of_a_sample_of_tokens() -> None:
+    """Looking up is free; a recurrent layer's weights are used at every step."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(10, 8)
+            self.recurrent = nn.LSTM(8, 16, 2, batch_first=True)
+            self.out = nn.Linear(16, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            states, _ = self.recurrent(self.embedding(x))
+            return torch.as_tensor(self.out(states))
+
+    recurrent = 4 * 16 * (8 + 16) + 4 * 16 * (16 + 16)
+    expected = 2 * 5 * (recurrent + 16 * 10)
+    assert flops_of_sample(Tokens(), torch.zeros((3, 5), dtype=torch.int64)) == expected
+
+
+@pytest.mark.parametrize("name", ["celeba_cnn", "cnn", "efficientnet", "mlp", "small_cnn"])
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    """Layers of an image's models count as with torch's own, slower counter."""
+    settings = compose("", f"model={name}").settings.model
+    model = build_model(settings, (3, 84, 84), 10, seed=1, pretrained=False).eval()
+    x = torch.zeros(2, 3, 84, 84)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(x)
+    assert flops_of_sample(model, x) == counter.get_total_flops() // 2 > 0
 
 
 def test_numbers_of_a_sample() -> None:
