@@ -9,7 +9,7 @@
 #   PORT       9094, for this node's own processes, on 127.0.0.1
 set -eu
 : "${SUPERLINK:?must be host:port of the server}"
-: "${CA:?must be the server's ca.pem}"
+: "${CA:?must be ca.pem of the server}"
 : "${KEY:?must be the path of the private key of this node}"
 : "${CLIENT:?must be the client id, a whole number from 0}"
 : "${DATA:?must be the path of the data of this client}"

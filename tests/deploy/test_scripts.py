@@ -14,6 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from flwr.common.config import parse_config_args
+
+from conf import compose
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SCRIPTS = ("superlink.sh", "supernode.sh")
@@ -97,6 +100,26 @@ def test_scripts_name_what_they_need(tmp_path: Path, script: str) -> None:
         )
         assert done.returncode != 0
         assert f"{left_out}: must be" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_can_be_read(shell: str, script: str) -> None:
+    """By the shell of the first line, and by the one that many call instead."""
+    done = subprocess.run([shell, "-n", str(DEPLOY / script)], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_run_of_the_guide() -> None:
+    """Flower's parser takes the guide's ``flwr run``, and our settings what is in it."""
+    guide = (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    (block,) = re.findall(r"```bash\n((?:(?!```).)*flwr run.*?)```", guide, re.DOTALL)
+    show_the_last_word = 'flwr() { printf %s "${@: -1}"; }\n'
+    printed = subprocess.check_output(["bash", "-c", show_the_last_word + block], text=True)
+    given = parse_config_args([printed])
+    settings = compose(given["experiment"], given["overrides"]).settings
+    assert (settings.data.name, settings.data.num_clients) == ("npz", 5)
+    assert settings.engine.nodes == "/etc/fedquorum/nodes"
 
 
 @pytest.mark.parametrize(
