@@ -1,6 +1,7 @@
 """What is received is read as data, never as code."""
 
 import ast
+import re
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
+from conf.compose import options
 from strategies.codec import NamedArrays, ProtocolError, decode_arrays, view_arrays
 
 ROOT = Path(__file__).parent.parent
@@ -41,12 +43,12 @@ def test_nothing_is_loaded_that_can_run(path: Path) -> None:
             assert not {name.partition(".")[0] for name in names} & LOADERS_OF_CODE
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            given = {word.arg: ast.unparse(word.value) for word in node.keywords}
             assert called not in CALLS, called
-            assert options.get("shell", "False") == "False"
-            assert options.get("allow_pickle", "False") == "False"
+            assert given.get("shell", "False") == "False"
+            assert given.get("allow_pickle", "False") == "False"
             if called == "torch.load":  # of files of one's own: weights of published models
-                assert options.get("weights_only") == "True"
+                assert given.get("weights_only") == "True"
 
 
 class Planted:
@@ -73,3 +75,15 @@ def test_a_pickle_in_an_update_is_refused(
     assert not (tmp_path / "ran").exists()
     np.load(BytesIO(buffer.getvalue()), allow_pickle=True)
     assert (tmp_path / "ran").exists()  # so it would have run
+
+
+@pytest.mark.parametrize(
+    "section", ["What each rule must believe", "Differential privacy", "Secure aggregation"]
+)
+def test_the_threat_model_has_every_strategy(section: str) -> None:
+    """Each table of SECURITY.md says of every strategy what holds for it."""
+    text = (ROOT / "SECURITY.md").read_text()
+    (body,) = re.findall(rf"^#+ {section}\n(.*?)(?:^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    rows = [line.split("|")[1] for line in body.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(options("strategy"))

@@ -333,6 +333,8 @@ HEAVY = ArrayRecord({"zeros": Array(np.zeros(300_000))})
 
 def strategy_named(name: str) -> ComposedStrategy[Any]:
     words = [f"strategy={name}", "rounds=50", "data.num_clients=60", "data.num_priority=20"]
+    if name == "composed":
+        words += ["strategy/participation=fedau", "strategy.selection.epsilon=0.3"]
     if name == "fedalign":
         words += ["strategy.warmup_fraction=0.1", "strategy.epsilon=0.3"]
     settings = compose_words(tuple(words)).settings
@@ -387,7 +389,7 @@ def bytes_of(strategy: ComposedStrategy[Any]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in strategy.state().items()}
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("name", sorted({*STRATEGIES, "composed"}))
 def test_bad_replies_have_no_effect(name: str) -> None:
     """2,000 of them: model, state and weights as if their clients had failed; a reason each."""
     grid = Nodes(hosts())
