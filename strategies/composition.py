@@ -11,12 +11,22 @@ from typing import Any
 from strategies.parameters import ParameterError
 from strategies.selection import Alone, EpsilonGate, Everyone, Selection
 from strategies.server_optimizer import SGD, ServerOptimizer
-from strategies.weighting import AFL, AAggFFD, AAggFFS, FedMGDAPlus, NoWeight, Weighting
+from strategies.weighting import (
+    AFL,
+    AAggFFD,
+    AAggFFS,
+    DataFraction,
+    FedMGDAPlus,
+    NoWeight,
+    Weighting,
+)
 
 
 def divisor(selection: Selection, weighting: Weighting[Any]) -> str:
     """Return in words what the weights of a combination are divided by."""
     whom = selection.covers if weighting.fixed_divisor else "the clients admitted in the round"
+    if selection.sampling.priority_draws is not None and isinstance(weighting, DataFraction):
+        whom = "all priority clients, drawn or not, and the others admitted in the round"
     return weighting.divisor.format(whom=whom)
 
 

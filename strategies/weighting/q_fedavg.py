@@ -52,7 +52,6 @@ class QFedAvg:
     needs_losses: ClassVar[bool] = True
     fixed_divisor: ClassVar[bool] = False
     factor: ClassVar[str] = "w_k F_k^q"
-    divisor: ClassVar[str] = "the sum of the same over {whom}"
     q: float = 1.0
     lipschitz: float | None = None
 
@@ -60,6 +59,12 @@ class QFedAvg:
         NON_NEGATIVE.check("q", self.q)
         if self.lipschitz is not None:
             POSITIVE.check("lipschitz", self.lipschitz)
+
+    @property
+    def divisor(self) -> str:
+        """What it is divided by, in words."""
+        own = "the same" if self.lipschitz is None else "w_j h_j / L"
+        return f"the sum of {own} over {{whom}}"
 
     def over_known(self) -> Weighting[Any]:
         """Refuse, with the reason as a ``ParameterError``."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -26,6 +27,8 @@ from strategies.weighting import (
     DataFraction,
     FedAU,
     FedMGDAPlus,
+    KnownData,
+    KnownMixing,
     KnownRates,
     NoWeight,
     PropFair,
@@ -311,6 +314,13 @@ def test_divisors_in_words() -> None:
         "the sum of p over the known priority clients"
     )
     assert FedAU(base=DataFraction()).factor == "omega_k D_k"
+    assert divisor(Everyone(), QFedAvg(1.0, lipschitz=2.0)) == (
+        "the sum of w_j h_j / L over the clients admitted in the round"
+    )
+    assert divisor(Everyone(Sampling(1.0, 2)), DataFraction()) == (
+        "the training data of all priority clients, drawn or not, and the others admitted in the "
+        "round"
+    )
 
 
 REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
@@ -381,3 +391,40 @@ def test_what_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ParameterError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("base", [AverageAll(), DataFraction(), AAggFFD(), AFL()])
+def test_a_fixed_divisor_stays_what_it_is(base: Weighting[Any]) -> None:
+    """What divides by a fixed population already is corrected as it is."""
+    once = base.over_known()
+    assert once.over_known() is once
+    assert once.fixed_divisor
+    assert once.factor == base.factor
+
+
+def test_only_rules_with_p_of_all_are_divided_by_it() -> None:
+    """A rule that holds no mixing vector cannot be divided by its sum."""
+    rule = KnownMixing(DataFraction())
+    call = Call((0, 1, 2, 3, 4))
+    with pytest.raises(TypeError, match="DataFraction holds no p of all clients"):
+        rule.weigh(rule.init(POPULATION), call, answers(np.ones(5), call), np.ones(5))
+
+
+def test_nobody_has_told_how_much_data_there_is() -> None:
+    """Without any D_k there is nothing to divide by: all weights are 0, and A^ is unknown."""
+    rule = KnownData()
+    nobody = answers(np.zeros(5), Call((0, 1, 2, 3, 4)))
+    unheard = replace(nobody, examples={})
+    _, weights = rule.weigh(rule.init(POPULATION), Call(()), unheard, np.zeros(0))
+    assert weights.weight.tolist() == []
+    assert weights.inclusion_mass is None
+
+
+def test_inclusion_mass_is_of_the_known_data() -> None:
+    """A^ = (data of all that can count - of the priority clients) / of the priority clients."""
+    rule = KnownData()
+    there = answers(np.array([1.0, 0.0, 1.0, 0.0, 0.0]), Call((0, 1, 2, 3, 4)))
+    covered = replace(there, covered=ALIGNED.astype(np.float64))
+    _, weights = rule.weigh(rule.init(POPULATION), Call(()), covered, np.ones(2))
+    assert weights.weight.tolist() == [0.3, 0.2]
+    assert weights.inclusion_mass == pytest.approx(60 / 40)
