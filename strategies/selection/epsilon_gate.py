@@ -176,10 +176,10 @@ def _refusal(
 ) -> str:
     if epsilon == 0.0:
         return "epsilon is 0: the gate is closed"
-    if math.isnan(accuracy if criterion == "accuracy" else loss):
+    own, overall = (accuracy, measure.accuracy) if criterion == "accuracy" else (loss, measure.loss)
+    if math.isnan(own):
         return f"it reported no {criterion}"
-    if criterion == "accuracy":
-        side = "> global {:.6g} + " if accuracy > measure.accuracy else "< global {:.6g} - "
-        return f"accuracy {accuracy:.6g} " + side.format(measure.accuracy) + f"epsilon {epsilon:g}"
-    side = "< global {:.6g} - " if loss < measure.loss else "> global {:.6g} + "
-    return f"loss {loss:.6g} " + side.format(measure.loss) + f"epsilon {epsilon:g}"
+    if math.isnan(overall):
+        return f"the priority clients' {criterion} is unknown: the gate is closed"
+    side, sign = (">", "+") if own > overall else ("<", "-")
+    return f"{criterion} {own:.6g} {side} global {overall:.6g} {sign} epsilon {epsilon:g}"

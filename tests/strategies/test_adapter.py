@@ -44,6 +44,11 @@ from strategies.codec import (
 )
 from strategies.directory import ClientsMissingError
 from strategies.report import TrainReport
+from strategies.selection import EpsilonGate
+from strategies.server_optimizer import Adam
+from strategies.state import StateError
+from strategies.weighting import DataFraction
+from strategies.weighting import FedAU as FedAUWeighting
 
 MODEL: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float32)}
 Script = Callable[[int, dict[str, Any], NamedArrays], ClientReply]
@@ -778,7 +783,17 @@ def test_a_standard_client_app_is_understood() -> None:
     assert [d.num_examples for d in report.decisions] == [7, 7]
 
 
-@pytest.mark.parametrize("make", [FedVarp, FedAU, MIFA])
+def gated(population: Population) -> ComposedStrategy[Any]:
+    """Return a gate with omega and data, moved by Adam: everything that is remembered at once."""
+    return ComposedStrategy(
+        population,
+        selection=EpsilonGate(num_rounds=9, epsilon=0.5, warmup_fraction=0.0),
+        weighting=FedAUWeighting(base=DataFraction()),
+        server_optimizer=Adam(0.1),
+    )
+
+
+@pytest.mark.parametrize("make", [FedVarp, FedAU, MIFA, gated])
 def test_a_strategy_goes_on_from_its_state(
     make: Callable[..., ComposedStrategy[Any]],
 ) -> None:
@@ -798,6 +813,7 @@ def test_a_strategy_goes_on_from_its_state(
     play(first, 1)
     second = make(Population.of(3))
     second.restore(first.state(), MODEL)
+    assert second.state().keys() == first.state().keys()
     assert second.state_bytes == first.state_bytes
     assert play(first, 2) == play(second, 2)
 
@@ -811,3 +827,21 @@ def test_what_is_asked_too_early() -> None:
         _ = strategy.train_report
     with pytest.raises(RuntimeError, match="round 3 was not configured"):
         strategy.aggregate_train(3, [])
+
+
+def test_the_state_of_a_memory_is_of_a_strategy_that_has_one() -> None:
+    """A strategy without a memory says so, rather than leave the updates out."""
+    app = scripted_app(3, lambda k, config, arrays: moved(k, 1.0))
+    remembering = FedVarp(Population.of(3))
+    play_round(remembering, grid_of(app, 3))
+    with pytest.raises(StateError, match="'memory' is of a strategy that keeps the clients' upd"):
+        FedAvgParticipating(Population.of(3)).restore(remembering.state(), MODEL)
+
+
+def test_estimates_are_told_of_the_clients_that_were_asked() -> None:
+    """With half of the clients asked there are omegas of the others too, but no decisions."""
+    app = scripted_app(4, lambda k, config, arrays: moved(k, 1.0))
+    strategy = FedAU(EVERYONE, fraction=0.5, seed=3)
+    _, report = play_round(strategy, grid_of(app, 4))
+    assert [d.client for d in report.decisions] == list(report.call.clients)
+    assert [d.omega for d in report.decisions] == [1.0, 1.0]

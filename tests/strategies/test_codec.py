@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies.codec import (
     ClientReply,
@@ -290,3 +290,20 @@ def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
     one = alone[trained[0]]
     stacked = {name: array[:1] for name, array in stacked.items()}
     assert encode_replies([replace(one, arrays=None)], stacked) == encode_replies([one])
+
+
+def test_a_request_without_its_records() -> None:
+    """Model and config are both needed."""
+    for content in (
+        RecordDict({"arrays": encode_arrays({"w": np.zeros(1)})}),
+        RecordDict({"config": ConfigRecord()}),
+    ):
+        with pytest.raises(ProtocolError, match="needs the records 'arrays' and 'config'"):
+            decode_request(content, (0,))
+
+
+def test_arrays_that_cannot_be_read() -> None:
+    """Bytes that are no array are the message's fault, and said to be."""
+    record = ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", b"no array")})
+    with pytest.raises(ProtocolError, match="arrays cannot be read"):
+        decode_arrays(record)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -13,7 +13,12 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from server_app.in_process import InProcessGrid
 from strategies.codec import encode_hosted_clients
-from strategies.directory import ClientDirectory, ClientsMissingError, fingerprint
+from strategies.directory import (
+    ClientDirectory,
+    ClientsMissingError,
+    fingerprint,
+    fingerprint_of_pem,
+)
 
 
 class Nodes(InProcessGrid):
@@ -225,3 +230,11 @@ def test_a_broken_node_does_not_stop_a_start_without_it() -> None:
     assert directory.known == (0,)
     with pytest.raises(ClientsMissingError, match="a node cannot take part: a reply needs"):
         ClientDirectory([0, 1]).wait(nodes, 1)
+
+
+def test_a_key_of_another_kind_has_no_fingerprint_here() -> None:
+    """Flower lets in keys of elliptic curves; of another one the kind is named."""
+    key = ed25519.Ed25519PrivateKey.generate().public_key()
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    with pytest.raises(TypeError, match=r"a node has a key of .*Ed25519PublicKey"):
+        fingerprint_of_pem(pem)

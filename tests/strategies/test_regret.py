@@ -276,3 +276,24 @@ def test_where_the_curvature_that_the_bound_of_s_needs_is_missing() -> None:
 
     assert [holds(x) for x in (2.0, 1.0, 1 / 2, 1 / 3, 0.3)] == [True] * 5
     assert [holds(x) for x in (1 / 4, 1 / 5, 1 / 100)] == [False] * 3
+
+
+def test_a_start_where_the_logarithm_ends() -> None:
+    """Half of 400 clients gain in five rounds and lose in one: all on them, 1 + <p, r> < 0 there.
+
+    By symmetry p* holds a on that half: 5 log(1 + 50 a) + log(4 - 6 a) is largest where
+    250 (4 - 6 a) = 6 (1 + 50 a), a = 994 / 1800.
+    """
+    gain, loss = np.repeat([50.0, 0.0], 200), np.repeat([-3.0, 3.0], 200)
+    best = best_fixed_mixing(np.vstack([*[gain] * 5, loss]))
+    held = 994 / 1800
+    assert best.mixing[:200].sum() == pytest.approx(held, abs=1e-6)
+    expected = -5 * math.log1p(50 * held) - math.log(4 - 6 * held)
+    assert best.loss == pytest.approx(expected, abs=1e-9)
+
+
+def test_no_answer_that_is_not_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a single step of the method the gap is too large, and that is an error."""
+    monkeypatch.setattr(regret_module, "_MAX_STEPS", 1)
+    with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
+        best_fixed_mixing(np.random.default_rng(2).random((20, 5)))

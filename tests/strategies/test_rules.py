@@ -108,6 +108,13 @@ def test_a_single_round_has_the_whole_threshold() -> None:
         assert gate.threshold(0) == 0.2
 
 
+def test_of_two_rounds_the_second_has_the_schedules_end() -> None:
+    """T = 2: u is 0 and then 1."""
+    for schedule, end in (("linear", 0.0), ("cosine", 0.0), ("exponential", math.exp(-5.0))):
+        gate = EpsilonGate(num_rounds=2, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
+        assert [gate.threshold(t) for t in (0, 1)] == pytest.approx([0.2, 0.2 * end], abs=1e-17)
+
+
 def test_warmup_in_rounds_wins_over_the_fraction() -> None:
     """warmup_rounds counts rounds, whatever the fraction says."""
     gate = EpsilonGate(num_rounds=20, warmup_fraction=0.5, warmup_rounds=3)

@@ -158,3 +158,10 @@ def test_sampling_parameters_out_of_range(options: dict[str, float], message: st
     """Wrong parameters are named."""
     with pytest.raises(ParameterError, match=message):
         Sampling(**options)  # type: ignore[arg-type]
+
+
+def test_draws_need_priority_weights_of_one() -> None:
+    """A draw counts as a whole client, which half a priority client is not."""
+    population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
+    with pytest.raises(ValueError, match="priority_draws needs priority weights of 1"):
+        Sampling(priority_draws=2).sample(0, population, {0: 1.0, 1: 1.0})
