@@ -44,12 +44,11 @@ class Display:
         self._task = self._progress.add_task(title, total=rounds, state="")
         self._title = title
         self._last_line = -PLAIN_SECONDS
-        self._started = time.monotonic()
-        self._shown = 0
+        self._since = 0.0
+        self._measured = -1  # rounds since then
 
     def __enter__(self) -> Self:
         self._progress.start()
-        self._started = time.monotonic()
         return self
 
     def __exit__(
@@ -65,13 +64,15 @@ class Display:
         state = describe(vars(record))
         self._progress.update(self._task, completed=record.round, state=state)
         now = time.monotonic()
-        self._shown += 1
+        self._measured += 1
+        if self._measured == 0:
+            self._since = now  # the first round makes what the others use, and tells nothing
         due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
         if not self._console.is_terminal and due:
             self._last_line = now
             # A run that goes on after an interruption did not run its first rounds just now.
-            fraction = self._shown / (self._shown + self._rounds - record.round)
-            left = time_left(now - self._started, fraction)
+            fraction = self._measured / max(1, self._measured + self._rounds - record.round)
+            left = time_left(now - self._since, fraction)
             line = f"{self._title}  round {record.round}/{self._rounds}  {state}  {left}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 

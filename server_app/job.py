@@ -15,12 +15,13 @@ import fcntl
 import multiprocessing
 import os
 import platform
+import shlex
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -81,6 +82,9 @@ def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> N
         fail(error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
+        if _can_go_on(words, directory):
+            command = shlex.join(["fedquorum", f"resume={directory}"])
+            print(f"fedquorum: to go on: {command}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -94,7 +98,7 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
             for name in (ERROR_FILE, TODO_FILE):
                 (directory / name).unlink(missing_ok=True)
             _check(config, words)
-            with redirect_stdout(output):
+            with redirect_stdout(output), redirect_stderr(output):
                 _run(_going_on(words, directory), directory)
         except KeyboardInterrupt:
             if not _in_worker():
@@ -120,17 +124,24 @@ def _check(config: DictConfig, words: tuple[str, ...]) -> None:
 
 def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
     """Return the words with which a job goes on from its checkpoint, or begins anew without."""
-    from conf.compose import compose_words
-    from server_app.checkpoint import Checkpoints, quoted_path
+    from server_app.checkpoint import quoted_path
     from server_app.records.directory import remove_unfinished
+
+    if _can_go_on(words, directory):
+        return (*words, f"resume={quoted_path(directory)}")
+    remove_unfinished(directory)
+    return words
+
+
+def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
+    """Say whether the run in a folder left what ``resume`` needs."""
+    from conf.compose import compose_words
+    from server_app.checkpoint import Checkpoints
 
     settings = compose_words(words).settings
     # What the clients of a local-only run keep is lost with a run on Flower.
     kept = settings.engine.name == "in-process" or settings.strategy.name != "local_only"
-    if kept and Checkpoints(directory).newest().checkpoint is not None:
-        return (*words, f"resume={quoted_path(directory)}")
-    remove_unfinished(directory)
-    return words
+    return kept and Checkpoints(directory).newest().checkpoint is not None
 
 
 def _run(words: tuple[str, ...], directory: Path) -> None:

@@ -22,6 +22,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 from rich.console import Console
 
+from conf.compose import compose_words
 from conf.errors import RunError, SettingsError
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished, lock
 from server_app.sweep_display import SweepDisplay
@@ -45,18 +46,40 @@ def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Overrid
     Raises
     ------
     SettingsError, RunError
-        If the sweep cannot start.
+        If the sweep cannot start, as where the same is wrong with every job.
     SweepUnfinished
         If not all jobs completed; what there is to say of them has been said.
     """
     choices = [choices_of(override) for override in overrides]
     swept = [len(words) > 1 for words in choices]
+    combinations = list(itertools.product(*choices))
+    refuse_what_all_share(combinations)
     with Sweep(config, launcher).running() as sweep:
         jobs = []
-        for number, words in enumerate(itertools.product(*choices)):
+        for number, words in enumerate(combinations):
             label = " ".join(itertools.compress(words, swept))
             jobs.append(sweep.folder.job(words, label, number))
         sweep.run(jobs)
+
+
+def refuse_what_all_share(combinations: Sequence[tuple[str, ...]]) -> None:
+    """Tell a mistake that is in every job once, before there is a folder: such as a typo.
+
+    Raises
+    ------
+    SettingsError
+        If no job's settings are allowed, all for the same reason.
+    """
+    reasons = set()
+    for words in combinations:
+        try:
+            compose_words(words)
+        except SettingsError as error:
+            reasons.add(str(error))
+        else:
+            return
+    if len(reasons) == 1:
+        raise SettingsError(reasons.pop())
 
 
 def choices_of(override: Override) -> list[str]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
@@ -90,7 +91,7 @@ class SweepDisplay:
             if watched.status not in ENDED:
                 watched.look()
                 if watched.status in ENDED:
-                    self._plain(f"{watched.job} {watched.status}  {watched.words}")
+                    self._plain(f"{watched.job} {watched.end}")
                 self._show_bar(watched)
         self._progress.update(
             self._bar,
@@ -129,12 +130,20 @@ class SweepDisplay:
 
     def _summary(self) -> str:
         counts = Counter[str](watched.status for watched in self._watched)
-        words = [f"{counts[name]} {name}" for name in ("failed", "running") if counts[name]]
-        expected = self._total - self._before
-        if expected > 0:
-            fraction = sum(watched.fraction for watched in self._watched) / expected
-            words.append(time_left(time.monotonic() - self._started, fraction))
+        names = ("failed", "interrupted", "running")
+        words = [f"{counts[name]} {name}" for name in names if counts[name]]
+        words.append(time_left(time.monotonic() - self._started, self._fraction()))
         return ", ".join(word for word in words if word)
+
+    def _fraction(self) -> float:
+        """Return the share of the rounds to be run here that are done.
+
+        Jobs that are not chosen yet have as many rounds as the others.
+        """
+        to_come = self._total - self._before - len(self._watched)
+        mean = fmean([watched.job.rounds for watched in self._watched] or [0])
+        rounds = sum(watched.to_run for watched in self._watched) + to_come * mean
+        return sum(watched.done for watched in self._watched) / rounds if rounds else 0.0
 
 
 class _Watched:
@@ -146,10 +155,24 @@ class _Watched:
         self.round = 0
         self.words = ""
         self._offset = 0
+        self._read_rounds()
+        self._first = self.round  # it goes on after this one, which was not run just now
 
     @property
-    def fraction(self) -> float:
-        return 1.0 if self.status in ENDED else self.round / max(1, self.job.rounds)
+    def done(self) -> int:
+        """Rounds run here so far."""
+        return self.round - self._first
+
+    @property
+    def to_run(self) -> int:
+        """Rounds that it runs here in all; a job that failed runs no more of them."""
+        return self.done if self.status in ENDED else self.job.rounds - self._first
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words that do not say the status twice."""
+        said = self.words.startswith(self.status)
+        return self.words if said else f"{self.status}  {self.words}"
 
     def look(self) -> None:
         state = self.job.state()
@@ -163,8 +186,9 @@ class _Watched:
         path = self.job.directory / "rounds.jsonl"
         try:
             with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._offset:
-                    self._offset = 0  # the job has begun anew
+                anew = os.fstat(file.fileno()).st_size < self._offset
+                if anew:  # from its checkpoint, or from the beginning
+                    self._offset = self.round = 0
                 file.seek(self._offset)
                 *lines, _ = file.read().split(b"\n")
         except OSError:
@@ -173,3 +197,5 @@ class _Watched:
             self._offset += sum(len(line) + 1 for line in lines)
             last: Mapping[str, Any] = json.loads(lines[-1])
             self.round, self.words = int(last["round"]), describe(last)
+        if anew:
+            self._first = self.round

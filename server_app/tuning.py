@@ -16,7 +16,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from conf.errors import SettingsError
-from server_app.sweep import Sweep, choices_of
+from server_app.sweep import Sweep, choices_of, refuse_what_all_share
 from server_app.sweep_jobs import Job, complete_rounds
 from strategies.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf, ParameterError
 
@@ -104,9 +104,12 @@ def tune(
         for first in range(0, tuning.trials, config.engine.jobs):
             numbers = range(first, min(first + config.engine.jobs, tuning.trials))
             trials = [study.ask(space) for _ in numbers]
+            chosen = [_words(trial) for trial in trials]
+            if first == 0:
+                refuse_what_all_share([(*fixed, *words) for words in chosen])
             jobs = [
                 sweep.folder.job((*fixed, *words), " ".join(words), number)
-                for number, words in zip(numbers, map(_words, trials), strict=True)
+                for number, words in zip(numbers, chosen, strict=True)
             ]
             sweep.run(jobs, to_come=tuning.trials - numbers.stop)
             for trial, job in zip(trials, jobs, strict=True):

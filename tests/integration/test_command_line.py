@@ -124,7 +124,7 @@ def test_a_sweep_over_the_cutoff(shell: Shell) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) -> None:
-    """Ctrl-C and kill: exit status 130, one line, complete rounds and the model on disk."""
+    """Ctrl-C and kill: exit status 130, complete rounds and the model on disk, how to go on."""
     # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
     # reset to the default in them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -147,7 +147,10 @@ def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) 
     finally:
         process.kill()
     assert process.returncode == 130
-    assert stderr == "fedquorum: interrupted; the records hold all complete rounds\n"
+    assert stderr.splitlines() == [
+        "fedquorum: interrupted; the records hold all complete rounds",
+        f"fedquorum: to go on: fedquorum resume={shell.cwd / 'here'}",
+    ]
     manifest = json.loads((shell.cwd / "here" / "manifest.json").read_text())
     assert manifest["status"] == "interrupted"
     complete = [json.loads(line)["round"] for line in rounds.read_text().splitlines()]

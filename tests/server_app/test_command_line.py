@@ -50,6 +50,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
         (["seed"], "missing EQUAL"),
+        (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
+        (["rounds=0"], "rounds must be a whole number >= 1, got 0"),
+        (["experiment=fedalign/nope"], "experiment must be one of aaggff/berka"),
         (["client.lr=interval(0,1)"], "client.lr must be values for a sweep over all of them"),
         (
             ["hydra/sweeper=optuna", "hydra.sweeper.trials=0"],
@@ -60,12 +63,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
     command: Command, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    """Exit status 1, one line on stderr, nothing run."""
+    """Exit status 1, one line on stderr however many jobs there are, nothing run or left."""
     assert command("-m", "seed=1,2", *words) == 1
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith(f"fedquorum: {message}")
     assert told.err.count("\n") == 1
+    assert not list(Path().iterdir())
 
 
 def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
@@ -135,11 +139,15 @@ def test_an_interrupted_job_goes_on_from_its_checkpoint(
 def test_what_a_job_leaves_behind(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its output is in its folder, not on the screen, and there is no lock left."""
+    """Its output and its warnings are in its folder, not on the screen; there is no lock left."""
     (tmp_path / "broken.npz").write_text("not a zip file")
-    assert command("-m", "seed=1", *SMALL, "hydra.sweep.dir=good") == 0
-    assert "Results in" not in capsys.readouterr().out
-    assert (tmp_path / "good" / "0" / "output.log").read_text().count("Results in") == 2
+    assert command("-m", "seed=1", "client.lr=1e30", *SMALL, "hydra.sweep.dir=good") == 0
+    told = capsys.readouterr()
+    assert ("Results in" in told.out, told.err) == (False, "")
+    log = (tmp_path / "good" / "0" / "output.log").read_text()
+    assert log.count("Results in") == 2
+    assert log.count(": no update counted, the model stays\n") == 2
+    assert "\033" not in log
     words = ("data=npz", "data.path=broken.npz", "seed=1,2", "rounds=2")
     assert command("-m", *words, "hydra.sweep.dir=bad") == 1
     assert "data.path must be" in (tmp_path / "bad" / "1" / "error.txt").read_text()

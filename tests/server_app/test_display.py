@@ -96,15 +96,22 @@ def test_the_time_left(seconds: float, fraction: float, left: str) -> None:
 
 
 def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on after round 6 of 10 judges by the rounds that it ran itself."""
-    clock = iter((0.0, 0.0, 8.0, 24.0, 32.0))
+    """A run that goes on after round 5 of 10 judges by its own rounds, but for the first.
+
+    The first one makes the data and the model, and may take as long as all others.
+    """
+    clock = iter((100.0, 108.0, 116.0, 124.0, 132.0))
     monkeypatch.setattr("server_app.display.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("server_app.display.PLAIN_SECONDS", 5.0)
     out = StringIO()
     with Display(Console(file=out), 10, "run") as display:
-        for server_round in (7, 9, 10):
+        for server_round in (6, 7, 8, 9, 10):
             display.show(record_of(server_round, []))
+    line = "run  round {}/10  loss 1.2500  admitted 1 of 3 asked"
     assert out.getvalue().splitlines() == [
-        "run  round 7/10  loss 1.2500  admitted 1 of 3 asked  0:00:24 left",
-        "run  round 9/10  loss 1.2500  admitted 1 of 3 asked  0:00:12 left",
-        "run  round 10/10  loss 1.2500  admitted 1 of 3 asked",
+        line.format(6),
+        f"{line.format(7)}  0:00:24 left",
+        f"{line.format(8)}  0:00:16 left",
+        f"{line.format(9)}  0:00:08 left",
+        line.format(10),
     ]

@@ -50,8 +50,32 @@ def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
         "[2/5] 1 running, 0:01:40 left  job 0 round 2/4",
         "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 asked",
         "[4/5] job 1 (seed=2) failed  no data",
-        "[5/5] job 2 (seed=3) interrupted  interrupted after round 1 of 4",
+        "[5/5] job 2 (seed=3) interrupted after round 1 of 4",
     ]
+
+
+def test_the_time_left_is_of_the_rounds_run_here(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what an earlier call ran nor jobs that failed at once make the rest look short."""
+    console = Console(file=io.StringIO())
+    now = 0.0
+    monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
+    monkeypatch.setattr("server_app.sweep_display.POLL_SECONDS", 3600.0)
+    leave_run(jobs[0].directory, jobs[0].words, "interrupted", rounds=2)
+    jobs[0].put_back()
+    refused = Job(3, ("rounds=0",), "rounds=0", jobs[0].directory.with_name("3"), None)
+    refused.fail("rounds must be a whole number >= 1, got 0")
+    with SweepDisplay(console) as display:
+        display.add([refused, *jobs[:2]], completed_before=0, total=3)
+        (jobs[0].directory / "job.todo").unlink()
+        leave_run(jobs[0].directory, jobs[0].words, "running", rounds=3)
+        with lock(jobs[0].directory / "job.lock"):
+            display.show()
+            now = 20.0
+            display.show()
+    # one of the two rounds and the four that were left
+    assert "[1/3] 1 failed, 1 running, 0:01:40 left  job 0 round 3/4" in shown(console)
 
 
 def test_a_job_that_begins_anew_is_read_anew(jobs: list[Job]) -> None:
