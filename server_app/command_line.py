@@ -1,14 +1,10 @@
 """The command ``fedquorum``: a Hydra application over the settings in ``conf``."""
 
-import io
-import logging
 import shlex
 import sys
 
 import hydra
-from flwr.app import Context, RecordDict
 
-from conf import Composed
 from conf.compose import compose_words, parse_word
 from conf.errors import FedQuorumError
 from server_app.checkpoint import resumed_words
@@ -62,32 +58,3 @@ def _left_to_the_jobs(word: str) -> str:
     override = parse_word(word)
     key, _, value = word.partition("=")
     return word if override.is_sweep_override() or not value else f"{key}=choice({value})"
-
-
-class _Stderr(io.TextIOBase):
-    """The standard error of the moment: above the live lines, or in the log of a sweep's job."""
-
-    def write(self, text: str) -> int:
-        return sys.stderr.write(text)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
-def run_in_process(composed: Composed, output_dir: str) -> None:
-    """Run ServerApp and ClientApp in this process."""
-    from flwr.common.logger import console_handler, update_console_handler
-
-    from client_app.app import app as client_app
-    from server_app.app import app as server_app
-    from server_app.in_process import InProcessGrid
-
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    update_console_handler(colored=sys.stderr.isatty())
-    console_handler.setStream(_Stderr())
-    run_config = {**composed.run_config, "output-dir": output_dir}
-    grid = InProcessGrid(client_app, run_config, composed.settings.engine.num_supernodes or 1)
-    context = Context(
-        run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config)
-    )
-    server_app(grid, context)

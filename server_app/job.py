@@ -11,25 +11,25 @@ A process of the sweep imports this module before its first job, so the rest of 
 imported when it is needed: until then an interruption would end in a trace.
 """
 
-import fcntl
-import multiprocessing
-import os
-import platform
+import io
+import logging
 import shlex
-import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
+
+from server_app.interruption import in_worker, interruptible, told_to_stop
+from server_app.locks import lock
+
+if TYPE_CHECKING:
+    from conf import Composed
 
 OUTPUT_FILE = "output.log"
 ERROR_FILE = "error.txt"
@@ -55,10 +55,10 @@ def run_job(config: DictConfig) -> None:
     """
     job = HydraConfig.get()
     words, directory = tuple(job.overrides.task), Path(job.runtime.output_dir)
-    if _told_to_stop:
+    if told_to_stop():
         raise KeyboardInterrupt
     threading.excepthook = _without_disk_errors
-    with _interruptible():
+    with interruptible():
         if job.mode == RunMode.MULTIRUN:
             _run_in_sweep(config, words, directory)
         else:
@@ -101,7 +101,7 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
             with redirect_stdout(output), redirect_stderr(output):
                 _run(_going_on(words, directory), directory)
         except KeyboardInterrupt:
-            if not _in_worker():
+            if not in_worker():
                 raise
             reason = "interrupted"
         except (FedQuorumError, ClientsMissingError) as error:
@@ -153,126 +153,40 @@ def _run(words: tuple[str, ...], directory: Path) -> None:
 
         submit(composed, str(directory))
     else:
-        from server_app.command_line import run_in_process
-
         run_in_process(composed, str(directory))
 
 
-# --- locks -----------------------------------------------------------------------------------
+def run_in_process(composed: "Composed", output_dir: str) -> None:
+    """Run ServerApp and ClientApp in this process."""
+    from flwr.app import Context, RecordDict
+    from flwr.common.logger import console_handler, update_console_handler
+
+    from client_app.app import app as client_app
+    from server_app.app import app as server_app
+    from server_app.in_process import InProcessGrid
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    update_console_handler(colored=sys.stderr.isatty())
+    console_handler.setStream(_Stderr())
+    run_config = {**composed.run_config, "output-dir": output_dir}
+    grid = InProcessGrid(client_app, run_config, composed.settings.engine.num_supernodes or 1)
+    context = Context(
+        run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config)
+    )
+    server_app(grid, context)
 
 
-@dataclass(frozen=True)
-class Holder:
-    """A process that holds a lock."""
+class _Stderr(io.TextIOBase):
+    """The standard error of the moment: above the live lines, or in the log of a sweep's job."""
 
-    process: int
-    host: str
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
 
-
-@contextmanager
-def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a file, with this process's id in it, and remove it in the end.
-
-    The kernel lets go of it when the process dies, however that comes about; the file then stays.
-
-    Raises
-    ------
-    BlockingIOError
-        If another process holds it, unless told to wait.
-    """
-    with _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) as file:
-        file.truncate(0)
-        file.write(f"{os.getpid()} {platform.node()}")
-        file.flush()
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _locked(path: Path, operation: int) -> TextIO:
-    """Return the file, locked; never one that its last holder has removed meanwhile."""
-    while True:
-        file = path.open("a+")
-        try:
-            fcntl.flock(file, operation)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-
-
-def holder(path: Path) -> Holder | None:
-    """Return who holds the file of ``lock``, None if nobody does."""
-    with suppress(FileNotFoundError), path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            process, _, host = file.read().partition(" ")
-            return Holder(int(process or 0), host)
-    return None
-
-
-# --- interruption ----------------------------------------------------------------------------
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C and kill, so that what belongs together is written together.
-
-    An exception in the midst of it could also leave a lock of a library held for ever. Signals
-    reach the main thread only; in others there is nothing to put off.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: arrived.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for told in arrived[:1]:
-            signal.raise_signal(told)
-
-
-_busy = False
-_told_to_stop = False  # in a process of a sweep: no further job begins in it
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let a polite kill end a job as Ctrl-C does; it is also how a sweep ends its processes."""
-    global _busy  # noqa: PLW0603 - of the process, like the handlers
-    before = signal.signal(signal.SIGTERM, _on_sigterm)
-    _busy = True
-    try:
-        yield
-    finally:
-        _busy = False
-        if not _in_worker():
-            signal.signal(signal.SIGTERM, before)
-
-
-def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
-    global _told_to_stop  # noqa: PLW0603
-    _told_to_stop = _in_worker()
-    if _busy:
-        raise KeyboardInterrupt
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _without_disk_errors(told: threading.ExceptHookArgs) -> None:
     """Leave out what TensorBoard's thread cannot write: the run says so itself, in one line."""
     if not isinstance(told.exc_value, OSError):
         threading.__excepthook__(told)
-
-
-def _in_worker() -> bool:
-    return multiprocessing.current_process().name != "MainProcess"

@@ -25,7 +25,7 @@ from server_app.checkpoint import (
 )
 from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid
-from server_app.job import uninterrupted
+from server_app.interruption import uninterrupted
 from server_app.privacy import with_privacy
 from server_app.records.directory import new_run_directory
 from server_app.records.round_record import RoundRecord, round_record

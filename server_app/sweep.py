@@ -24,7 +24,8 @@ from rich.console import Console
 
 from conf.compose import compose_words
 from conf.errors import RunError, SettingsError
-from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished, lock
+from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
+from server_app.locks import lock
 from server_app.sweep_display import SweepDisplay
 from server_app.sweep_jobs import Job, SweepFolder
 

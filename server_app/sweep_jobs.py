@@ -13,7 +13,8 @@ from typing import Any, Literal
 from conf import Composed
 from conf.compose import compose_words
 from conf.errors import SettingsError
-from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE, Holder, holder
+from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE
+from server_app.locks import Holder, holder
 from server_app.records.directory import manifest_in
 
 CONFIG_FILE = "config.yaml"

@@ -17,7 +17,7 @@ from conf import Composed
 from conf.errors import RunError, SettingsError
 from conf.schema.tracker import MlflowSettings, TrackerSettings, WandbSettings
 from server_app.checkpoint import flat_settings
-from server_app.job import lock
+from server_app.locks import lock
 
 if TYPE_CHECKING:
     import mlflow

@@ -20,7 +20,7 @@ from conf import Composed
 from conf.errors import RunError
 from server_app.checkpoint import Checkpoint, read_manifest
 from server_app.files import cannot_write, replacing
-from server_app.job import uninterrupted
+from server_app.interruption import uninterrupted
 from server_app.records.directory import RECORDS, files_that_go_on, locked, rewind
 from server_app.records.provenance import SOURCE, commit, now, versions
 from server_app.records.round_record import RoundRecord

@@ -12,7 +12,7 @@ from client_app.availability import Bernoulli, participation_probabilities
 from client_app.availability.processes import moment
 from client_app.data import load_data
 from conf.compose import compose_words
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from tests.integration.conftest import assert_same_rounds, read_rounds
 from tests.reference.fedalign import recompute
 

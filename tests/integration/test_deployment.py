@@ -21,7 +21,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from conf import compose
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from tests.integration.conftest import BIN, ROOT, Outcome, Shell, assert_same_rounds, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]

@@ -23,8 +23,8 @@ import server_app.in_process
 import server_app.loop
 from conf.compose import compose_words
 from server_app.build import STRATEGIES
-from server_app.command_line import run_in_process
 from server_app.in_process import InProcessGrid
+from server_app.job import run_in_process
 from tests.integration.conftest import BIN, ROOT, Shell, free_port
 
 FAST = (

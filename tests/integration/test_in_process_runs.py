@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from conf import SettingsError
 from conf.compose import compose, compose_words, options
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from tests.integration.conftest import ROOT, assert_same_rounds, read_rounds
 from tests.reference import fedau
 from tests.reference.fedalign import recompute

@@ -15,7 +15,7 @@ import pytest
 
 from conf.compose import compose_words
 from server_app.checkpoint import Checkpoints
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from tests.integration.conftest import assert_same_run
 
 KILLS = int(os.environ.get("FEDQUORUM_KILLS", "6"))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from conf.compose import compose_words
 from conf.errors import DataError
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from tests.integration.conftest import read_rounds
 
 QUICK = ("experiment=custom", "strategy=fedavg", "rounds=2", "client.local_epochs=1")

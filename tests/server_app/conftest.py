@@ -11,7 +11,8 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from conf.compose import compose_words
-from server_app.job import LOCK_FILE, lock
+from server_app.job import LOCK_FILE
+from server_app.locks import lock
 from server_app.records.directory import remove_unfinished
 
 Do = Callable[[Path, tuple[str, ...]], None]

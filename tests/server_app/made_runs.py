@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conf.compose import compose_words
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from server_app.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 from server_app.report.runs import Run, load_run, read_runs
 

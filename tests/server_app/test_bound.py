@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from client_app.data import load_data
 from conf.compose import compose_words
 from conf.errors import RunError
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from server_app.report.bound import BoundTerms, bound_terms
 from server_app.report.command_line import main
 from server_app.report.runs import find_runs, load_run

@@ -8,7 +8,7 @@ import pytest
 from conf import SettingsError
 from conf.compose import compose_words
 from server_app.build import build_strategy
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from strategies import ComposedStrategy, Population, Robustness
 from strategies.parameters import ParameterError
 from strategies.weighting import TERM

@@ -21,7 +21,7 @@ from conf.compose import compose_words
 from conf.errors import RunError, SettingsError
 from server_app.build import STRATEGIES
 from server_app.checkpoint import Checkpoint, Checkpoints, resumed_words
-from server_app.command_line import run_in_process
+from server_app.job import run_in_process
 from tests.integration.conftest import ROOT, assert_same_run, read_lines
 
 SMALL = (

@@ -165,7 +165,7 @@ def test_an_error_that_nobody_foresaw(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("server_app.command_line.run_in_process", broken)
+    monkeypatch.setattr("server_app.job.run_in_process", broken)
     assert command("-m", "seed=1,2", "hydra.sweep.dir=sweep") == 1
     told = capsys.readouterr().err.splitlines()
     assert told[:2] == [
@@ -187,9 +187,7 @@ def test_an_interruption_in_this_process(
 ) -> None:
     """With one job at a time the job at work ends as interrupted, and no other begins."""
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(
-        "server_app.command_line.run_in_process", lambda *_: signal.raise_signal(how)
-    )
+    monkeypatch.setattr("server_app.job.run_in_process", lambda *_: signal.raise_signal(how))
     assert command("-m", "seed=1,2,3", "hydra.sweep.dir=sweep") == 130
     told = capsys.readouterr()
     assert told.out.splitlines()[-1] == f"0 of 3 jobs completed in {tmp_path / 'sweep'}"
@@ -205,7 +203,7 @@ def test_an_interruption_of_a_single_run(
 ) -> None:
     """Exit status 130 and one line."""
     monkeypatch.setattr(
-        "server_app.command_line.run_in_process", lambda *_: signal.raise_signal(signal.SIGTERM)
+        "server_app.job.run_in_process", lambda *_: signal.raise_signal(signal.SIGTERM)
     )
     assert command("seed=1") == 130
     assert capsys.readouterr().err == (

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from server_app.job import Holder, holder, lock, uninterrupted
+from server_app.interruption import uninterrupted
+from server_app.locks import Holder, holder, lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from server_app.job import lock
+from server_app.locks import lock
 with lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

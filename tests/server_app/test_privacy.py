@@ -19,8 +19,8 @@ from conf import SettingsError, compose
 from conf.compose import options
 from conf.schema.privacy import NOT_PRIVATE, PrivacySettings
 from server_app.build import build_strategy, initial_arrays
-from server_app.command_line import run_in_process
 from server_app.in_process import InProcessGrid
+from server_app.job import run_in_process
 from server_app.privacy import PrivateStrategy, largest_share, with_privacy
 from strategies import ComposedStrategy, FedAU, FedAvgAll, KnownStatistics, Population
 from strategies.codec import (

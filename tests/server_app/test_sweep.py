@@ -9,7 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from conf.errors import RunError, SettingsError
-from server_app.job import SweepUnfinished, lock
+from server_app.job import SweepUnfinished
+from server_app.locks import lock
 from server_app.sweep import run_grid
 from tests.server_app.conftest import ScriptedLauncher, leave_run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conf.compose import compose_words
-from server_app.job import lock
+from server_app.locks import lock
 from server_app.sweep_jobs import Job, SweepFolder
 from tests.server_app.conftest import leave_run
 

@@ -1,0 +1,67 @@
+"""Ctrl-C and kill: put off where they would tear something, and the end of a job elsewhere."""
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C and kill, so that what belongs together is written together.
+
+    An exception in the midst of it could also leave a lock of a library held for ever. Signals
+    reach the main thread only; in others there is nothing to put off.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for told in arrived[:1]:
+            signal.raise_signal(told)
+
+
+_busy = False
+_told_to_stop = False  # in a process of a sweep: no further job begins in it
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a polite kill end a job as Ctrl-C does; it is also how a sweep ends its processes."""
+    global _busy  # noqa: PLW0603 - of the process, like the handlers
+    before = signal.signal(signal.SIGTERM, _on_sigterm)
+    _busy = True
+    try:
+        yield
+    finally:
+        _busy = False
+        if not in_worker():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _on_sigterm(_number: int, _frame: FrameType | None) -> None:
+    global _told_to_stop  # noqa: PLW0603
+    _told_to_stop = in_worker()
+    if _busy:
+        raise KeyboardInterrupt
+
+
+def told_to_stop() -> bool:
+    """Say whether this process of a sweep is to begin no further job."""
+    return _told_to_stop
+
+
+def in_worker() -> bool:
+    """Say whether this is a process of a sweep."""
+    return multiprocessing.current_process().name != "MainProcess"
