@@ -1,19 +1,11 @@
 """A deployment as in docs/deployment.md: SuperLink and SuperNodes over TLS on loopback."""
 
 import json
-import os
 import shutil
-import signal
-import ssl
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -22,11 +14,11 @@ from safetensors.numpy import load_file
 
 from conf import compose
 from server_app.job import run_in_process
-from tests.integration.conftest import BIN, ROOT, Outcome, Shell, assert_same_rounds, free_port
+from tests.integration.conftest import BIN, Shell, assert_same_rounds, free_port
+from tests.integration.deployed import Deployment, deployed, make_certificates
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
-DEPLOY = ROOT / "deploy"
 CLIENTS = 5
 RUN = "data=npz data.priority=[0,1] rounds=2 evaluation.every=2 client.local_epochs=1"
 ON_DEVICES = (
@@ -61,90 +53,6 @@ def write_all(path: Path) -> None:
     np.savez(path, **arrays)
 
 
-@dataclass
-class Deployment:
-    """One SuperLink and its SuperNodes, every process known by its id."""
-
-    folder: Path
-    port: int
-    env: dict[str, str]
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    @property
-    def nodes(self) -> Path:
-        """The server's file of clients and keys."""
-        return self.folder / "nodes.txt"
-
-    def start(self, name: str, command: list[str], **variables: object) -> subprocess.Popen[bytes]:
-        """Start a command; its output goes to a log of its own."""
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes[name] = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**os.environ, **self.env, **{k: str(v) for k, v in variables.items()}},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return self.processes[name]
-
-    def start_node(self, name: str, client: int, ca: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start a SuperNode with a home, a key and data of its own."""
-        data = self.folder / "devices" / name / "own data.npz"
-        data.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(data, **data_of(client))
-        return self.start(
-            name,
-            [str(DEPLOY / "supernode.sh")],
-            FLWR_HOME=self.folder / "devices" / name / "flwr",
-            SUPERLINK=f"127.0.0.1:{self.port}",
-            CA=ca or self.folder / "tls" / "ca.pem",
-            KEY=self.key(name),
-            CLIENT=client,
-            DATA=data,
-            PORT=free_port(),
-        )
-
-    def key(self, name: str) -> Path:
-        """Return the path of a node's private key, made when first asked for."""
-        path = self.folder / "keys" / name
-        if not path.exists():
-            made = Shell(self.folder)("python", str(DEPLOY / "keys.py"), "node", str(path))
-            assert made.status == 0, made.stderr
-        return path
-
-    def public_key(self, name: str) -> str:
-        """Return a node's public key, one line."""
-        return self.key(name).with_name(f"{name}.pub").read_text().strip()
-
-    def flwr(self, *words: str) -> Outcome:
-        """Run Flower's command as the operator of the server."""
-        return Shell(self.folder, self.env)("flwr", *words)
-
-    def register(self, name: str) -> None:
-        """Let the node with this name's key in."""
-        public = self.key(name).with_name(f"{name}.pub")
-        done = self.flwr("supernode", "register", str(public), "deployment", "--name", name)
-        assert done.status == 0, done.stdout + done.stderr
-
-    def run(self, name: str, overrides: str) -> Outcome:
-        """Run the app of this repository on the deployment with ``flwr run``."""
-        config = f'experiment="custom" overrides="{overrides}" output-dir="{self.folder / name}"'
-        words = ["run", str(ROOT), "deployment", "--stream", "--run-config", config]
-        return self.flwr(*words)
-
-    def stop(self) -> None:
-        """End every process that was started, the SuperLink last, and whatever it left."""
-        for process in reversed(self.processes.values()):
-            process.terminate()
-        for process in reversed(self.processes.values()):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            with suppress(ProcessLookupError):  # its own session: its children and no others
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
-
-
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Return a SuperLink with TLS and authentication, five SuperNodes and an uninvited sixth.
@@ -152,60 +60,15 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     The sixth is registered at the SuperLink, says it is client 0, and is in no line of the
     server's file.
     """
-    folder, port = tmp_path_factory.mktemp("deployment"), free_port()
-    make_certificates(folder / "tls")
-    (folder / "home").mkdir()
-    (folder / "home" / "config.toml").write_text(
-        (DEPLOY / "config.toml")
-        .read_text()
-        .replace("127.0.0.1:8000", f"127.0.0.1:{port}")
-        .replace("/etc/fedquorum/tls", str(folder / "tls"))
-    )
-    env = {
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "FLWR_HOME": str(folder / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-    }
-    deployed = Deployment(folder, port, env)
-    try:
-        script = [str(DEPLOY / "superlink.sh")]
-        state = folder / "state"
-        deployed.start("superlink", script, TLS=folder / "tls", STATE=state, PORT=port)
-        wait_until_healthy(port, folder / "tls" / "ca.pem")
+    with deployed(tmp_path_factory.mktemp("deployment")) as made:
         names = [f"node-{client}" for client in range(CLIENTS)]
-        for client, name in enumerate(names):
-            deployed.register(name)
-            deployed.start_node(name, client)
-        deployed.register("uninvited")
-        deployed.start_node("uninvited", 0)
-        lines = [f"{client} {deployed.public_key(name)}" for client, name in enumerate(names)]
-        deployed.nodes.write_text("\n".join(["# clients and keys", *lines, ""]))
-        yield deployed
-    finally:
-        deployed.stop()
-
-
-def make_certificates(folder: Path) -> None:
-    """Make a server's certificate for this machine."""
-    command = ("python", str(DEPLOY / "keys.py"), "server", str(folder), "127.0.0.1")
-    made = Shell(folder.parent)(*command)
-    assert made.status == 0, made.stderr
-
-
-def wait_until_healthy(port: int, ca: Path) -> None:
-    """Wait for the SuperLink's answer, over TLS by its certificate."""
-    context = ssl.create_default_context(cafile=str(ca))
-    deadline = time.monotonic() + 60
-    while True:
-        with suppress(URLError, ConnectionError, TimeoutError):
-            url = f"https://127.0.0.1:{port}/health"
-            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-                assert answer.status == 200
-                return
-        assert time.monotonic() < deadline, "the SuperLink does not answer"
-        time.sleep(0.2)
+        made.register_clients(names)
+        made.register("uninvited")
+        for name, client in [*zip(names, range(CLIENTS), strict=True), ("uninvited", 0)]:
+            data = made.folder / f"data of {name}.npz"
+            np.savez(data, **data_of(client))
+            made.start_node(name, client, data=data)
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -245,13 +108,13 @@ def statuses(run: Path) -> set[str]:
 def test_fedalign_as_in_the_simulation(deployment: Deployment, simulated: dict[str, Path]) -> None:
     """Same numbers on devices as in process; the uninvited node is named, and not asked."""
     overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.nodes={deployment.nodes}"
-    done = deployment.run("fedalign", overrides)
+    done = deployment.run("fedalign", overrides, "--stream")
     assert done.status == 0, done.stderr
     assert_same_run(deployment.folder / "fedalign", simulated["fedalign"])
     assert "silent" in statuses(deployment.folder / "fedalign")
     fingerprint = key_fingerprint(deployment.key("uninvited"))
     assert f"with key {fingerprint} is of no client in engine.nodes" in done.stdout
-    assert "RUN" not in (deployment.folder / "uninvited.log").read_text()
+    assert "RUN" not in deployment.log("uninvited").read_text()
 
 
 @pytest.mark.parametrize("strategy", ["fedau", "aaggff_s"])
@@ -277,7 +140,7 @@ def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> Non
     refused.append(deployment.start("keyless", command, FLWR_HOME=deployment.folder / "keyless"))
     assert all(node.wait(60) != 0 for node in refused)
     for name in ("unregistered", "keyless"):
-        log = (deployment.folder / f"{name}.log").read_text()
+        log = deployment.log(name).read_text()
         assert "Failed to initialize the connection to the SuperLink" in log
     listed = json.loads(
         deployment.flwr("supernode", "list", "deployment", "--format", "json").stdout
@@ -288,9 +151,9 @@ def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> Non
 def test_a_node_does_not_trust_another_certificate(deployment: Deployment) -> None:
     """A node with the certificate of another authority does not talk to this SuperLink."""
     make_certificates(deployment.folder / "elsewhere")
-    node = deployment.start_node("mistaken", 1, deployment.folder / "elsewhere" / "ca.pem")
+    node = deployment.start_node("mistaken", 1, ca=deployment.folder / "elsewhere" / "ca.pem")
     assert node.wait(60) != 0
-    assert "SSL/TLS handshake error" in (deployment.folder / "mistaken.log").read_text()
+    assert "SSL/TLS handshake error" in deployment.log("mistaken").read_text()
 
 
 def test_no_secret_is_left_behind(deployment: Deployment) -> None:

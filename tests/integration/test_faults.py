@@ -1,13 +1,11 @@
 """Nodes that die, hang, join late and come back: the run goes on and ends, and the records tell."""
 
 import json
-import os
+import math
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,8 @@ from conf.compose import compose_words
 from server_app.build import STRATEGIES
 from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
-from tests.integration.conftest import BIN, ROOT, Shell, free_port
+from tests.integration.conftest import ROOT, Shell
+from tests.integration.deployed import Cable, Deployment, deployed, wait_for
 
 FAST = (
     "rounds=12",
@@ -69,7 +68,7 @@ class FaultyGrid(InProcessGrid):
         ]
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("strategy", sorted({*STRATEGIES, "composed"}))
 def test_every_strategy_under_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -117,146 +116,137 @@ def test_every_strategy_under_faults(
 
 # --- real processes ----------------------------------------------------------------------------
 
-
-class Machines:
-    """A SuperLink and SuperNodes on loopback, every process known by its id."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        (folder / "home").mkdir()
-        (folder / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "faults"\n\n[superlink.faults]\n'
-            f'address = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        )
-        self.env = {
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "FLWR_HOME": str(folder / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-        }
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self, *command: str, home: str = "home") -> subprocess.Popen[bytes]:
-        with (self.folder / f"{len(self.processes)}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
-                cwd=self.folder,
-                env={**os.environ, **self.env, "FLWR_HOME": str(self.folder / home)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.processes.append(process)
-        return process
-
-    def start_superlink(self) -> None:
-        words = (
-            "--insecure",
-            "--port",
-            str(self.port),
-            "--disable-runtime-dependency-installation",
-        )
-        self.start("flower-superlink", *words)
-
-    def start_node(self, client: int) -> subprocess.Popen[bytes]:
-        words = ("--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port()))
-        config = ("--node-config", f"client-id={client}")
-        return self.start("flower-supernode", *words, *config, home=f"node-{len(self.processes)}")
-
-    def stop(self) -> None:
-        for process in reversed(self.processes):
-            send(process, signal.SIGKILL)
-            process.wait(30)
+CUT = 20.0  # seconds
+RESTART = 10.0  # seconds, RestartSec of deploy/supernode@.service
+NAMES = ("node-0", "node-1", "node-2")
+ROUNDS = 30
 
 
-def send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to a process that we started, and to its children."""
-    with suppress(ProcessLookupError):  # its own session: its children and no others
-        os.killpg(process.pid, number)
+class Faults:
+    """Faults done to the nodes of a run, which is watched by what it writes down.
 
+    Client 2's node reaches the SuperLink through a cable that can be cut.
+    """
 
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
-    """Return machines that are all stopped at the end."""
-    made = Machines(tmp_path)
-    try:
-        yield made
-    finally:
-        made.stop()
+    def __init__(self, made: Deployment, timeout: float) -> None:
+        self.made = made
+        self.directory = made.folder / "run"
+        self.cable = Cable(made.port)
+        self.attempts = 0
+        self._tried = -math.inf
+        self._wait = partial(wait_for, timeout=6 * timeout + 60)
 
+    def rounds(self) -> list[dict[str, Any]]:
+        path = self.directory / "rounds.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
 
-def counts(run: Path) -> list[dict[str, Any]]:
-    path = run / "rounds.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
+    def join_late(self) -> int:
+        """Start client 2's node in round 1; return the first round in which all three train."""
+        self._wait_in_training(1, NAMES[:2])
+        self.made.start_node("node-2", 2, port=self.cable.port)
+        return self._wait_for_all()
 
+    def kill_and_cut(self, server_round: int) -> None:
+        """Kill a node while it trains, and cut another off, for a round and at least 20 s.
 
-def wait_for(what: str, condition: Callable[[], bool], timeout: float = 240) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.2)
+        Meanwhile the third is slower than the timeout of the next round.
+        """
+        self._wait_in_training(server_round, NAMES)
+        self.made.signal("node-1", signal.SIGKILL)
+        self.cable.cut()
+        cut = time.monotonic()
+        self._wait("two are missed", lambda: len(self.rounds()) == server_round)
+        self.made.signal("node-0", signal.SIGSTOP)
+        time.sleep(max(0.0, cut + CUT - time.monotonic()))
+        self.cable.mend()
+        self._wait("the slow one is missed", lambda: len(self.rounds()) == server_round + 1)
+        self.made.signal("node-0", signal.SIGCONT)
+
+    def come_back(self) -> int:
+        """Start the killed one anew until it is let in; return the first round with all three.
+
+        Flower refuses it as long as it has not noticed that it was gone.
+        """
+        return self._wait_for_all(self._restart)
+
+    def kill_all(self, server_round: int) -> None:
+        """Kill all nodes while they train, and wait for the end of the run."""
+        self._wait_in_training(server_round, NAMES)
+        for name in NAMES:
+            assert self.made.processes[name].poll() is None
+            self.made.signal(name, signal.SIGKILL)
+        manifest = self.directory / "manifest.json"
+        self._wait("the end", lambda: json.loads(manifest.read_text())["status"] != "running")
+
+    def _restart(self) -> None:
+        gone = self.made.processes["node-1"].poll() is not None
+        if gone and time.monotonic() - self._tried > RESTART:
+            self.made.start_node("node-1", 1)
+            self.attempts, self._tried = self.attempts + 1, time.monotonic()
+
+    def _wait_in_training(self, server_round: int, names: Sequence[str]) -> None:
+        def started(name: str) -> bool:
+            _, _, printed = self.made.log(name).read_text().partition(f"train {server_round}]")
+            return "Start `flwr-clientapp` process" in printed
+
+        self._wait(f"{names} train in round {server_round}", lambda: all(map(started, names)))
+
+    def _wait_for_all(self, meanwhile: Callable[[], None] = lambda: None) -> int:
+        def all_trained() -> bool:
+            meanwhile()
+            return any(line["trained"] == 3 for line in self.rounds()[before:])
+
+        before = len(self.rounds())
+        self._wait("all three train", all_trained)
+        return int(next(line["round"] for line in self.rounds()[before:] if line["trained"] == 3))
 
 
 @pytest.mark.slow
 @pytest.mark.flower
-def test_real_nodes_under_faults(machines: Machines) -> None:
-    """SuperNodes join late, are killed while they train, freeze for 20 s, and are all killed."""
-    run = machines.folder / "run"
+def test_real_nodes_under_faults(tmp_path: Path) -> None:
+    """SuperNodes join late, are killed, cut off for 20 s, too slow, come back, and all die."""
     # Flower starts a process for every message; a node that needs longer is never in time.
     started = time.monotonic()
     Shell(ROOT)("python", "-c", "import client_app.app, torchmetrics")
-    timeout = max(20.0, 5 * (time.monotonic() - started))
-    machines.start_superlink()
-    nodes = [machines.start_node(0), machines.start_node(1)]
-    # Nothing is measured between the rounds: one process a round and node.
-    words = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal rounds=10 "
-    words += "strategy=fedau evaluation.every=10 client.local_epochs=1 "
-    words += f"engine.round_timeout={timeout} engine.startup_clients=2"
-    config = f'overrides="{words}" output-dir="{run}"'
-    command = ("flwr", "run", str(ROOT), "faults", "--format", "json", "--run-config", config)
+    timeout = max(CUT, 5 * (time.monotonic() - started))
+    with deployed(tmp_path) as made:
+        made.register_clients(NAMES)
+        made.start_node("node-0", 0)
+        made.start_node("node-1", 1)
+        # Nothing is measured between the rounds: one process a round and node.
+        words = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal strategy=fedau "
+        words += f"rounds={ROUNDS} evaluation.every={ROUNDS} client.local_epochs=1 "
+        words += f"engine.round_timeout={timeout} engine.startup_clients=2 "
+        words += f"engine.nodes={made.nodes}"
+        submitted = made.run("run", words, "--format", "json")
+        assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
+        faults = Faults(made, timeout)
+        together = faults.join_late()
+        faults.kill_and_cut(together + 1)
+        back = faults.come_back()
+        faults.kill_all(back + 1)
+        faults.cable.cut()
 
-    def submitted() -> bool:
-        done = Shell(machines.folder, machines.env)(*command)
-        with suppress(ValueError):  # it exits with 0 also where there is no SuperLink yet
-            return bool(json.loads(done.stdout)["success"])
-        return False
-
-    wait_for("the SuperLink takes the run", submitted)
-
-    wait = partial(wait_for, timeout=6 * timeout + 60)
-
-    def last(key: str) -> int:
-        lines = counts(run)
-        return int(lines[-1][key]) if lines else -1
-
-    wait("two train", lambda: last("trained") == 2)
-    assert last("unavailable") == 1  # client 2 is not there
-    nodes.append(machines.start_node(2))
-    wait("the late one trains", lambda: last("trained") == 3)
-    send(nodes[1], signal.SIGKILL)
-    send(nodes[2], signal.SIGSTOP)  # what it is asked is lost on the way, as when a cable is out
-    wait("both are missed", lambda: last("trained") == 1)
-    send(nodes[2], signal.SIGCONT)  # one round's timeout later, at least 20 s
-    wait("one is back", lambda: last("trained") == 2)
-    for node in nodes:
-        send(node, signal.SIGKILL)
-    wait("empty rounds", lambda: last("trained") == 0)
-
-    def ended() -> bool:
-        return bool(json.loads((run / "manifest.json").read_text())["status"] != "running")
-
-    wait("the end", ended)
-    manifest = json.loads((run / "manifest.json").read_text())
-    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 10)
-    rows = pq.read_table(run / "clients").to_pylist()
-    assert len(rows) == 3 * 10
-    assert {row["status"] for row in rows} == {"trained", "unavailable", "failed"}
-    assert all(row["reason"] for row in rows if row["status"] != "trained")
-    assert manifest["summary"]["empty_rounds"] > 0
-    assert all(np.isfinite(array).all() for array in load_file(run / "model.safetensors").values())
-    for line in counts(run):
+    manifest = json.loads((faults.directory / "manifest.json").read_text())
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", ROUNDS)
+    rows = pq.read_table(faults.directory / "clients").to_pylist()
+    became = {(row["round"], row["client"]): (row["status"], row["reason"]) for row in rows}
+    assert len(rows) == len(became) == 3 * ROUNDS
+    trained, late = ("trained", None), ("failed", "no reply in time")
+    away = ("unavailable", "its node is not connected")
+    assert set(became.values()) == {trained, late, away}
+    of_round = [[became[n, client] for client in range(3)] for n in range(1, ROUNDS + 1)]
+    assert of_round[0] == [trained, trained, away]
+    assert of_round[together - 1] == of_round[back - 1] == [trained] * 3
+    assert of_round[together] == [trained, late, late]
+    assert of_round[together + 1][0] == late
+    assert of_round[back] == [late] * 3
+    assert of_round[-1] == [away] * 3
+    lines = faults.rounds()
+    assert manifest["summary"]["empty_rounds"] == sum(line["trained"] == 0 for line in lines)
+    model = load_file(faults.directory / "model.safetensors")
+    assert all(np.isfinite(array).all() for array in model.values())
+    for line in lines:
         print([line[key] for key in ("round", "trained", "failed", "unavailable", "seconds")])
-    print({row["reason"] for row in rows})
+    print(f"timeout {timeout:.1f} s, {faults.attempts} attempts to start the killed one again")
