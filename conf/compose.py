@@ -1,9 +1,11 @@
 """From an experiment's name and Hydra overrides to checked settings."""
 
+import copy
 import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +161,7 @@ def settings_of(text: str) -> Settings:
                 f"{group}.name must be one of {', '.join(options(group))}, got {name}"
             )
     words = [f"{group}={name}" for group, name in names.items() if name is not None]
-    typed = _compose_config(("experiment=custom", *words))
+    typed = copy.deepcopy(_defaults_of(("experiment=custom", *words)))
     try:
         typed.merge_with(own)
         settings = _to_settings(typed)
@@ -169,9 +171,15 @@ def settings_of(text: str) -> Settings:
     return settings
 
 
+@lru_cache(maxsize=64)
+def _defaults_of(words: tuple[str, ...]) -> DictConfig:
+    # The runs of one report choose the same options, of which there are few.
+    return _compose_config(words)
+
+
 def _compose_config(words: Sequence[str]) -> DictConfig:
     # The command line has a Hydra of its own in progress; composing must not disturb it.
-    saved = Singleton.get_state()
+    saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_module("conf", version_base="1.3", job_name="fedquorum"):
@@ -179,7 +187,8 @@ def _compose_config(words: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingsError(_explain(error, words)) from None
     finally:
-        Singleton.set_state(saved)
+        if saved is not None:
+            Singleton.set_state(saved)
 
 
 def _to_settings(config: DictConfig) -> Settings:
