@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -94,17 +95,26 @@ def test_the_flower_engine(flower: Shell, in_process_run: Path) -> None:
     assert_same_rounds(flower.cwd / "submitted", in_process_run)
 
 
-@pytest.mark.parametrize("engine", ["flower", "in-process"])
-def test_a_stopped_run_goes_on(flower: Shell, never_stopped: Path, engine: str) -> None:
-    """``resume`` of a run on Ray, there or in process: the numbers of one never stopped."""
-    run = flower.cwd / f"goes-on-{engine}"
+@pytest.fixture(scope="module")
+def stopped_run(flower: Shell) -> Path:
+    """Stop the long job on Ray by Ctrl-C after some rounds."""
+    run = flower.cwd / "stopped-on-ray"
     words = ["engine=flower", "engine.checkpoint_every=2", *LONG, f"hydra.run.dir={run.name}"]
     stopped = interrupted(flower, words, run / "rounds.jsonl", 3)
     assert stopped.status == 130, stopped.stderr
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "interrupted"
-    completed = manifest["rounds_completed"]
-    assert 3 <= completed < 60
+    assert 3 <= manifest["rounds_completed"] < 60
+    return run
+
+
+@pytest.mark.parametrize("engine", ["flower", "in-process"])
+def test_a_stopped_run_goes_on(
+    flower: Shell, stopped_run: Path, never_stopped: Path, engine: str
+) -> None:
+    """``resume`` of a run on Ray, there or in process: the numbers of one never stopped."""
+    run = shutil.copytree(stopped_run, flower.cwd / f"goes-on-{engine}")
+    completed = json.loads((run / "manifest.json").read_text())["rounds_completed"]
     done = flower("fedquorum", f"resume={run.name}", f"engine={engine}")
     assert done.status == 0, done.stdout + done.stderr
     manifest = json.loads((run / "manifest.json").read_text())
