@@ -73,8 +73,8 @@ class PlainApp(Communication):
     configrecord_key : str (default: "config")
         The ConfigRecord's name in what is sent.
     fraction_evaluate : float (default: 1.0)
-        Share of the clients that evaluate after a round, in [0, 1]; 0 for none. Drawn from the
-        round alone.
+        Share of the clients that evaluate after a round, in [0, 1], rounded to a number of
+        clients; 0 for none. Drawn from the round alone.
     train_metrics_aggr_fn : callable, optional
         ``(list[RecordDict], str) -> MetricRecord``, of the replies that could be used and
         ``weighted_by_key``; by default Flower's mean, weighted by that key.
@@ -99,8 +99,8 @@ class PlainApp(Communication):
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     fraction_evaluate: float = 1.0
-    train_metrics_aggr_fn: MetricsAggregation = aggregate_metricrecords
-    evaluate_metrics_aggr_fn: MetricsAggregation = aggregate_metricrecords
+    train_metrics_aggr_fn: MetricsAggregation | None = None
+    evaluate_metrics_aggr_fn: MetricsAggregation | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +171,7 @@ class PlainApp(Communication):
         return self._together(replies, self.evaluate_metrics_aggr_fn)
 
     def _together(
-        self, replies: list[RecordDict], aggregate: MetricsAggregation
+        self, replies: list[RecordDict], aggregate: MetricsAggregation | None
     ) -> MetricRecord | None:
         if not replies:
             return None
@@ -183,7 +183,7 @@ class PlainApp(Communication):
             # Flower's strategies end the run here; the model is sound, only the mean is not.
             log(WARNING, "The metrics are not aggregated: %s", error)
             return None
-        return aggregate(replies, self.weighted_by_key)
+        return (aggregate or aggregate_metricrecords)(replies, self.weighted_by_key)
 
     def tell(self, decisions: Sequence[ClientDecision]) -> None:
         """Log how many answered, as Flower does, and why an update does not count."""

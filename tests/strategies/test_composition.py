@@ -444,3 +444,13 @@ def test_inclusion_mass_is_of_the_known_data() -> None:
     _, weights = rule.weigh(rule.init(POPULATION), Call(()), covered, np.ones(2))
     assert weights.weight.tolist() == [0.3, 0.2]
     assert weights.inclusion_mass == pytest.approx(60 / 40)
+
+
+def test_nobody_who_can_count_holds_any_of_p() -> None:
+    """Where p is all on a client outside of the gate, the others have no weight, not NaN."""
+    rule = KnownMixing(AFL(0.01))
+    there = answers(np.array([1.0, 0.0, 1.0, 0.0, 0.0]), Call((0, 1, 2, 3, 4)))
+    state = replace(rule.init(POPULATION), mixing=np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
+    covered = replace(there, covered=ALIGNED.astype(np.float64))
+    _, weights = rule.weigh(state, Call((0, 1, 2, 3, 4)), covered, np.ones(2))
+    assert weights.weight.tolist() == [0.0, 0.0]

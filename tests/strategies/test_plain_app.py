@@ -1,5 +1,6 @@
 """The strategies in somebody else's app, whose clients reply as to Flower's own strategies."""
 
+import inspect
 import logging
 import math
 import re
@@ -100,7 +101,7 @@ def plain_app(
         assert isinstance(config, ConfigRecord)
         assert len(message.content) == 2
         if seen is not None:
-            seen.append(config)
+            seen.append(ConfigRecord(dict(config)))
         moved = {
             name: (array + np.float32(by(client))).astype(array.dtype)
             for name, array in decode_arrays(arrays).items()
@@ -116,7 +117,7 @@ def plain_app(
         config = message.content[sent[1]]
         assert isinstance(config, ConfigRecord)
         if seen is not None:
-            seen.append(config)
+            seen.append(ConfigRecord(dict(config)))
         own: dict[str, Any] = {
             "num-examples": 5 * (client + 1),
             "eval_loss": LOSSES[client % K],
@@ -166,24 +167,73 @@ def test_every_strategy_starts_with_plain_clients(name: str) -> None:
     assert result.evaluate_metrics_clientapp[3]["eval_loss"] == pytest.approx(expected)
 
 
-def test_fedavg_is_flowers() -> None:
-    """The model and both kinds of metrics are those of Flower's FedAvg, round by round."""
-    ours, flowers = (
-        strategy.start(
-            grid_of(plain_app(lambda k: {"num-examples": 3 * k + 1, "loss": LOSSES[k]})),
-            encode_arrays(MODEL),
-            num_rounds=3,
+def test_the_options_are_flowers() -> None:
+    """What FedAvg takes, PlainApp takes by the same name and default, or the guide tells."""
+    elsewhere = {"fraction_train", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes"}
+    for name, parameter in inspect.signature(FlowerFedAvg).parameters.items():
+        assert f"`{name}`" in GUIDE
+        if name not in elsewhere:
+            assert getattr(PlainApp(), name) == parameter.default
+
+
+def how_many(replies: list[RecordDict], key: str) -> MetricRecord:
+    """Aggregate metrics in a way of one's own."""
+    return MetricRecord({"replies": len(replies), key: 1})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"arrayrecord_key": "weights", "configrecord_key": "settings"},
+        {"train_metrics_aggr_fn": how_many, "evaluate_metrics_aggr_fn": how_many},
+        {"weighted_by_key": "n", "fraction_evaluate": 0.0},
+    ],
+    ids=lambda options: "-".join(options) or "defaults",
+)
+def test_fedavg_is_flowers(options: dict[str, Any]) -> None:
+    """Side by side: the messages sent, the model, and all metrics of ``start``, round by round."""
+    key = options.get("weighted_by_key", "num-examples")
+    sent = (options.get("arrayrecord_key", "arrays"), options.get("configrecord_key", "config"))
+    results, seen, evaluated = [], [], []
+    for strategy in (
+        FedAvg(ALL, communication=PlainApp(**options)),
+        FlowerFedAvg(min_evaluate_nodes=0, **options),
+    ):
+        configs: list[ConfigRecord] = []
+        models: list[float] = []
+
+        def central(
+            server_round: int, arrays: ArrayRecord, models: list[float] = models
+        ) -> MetricRecord:
+            models.append(float(decode_arrays(arrays)["w"][0]))
+            return MetricRecord({"round": server_round})
+
+        app = plain_app(lambda k: {key: 3 * k + 1, "loss": LOSSES[k]}, sent=sent, seen=configs)
+        results.append(
+            strategy.start(
+                grid_of(app),
+                encode_arrays(MODEL),
+                num_rounds=3,
+                train_config=ConfigRecord({"lr": 0.1}),
+                evaluate_config=ConfigRecord({"batch": 7}),
+                evaluate_fn=central,
+            )
         )
-        for strategy in (FedAvg(ALL, communication=PlainApp()), FlowerFedAvg())
-    )
+        seen.append(sorted(sorted(dict(config).items()) for config in configs))
+        evaluated.append(models)
+    ours, flowers = results
+    assert seen[0] == seen[1]
+    assert evaluated[0] == pytest.approx(evaluated[1])
     np.testing.assert_allclose(
         decode_arrays(ours.arrays)["w"], decode_arrays(flowers.arrays)["w"], rtol=1e-6
     )
     for one, other in (
         (ours.train_metrics_clientapp, flowers.train_metrics_clientapp),
         (ours.evaluate_metrics_clientapp, flowers.evaluate_metrics_clientapp),
+        (ours.evaluate_metrics_serverapp, flowers.evaluate_metrics_serverapp),
     ):
-        assert one.keys() == other.keys() == {1, 2, 3}
+        assert one.keys() == other.keys()
         for t, record in one.items():
             assert dict(record) == pytest.approx(dict(other[t]))
 

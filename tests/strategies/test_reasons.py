@@ -16,6 +16,7 @@ from strategies.decision import admit
 from strategies.report import TrainReport
 from strategies.selection import EpsilonGate, PriorityOnly
 from strategies.types import Call, GlobalMeasure, Responses
+from strategies.validation import evaluation_problem, sum_problem
 from strategies.weighting import DataFraction
 from strategies.weighting import FedAU as FedAUWeighting
 from tests.strategies.test_adapter import MODEL, grid_of, moved, scripted_app
@@ -250,3 +251,48 @@ def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is not None
     np.testing.assert_allclose(arrays["w"].numpy(), MODEL["w"] + 2 / 4, rtol=1e-6)
+
+
+# --- evaluations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "metrics", "problem"),
+    [
+        (Status.DONE, {}, None),
+        (Status.DONE, {"loss": math.inf, "accuracy": math.nan, "test-metric": 1.0}, None),
+        (Status.FAILED, {}, "failed"),
+        (
+            Status.DONE,
+            {"num-examples": 1.5},
+            "num-examples is 1.5, not a whole number in [1",
+        ),
+        (
+            Status.DONE,
+            {"test-num-examples": 0.0},
+            "test-num-examples is 0.0, not a whole",
+        ),
+        (Status.DONE, {"test-loss": -1.0}, "test-loss is -1.0, not >= 0"),
+        (Status.DONE, {"accuracy": 1.5}, "accuracy is 1.5, not in [0, 1]"),
+        (Status.DONE, {"test-accuracy": -0.5}, "test-accuracy is -0.5, not in [0, 1]"),
+        (Status.DONE, {"test-metric": 1.5}, "test-metric is 1.5, not in [0, 1]"),
+        (Status.DONE, {"test-metric": -0.5}, "test-metric is -0.5, not in [0, 1]"),
+    ],
+)
+def test_why_an_evaluation_is_not_used(
+    status: Status, metrics: dict[str, float], problem: str | None
+) -> None:
+    """Diverged losses may be infinite or NaN; what no measurement can be is named."""
+    reply = ClientReply(0, status, {"num-examples": 10.0, **metrics})
+    found = evaluation_problem(reply)
+    assert found == problem if problem is None else str(found).startswith(problem)
+
+
+def test_a_failed_evaluation_has_its_own_reason() -> None:
+    """What the client gave as its reason is passed on."""
+    assert evaluation_problem(ClientReply(0, Status.FAILED, reason="no data")) == "no data"
+
+
+def test_arrays_without_a_number_in_them_can_be_used() -> None:
+    """There is nothing in them that could be wrong."""
+    assert sum_problem({"w": np.zeros((0, 3))}, {"w": np.zeros((0, 3), np.float32)}) is None

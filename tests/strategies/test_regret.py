@@ -292,8 +292,11 @@ def test_a_start_where_the_logarithm_ends() -> None:
     assert best.loss == pytest.approx(expected, abs=1e-9)
 
 
-def test_no_answer_that_is_not_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a single step of the method the gap is too large, and that is an error."""
-    monkeypatch.setattr(regret_module, "_MAX_STEPS", 1)
+@pytest.mark.parametrize(("part", "broken"), [("_MAX_STEPS", 1), ("_residual", lambda *_: 1.0)])
+def test_no_answer_that_is_not_good_enough(
+    monkeypatch: pytest.MonkeyPatch, part: str, broken: object
+) -> None:
+    """After too few steps, or where no step gets nearer, the gap is too large: an error."""
+    monkeypatch.setattr(regret_module, part, broken)
     with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
         best_fixed_mixing(np.random.default_rng(2).random((20, 5)))
