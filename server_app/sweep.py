@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self
 
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 from rich.console import Console
@@ -99,7 +99,10 @@ def choices_of(override: Override) -> list[str]:
             f"{key} must be values for a sweep over all of them (an interval is for "
             f"hydra/sweeper=optuna), got {override.input_line}"
         )
-    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    values = list(override.sweep_string_iterator())
+    if override.value_type == ValueType.GLOB_CHOICE_SWEEP:  # also matches what options inherit from
+        values = [value for value in values if not value.startswith("schema_")]
+    return [f"{key}={value}" for value in values]
 
 
 class Sweep:

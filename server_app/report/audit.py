@@ -114,6 +114,13 @@ def audit(directory: Path) -> Audit:
 
 
 def _order_problems(recorded: Recorded) -> Iterator[Problem]:
+    settings = recorded.settings
+    for name, told, value in (
+        ("strategy", recorded.run.strategy, settings.strategy.name),
+        ("seed", recorded.run.seed, settings.seed),
+    ):
+        if told != value:
+            yield Problem(None, None, f"the manifest's {name} is {told}, config.yaml has {value}")
     numbers = [record.round for record in recorded.run.rounds]
     if numbers != list(range(1, len(numbers) + 1)):
         yield Problem(None, None, "the rounds in rounds.jsonl are not 1, 2, 3, ...")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from conf.errors import RunError
 from server_app.records.round_record import TEST_GROUPS, RoundRecord
-from server_app.report.charts import Column, Level, Line, Panel, thinned
+from server_app.report.charts import POSITIVE, Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, metric_after_round
 from server_app.report.published import Published, published_values
 from server_app.report.runs import Run, read_parts
@@ -62,10 +62,12 @@ def over_rounds(
     title: str = "",
     levels: tuple[Level, ...] = (),
     log: str = "",
+    bounds: tuple[float, float] = POSITIVE,
 ) -> Panel | None:
     """Return a panel with the mean over seeds and its band, None where nothing was measured.
 
-    ``value`` reads a number from a round, None or NaN where there is none.
+    ``value`` reads a number from a round, None or NaN where there is none; ``bounds`` are the
+    least and the greatest that there can be.
     """
 
     def number(record: RoundRecord) -> float:
@@ -84,7 +86,7 @@ def over_rounds(
         lines.append(Line(method.label, method.style, rounds, mean, sd if sd.any() else None))
     if not lines:
         return None
-    return Panel(title, "round", label, tuple(lines), levels, log=log)
+    return Panel(title, "round", label, tuple(lines), levels, log=log, bounds=bounds)
 
 
 def published(methods: Sequence[Method]) -> Iterator[tuple[Method, Published]]:

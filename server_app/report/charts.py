@@ -3,6 +3,7 @@
 ``interactive`` makes the page's plots of these, ``figures`` PNG and SVG.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 NUM_DASHES = 4
 MAX_POINTS = 400
 FEW_POINTS = 12  # each is marked: between them nothing was measured
-MANY_BANDS = 4
+BAND_OPACITY = 0.18
+ALL_BANDS = 0.6  # shared by the bands of a panel, which lie over each other
+ANY = (-math.inf, math.inf)
+POSITIVE = (0.0, math.inf)
+FRACTION = (0.0, 1.0)
+PERCENT = (0.0, 100.0)
 
 Column = NDArray[Any]
 
@@ -74,7 +80,8 @@ class Panel:
     """One pair of axes.
 
     ``log`` names the axes with a logarithmic scale ("", "y" or "xy"), ``diagonal`` whether y = x
-    is drawn; ``shaded`` are ranges of x.
+    is drawn; ``shaded`` are ranges of x. ``bounds`` are the least and the greatest value that y
+    can have: bands end there.
     """
 
     title: str
@@ -86,6 +93,7 @@ class Panel:
     log: str = ""
     diagonal: bool = False
     shaded: tuple[tuple[float, float], ...] = ()
+    bounds: tuple[float, float] = ANY
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,21 @@ def grid_shape(panels: int) -> tuple[int, int]:
 
 def band_opacity(panel: Panel) -> float:
     """Return how opaque the bands are: less where many lie over each other."""
-    return 0.18 if sum(line.spread is not None for line in panel.lines) < MANY_BANDS else 0.08
+    bands = sum(line.spread is not None for line in panel.lines)
+    return min(BAND_OPACITY, ALL_BANDS / max(1, bands))
+
+
+def band(line: Line, panel: Panel) -> tuple[FloatArray, FloatArray]:
+    """Return y - spread and y + spread, within the panel's bounds.
+
+    A logarithmic scale has no place for 0: there a band ends at half of the panel's lowest y.
+    """
+    spread = np.zeros_like(line.y) if line.spread is None else line.spread
+    low, high = panel.bounds
+    if "y" in panel.log:
+        positive = [float(y[y > 0].min()) for y in (own.y for own in panel.lines) if (y > 0).any()]
+        low = max(low, min(positive, default=1.0) / 2)
+    return np.clip(line.y - spread, low, high), np.clip(line.y + spread, low, high)
 
 
 def thinned(count: int, most: int = MAX_POINTS) -> NDArray[np.int64]:

@@ -18,6 +18,8 @@ from server_app.report.chart_parts import (
 )
 from server_app.report.charts import (
     MAX_POINTS,
+    PERCENT,
+    POSITIVE,
     Column,
     GridChart,
     Layer,
@@ -25,6 +27,7 @@ from server_app.report.charts import (
     Line,
     LineChart,
     Panel,
+    Ticks,
     thinned,
 )
 from server_app.report.runs import Run
@@ -40,6 +43,7 @@ STATUS_COLOURS = (
     ("rejected", "#D55E00"),
     ("failed", "#000000"),
 )
+TENTHS = Ticks((0.0, 10.0, 50.0, 90.0, 100.0), ("0", "10", "50", "90", "100"))
 MAX_ROWS = 300
 MAX_STATUS_CELLS = 400_000
 MAX_MIXING_CELLS = 100_000
@@ -53,6 +57,7 @@ LONGEST_LABEL = 80
 def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
     metrics = {method.group.metric for method in methods}
+    bounds = POSITIVE if "loss" in metrics else PERCENT
     told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     panels = []
     for clients in tested_clients(methods):
@@ -65,7 +70,9 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
                     f"test {told}",
                     tuple(lines),
                     _published_spread(methods) if clients != "non_priority" else (),
+                    x_ticks=TENTHS,
                     shaded=((0.0, 10.0), (90.0, 100.0)),
+                    bounds=bounds,
                 )
             )
     if not panels:
@@ -266,8 +273,10 @@ def _client_layer(
 
 def omega_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return FedAU's estimates against what the simulation knows, and the error over rounds."""
-    estimating = [method for method in methods if method.group.strategy == "fedau"]
-    lines = [line for method in estimating if (line := _omega_line(method)) is not None]
+    known = "known_statistics"  # is given p_n, so there is nothing to compare
+    found = [(m, _omega_line(m)) for m in methods if m.group.strategy != known]
+    estimating = [method for method, line in found if line is not None]
+    lines = [line for _, line in found if line is not None]
     if not lines:
         return None
     estimates = Panel(

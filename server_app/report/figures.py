@@ -28,6 +28,7 @@ from server_app.report.charts import (
     Line,
     LineChart,
     Panel,
+    band,
     band_opacity,
     grid_shape,
 )
@@ -115,7 +116,7 @@ def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
     for low, high in panel.shaded:
         axes.axvspan(low, high, color="#E5E5E5", alpha=0.5, linewidth=0)
     for line in panel.lines:
-        handles[line.label] = _line(axes, line, band_opacity(panel))
+        handles[line.label] = _line(axes, line, panel)
     for level in panel.levels:
         colour, _ = _style(level.style)
         drawn = axes.axhline(level.y, color=colour, linestyle=":", linewidth=1.1)
@@ -136,7 +137,7 @@ def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
     return handles
 
 
-def _line(axes: Axes, line: Line, opacity: float) -> Artist:
+def _line(axes: Axes, line: Line, panel: Panel) -> Artist:
     colour, dash = _style(line.style)
     marker = "o" if line.points or len(line.x) <= FEW_POINTS else None
     (drawn,) = axes.plot(
@@ -150,8 +151,8 @@ def _line(axes: Axes, line: Line, opacity: float) -> Artist:
         linewidth=1.3,
     )
     if line.spread is not None:
-        low, high = line.y - line.spread, line.y + line.spread
-        axes.fill_between(line.x, low, high, color=colour, alpha=opacity, linewidth=0)
+        low, high = band(line, panel)
+        axes.fill_between(line.x, low, high, color=colour, alpha=band_opacity(panel), linewidth=0)
     return drawn
 
 

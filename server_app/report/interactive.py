@@ -1,7 +1,8 @@
 """Charts as Plotly figures, for the page."""
 
 import html
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,6 +19,7 @@ from server_app.report.charts import (
     Line,
     LineChart,
     Panel,
+    band,
     band_opacity,
     grid_shape,
 )
@@ -26,7 +28,7 @@ from strategies.types import FloatArray
 DASHES = ("solid", "dash", "dot", "dashdot")
 SEQUENTIAL = "Cividis"
 GREY = "#E5E5E5"
-LOG_TICKS = {"type": "log", "dtick": "D2", "tickformat": "~g"}
+MANY_DECADES = 2.0
 # Pixels.
 PANEL_HEIGHT = 300
 AXIS_SPACE = 50
@@ -87,7 +89,7 @@ def _traces(panel: Panel, named: set[str]) -> Iterator[go.Scatter]:
     """Yield bands, lines and levels; each label enters the legend once, in ``named``."""
     for line in panel.lines:
         if line.spread is not None:
-            yield _band(line, band_opacity(panel))
+            yield _band(line, panel)
     if panel.diagonal:
         yield _diagonal(panel)
     for line in panel.lines:
@@ -120,14 +122,14 @@ def _line(line: Line, *, shown: bool) -> go.Scatter:
     )
 
 
-def _band(line: Line, opacity: float) -> go.Scatter:
+def _band(line: Line, panel: Panel) -> go.Scatter:
     colour, _ = _style(line.style)
-    spread = np.zeros_like(line.y) if line.spread is None else line.spread
+    low, high = band(line, panel)
     return go.Scatter(
         x=_compact(np.concatenate([line.x, line.x[::-1]])),
-        y=_compact(np.concatenate([line.y + spread, (line.y - spread)[::-1]])),
+        y=_compact(np.concatenate([high, low[::-1]])),
         fill="toself",
-        fillcolor=_transparent(colour, opacity),
+        fillcolor=_transparent(colour, band_opacity(panel)),
         line={"width": 0, "color": colour},
         mode="lines",
         hoverinfo="skip",
@@ -177,9 +179,23 @@ def _axes(drawn: go.Figure, panel: Panel, at: dict[str, int]) -> None:
     x_title, y_title = (
         {"text": _text(label), "standoff": 6} for label in (panel.x_label, panel.y_label)
     )
-    x_log, y_log = (LOG_TICKS if axis in panel.log else {} for axis in "xy")
+    x_log, y_log = (
+        _log_ticks([getattr(line, axis) for line in panel.lines]) if axis in panel.log else {}
+        for axis in "xy"
+    )
     drawn.update_xaxes(title=x_title, **at, **look, **ticks, **x_log)
     drawn.update_yaxes(title=y_title, automargin=True, **at, **look, **y_log)
+
+
+def _log_ticks(values: Sequence[FloatArray]) -> dict[str, object]:
+    """Return a logarithmic axis: ticks at 1, 2 and 5, or Plotly's choice within a decade."""
+    together = np.concatenate(values)
+    positive = together[together > 0]
+    decades = math.log10(positive.max() / positive.min()) if len(positive) else 0.0
+    look: dict[str, object] = {"type": "log", "tickformat": "~g"}
+    if decades > MANY_DECADES:
+        return look | {"dtick": 1}
+    return look | {"dtick": "D2"} if decades > 1.0 else look
 
 
 def _grids(chart: GridChart) -> go.Figure:

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from server_app.report.charts import LineChart
+from server_app.report.charts import LineChart, grid_shape
 from server_app.report.experiment import Experiment
 from server_app.report.groups import word
 from server_app.report.interactive import figure
@@ -30,6 +30,7 @@ class _Plot:
     note: str
     json: Markup
     picture: str
+    columns: int
     narrow: bool
 
 
@@ -85,6 +86,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
                 note=chart.note,
                 json=_json(figure(chart).to_json()),
                 picture=base64.b64encode(pictures[one.name, chart.name]).decode(),
+                columns=grid_shape(len(chart.panels))[1] if isinstance(chart, LineChart) else 2,
                 narrow=isinstance(chart, LineChart) and len(chart.panels) == 1,
             )
             for chart in one.charts

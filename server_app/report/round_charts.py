@@ -11,7 +11,7 @@ from server_app.report.chart_parts import (
     sources,
     tested_clients,
 )
-from server_app.report.charts import Level, LineChart, Panel
+from server_app.report.charts import ANY, FRACTION, PERCENT, Level, LineChart, Panel
 from server_app.report.groups import metric_after_round
 from server_app.report.tables import METRIC_NAMES
 
@@ -28,6 +28,7 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
             f"test {METRIC_NAMES[metric]}, {clients.replace('_', '-')} clients",
             partial(_tested, clients=clients, name=metric),
             levels=_published_levels(methods, metric) if clients == tested[0] else (),
+            bounds=PERCENT,
         )
         for metric in metrics
         for clients in tested
@@ -68,7 +69,7 @@ def admission_chart(methods: Sequence[Method]) -> LineChart | None:
     panels = [
         over_rounds(methods, "updates admitted", lambda record: record.admitted),
         over_rounds(gated, "inclusion mass A", lambda record: record.inclusion_mass),
-        over_rounds(gated, "theta = 1 / (1 + A)", lambda record: record.theta),
+        over_rounds(gated, "theta = 1 / (1 + A)", lambda record: record.theta, bounds=FRACTION),
     ]
     note = (
         "A is the data of the admitted non-priority clients over that of the priority clients; "
@@ -80,7 +81,9 @@ def admission_chart(methods: Sequence[Method]) -> LineChart | None:
 def decisions_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return the sum of the decision losses, and KL(p || w), of rules that mix."""
     panels = [
-        over_rounds(methods, "sum of decision losses, nats", lambda r: r.decision_loss_sum),
+        over_rounds(
+            methods, "sum of decision losses, nats", lambda r: r.decision_loss_sum, bounds=ANY
+        ),
         over_rounds(methods, "KL(p || w), nats", lambda record: record.kl),
     ]
     note = (

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from server_app.report.chart_parts import Method
-from server_app.report.charts import Chart, GridChart, Layer, Level, Line, LineChart, Panel, Ticks
+from server_app.report.charts import (
+    PERCENT,
+    POSITIVE,
+    Chart,
+    GridChart,
+    Layer,
+    Level,
+    Line,
+    LineChart,
+    Panel,
+    Ticks,
+)
 from server_app.report.groups import (
     Group,
     Statistic,
@@ -124,7 +135,18 @@ def _curves(
             label = title if name == "gini" else f"test {metric}"
             ticks = Ticks(tuple(map(float, range(len(values)))), tuple(values))
             heading = "" if name == "gini" else title
-            panels.append(Panel(heading, key, label, tuple(lines), tuple(levels), x_ticks=ticks))
+            percent = name == "gini" or methods[0].group.metric != "loss"
+            panels.append(
+                Panel(
+                    heading,
+                    key,
+                    label,
+                    tuple(lines),
+                    tuple(levels),
+                    x_ticks=ticks,
+                    bounds=PERCENT if percent else POSITIVE,
+                )
+            )
     if not panels:
         return None
     row = next((r for m in methods if (r := _main_row(m.group, rows)) is not None), None)

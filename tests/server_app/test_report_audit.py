@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +300,19 @@ def test_other_settings_do_not_fit(tampered: Callable[[str], Path]) -> None:
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("seed: 1", "seed: 2"))
     assert any("the rule asks it" in str(problem) for problem in audit(run).problems)
+
+
+def test_settings_that_are_not_the_manifests_are_found(tampered: Callable[[str], Path]) -> None:
+    """Where nothing is drawn at random no decision tells of the seed, but the manifest does."""
+    run = tampered("fedalign")
+    config = run / "config.yaml"
+    text = config.read_text()
+    config.write_text(re.sub(r"(?m)^seed: \d+$", "seed: 77", text))
+    assert config.read_text() != text
+    told = [str(problem) for problem in audit(run).problems]
+    assert any(
+        re.fullmatch(r"run: the manifest's seed is \d+, config.yaml has 77", p) for p in told
+    )
 
 
 def test_a_changed_summary_is_found(tampered: Callable[[str], Path]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server_app.report.charts import Chart, GridChart, LineChart, thinned
+from server_app.report.charts import Chart, GridChart, Line, LineChart, Panel, band, thinned
 from server_app.report.client_charts import MAX_ROWS, STATUS_COLOURS
 from server_app.report.experiment import experiments_of
 from server_app.report.figures import draw
@@ -61,6 +61,33 @@ def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
     np.testing.assert_allclose(other.y, [20, 20])
     assert other.spread is None
     assert (ours.label, other.label) == ("fedalign", "fedavg")
+
+
+def test_bands_end_where_values_do(tmp_path: Path) -> None:
+    """No accuracy above 100 %, no count below 0, and no band to minus infinity on a log scale."""
+    for seed, accuracy, admitted, seconds in ((1, 0.99, 0, 0.01), (2, 0.6, 4, 2.0)):
+        rounds = [line(1, test=measured(accuracy), admitted=admitted, seconds=seconds)]
+        make_run(tmp_path / str(seed), rounds, seed=seed)
+    found = charts(tmp_path)
+    for name, place, low, high in (
+        ("training", 0, 79.5 - 19.5 * math.sqrt(2), 100.0),
+        ("admission", 0, 0.0, 2.0 + 2 * math.sqrt(2)),
+        ("costs", 2, 1.005 / 2, 1.005 + 0.995 * math.sqrt(2)),
+    ):
+        panel = line_chart(found, name).panels[place]
+        ends = band(panel.lines[0], panel)
+        np.testing.assert_allclose(ends, [[low], [high]])
+
+
+@pytest.mark.parametrize(
+    ("values", "dtick"), [([1.2, 2.5], None), ([1.0, 50.0], "D2"), ([0.01, 50.0], 1)]
+)
+def test_a_log_scale_has_ticks_whatever_its_range(values: list[float], dtick: object) -> None:
+    """Within a decade the steps of 1, 2 and 5 would leave an axis with one tick or none."""
+    x = np.array(values)
+    panel = Panel("", "x", "y", (Line("a", 0, x, x),), log="xy")
+    drawn = figure(LineChart("log", "", "", (panel,)))
+    assert (drawn.layout.xaxis.type, drawn.layout.xaxis.dtick) == ("log", dtick)
 
 
 def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> None:
@@ -205,6 +232,18 @@ def test_omega_is_drawn_against_the_simulations_rates(tmp_path: Path) -> None:
         ["client 0", "client 1"],
     )
     np.testing.assert_allclose(error.lines[0].y, [0.5])
+
+
+@pytest.mark.parametrize(("strategy", "drawn"), [("composed", True), ("known_statistics", False)])
+def test_omega_is_drawn_of_every_rule_that_estimates_it(
+    tmp_path: Path, strategy: str, drawn: bool
+) -> None:
+    """A composed rule may have FedAU's omega; one that was given p_n has nothing to compare."""
+    run = make_run(tmp_path / "run", [line(1, weight_error=0.5)], strategy=strategy)
+    row = {"round": 1, "client": 0, "priority": True, "status": "trained", "weight": 0.1}
+    write_table(run, "clients", [row | {"omega": 3.0}])
+    write_population(run, rates=[0.5], priority=[True])
+    assert ("omega" in charts(tmp_path)) == drawn
 
 
 def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:

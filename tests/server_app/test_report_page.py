@@ -95,6 +95,27 @@ def test_the_page_opens_alone_and_without_errors(opened: Opened, report: Path) -
     assert asked == [report.as_uri()]
 
 
+def test_no_button_sends_the_data_away(opened: Opened) -> None:
+    """Plotly's own would offer to upload the figure to a server of its maker."""
+    titles = opened.page.locator(".modebar-btn").evaluate_all("a => a.map(b => b.dataset.title)")
+    assert "Download plot as a PNG" in titles
+    assert not [title for title in titles if "share" in title.lower() or "cloud" in title.lower()]
+
+
+def test_a_narrow_window_scrolls_the_panels(report: Path, browser: Browser) -> None:
+    """On a telephone panels keep their width, so that labels do not lie over each other."""
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(report.as_uri())
+    plot = page.locator("#fedalign-synth-low_training")
+    plot.locator(".main-svg").first.wait_for()
+    widths = page.locator("#fedalign-synth-low_training .bg").evaluate_all(
+        "all => all.map(node => node.getBoundingClientRect().width)"
+    )
+    assert min(widths[:3]) > 150
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    page.close()
+
+
 def test_every_plot_is_drawn(opened: Opened) -> None:
     """Each has its axes' names with units in place of the picture that was there before."""
     plots = opened.page.locator("figure[data-plot] .plot")

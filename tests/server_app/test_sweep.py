@@ -3,15 +3,17 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from conf.errors import RunError, SettingsError
 from server_app.job import SweepUnfinished
 from server_app.locks import lock
-from server_app.sweep import run_grid
+from server_app.sweep import choices_of, run_grid
 from tests.server_app.conftest import ScriptedLauncher, leave_run
 
 
@@ -44,6 +46,18 @@ def test_jobs_with_the_same_data_follow_each_other(
     """Whatever is swept first: the data, made from its settings and the seed, is made once."""
     run(sweep_config, launcher, "strategy=fedalign,fedavg", "seed=1,2", "data.alpha=0.5,1")
     assert launcher.launched == [[0, 4, 1, 5, 2, 6, 3, 7]]
+
+
+def test_a_glob_is_of_the_options() -> None:
+    """``glob`` leaves out what only options inherit from, which is no option."""
+
+    class Loader:
+        def get_group_options(self, *_: object, **__: object) -> list[str]:
+            return ["fedau", "fedavg", "schema_fedau"]
+
+    [override] = OverridesParser.create().parse_overrides(["strategy=glob(*au)"])
+    override.config_loader = cast("ConfigLoader", Loader())
+    assert choices_of(override) == ["strategy=fedau"]
 
 
 def test_a_failed_job_does_not_stop_the_others(
