@@ -454,3 +454,11 @@ def test_nobody_who_can_count_holds_any_of_p() -> None:
     covered = replace(there, covered=ALIGNED.astype(np.float64))
     _, weights = rule.weigh(state, Call((0, 1, 2, 3, 4)), covered, np.ones(2))
     assert weights.weight.tolist() == [0.0, 0.0]
+
+
+def test_nobody_can_count_in_the_average_of_all() -> None:
+    """Where the selection covers nobody all weights are 0, not NaN."""
+    there = answers(np.array([1.0, 0.0, 1.0, 0.0, 0.0]), Call((0, 1, 2, 3, 4)))
+    nobody = replace(there, covered=np.zeros(5))
+    _, weights = AverageAll().weigh(None, Call((0, 1, 2, 3, 4)), nobody, np.zeros(2))
+    assert weights.weight.tolist() == [0.0, 0.0]
