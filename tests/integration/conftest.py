@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,12 +102,17 @@ def read_lines(run: Path) -> list[dict[str, Any]]:
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
     """Return all scalars of the TensorBoard events as they were written: tag, steps, values."""
     found: dict[str, list[tuple[int, float]]] = {}
-    for path in sorted((run / "tensorboard").iterdir()):
+    # By the numbers in their names, the time and one within the process: 9 is before 10.
+    for path in sorted((run / "tensorboard").iterdir(), key=_numbers):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 number = tensor_util.make_ndarray(value.tensor).item()
                 found.setdefault(value.tag, []).append((event.step, number))
     return found
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 
 def flatten(node: Any, prefix: str = "") -> dict[str, Any]:

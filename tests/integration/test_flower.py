@@ -225,8 +225,13 @@ def test_a_sweep_on_flower_is_stopped_with_its_run(flower: Shell) -> None:
     words = ["-m", "engine=flower", "rounds=1,100000,100001", "hydra.sweep.dir=swept"]
     done = interrupted(flower, words, sweep / "1" / "rounds.jsonl")
     assert done.status == 130
-    stopped, *_ = done.stderr.splitlines()
-    assert stopped.startswith("fedquorum: stopped the Flower run ")
+    interruption, again = done.stderr.splitlines()
+    assert interruption == "fedquorum: interrupted; the records hold all complete rounds"
+    assert again.startswith(
+        "fedquorum: to go on with what is not done: fedquorum -m engine=flower "
+    )
+    log = (sweep / "1" / "output.log").read_text()
+    assert "\nfedquorum: stopped the Flower run " in log
     assert "1 of 3 jobs completed" in done.stdout
     statuses = {
         job: json.loads((sweep / job / "manifest.json").read_text())["status"] for job in "01"
