@@ -45,9 +45,8 @@ def measure(chapter: Chapter, folder: Path, jobs: int) -> tuple[Measurement, byt
         tables = chapter.measure()
         seconds = time.perf_counter() - begin
         today = datetime.now(UTC).date().isoformat()
-        return Measurement(
-            today, _short(commit() or ""), chapter.seeds, "", seconds, "", tables
-        ), None
+        own = _short(commit() or "")
+        return Measurement(today, own, chapter.seeds, "", seconds, "", tables), None
     for number, words in enumerate(chapter.sweeps, start=1):
         _sweep([f"hydra.sweep.dir={folder / str(number)}", f"engine.jobs={jobs}", *words])
     runs = [run for run in read_runs([folder])[0] if run.status == "completed"]

@@ -1,7 +1,7 @@
 """What the charts of an experiment share: methods with their styles, curves, published numbers."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from conf.errors import RunError
 from server_app.records.round_record import TEST_GROUPS, RoundRecord
-from server_app.report.charts import POSITIVE, Column, Level, Line, Panel, thinned
+from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, metric_after_round
 from server_app.report.published import Published, published_values
 from server_app.report.runs import Run, read_parts
@@ -52,6 +52,11 @@ def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
     if "non_priority" in measured or "all" not in measured:
         return tuple(name for name in ("priority", "non_priority") if name in measured)
     return ("all",)
+
+
+def bounds_of(metrics: Collection[str]) -> tuple[float, float]:
+    """Return the least and the greatest value of clients' metrics, as they are drawn."""
+    return POSITIVE if "loss" in metrics else PERCENT
 
 
 def over_rounds(

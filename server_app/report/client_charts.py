@@ -9,6 +9,7 @@ import numpy as np
 from server_app.fairness import spread
 from server_app.report.chart_parts import (
     Method,
+    bounds_of,
     over_rounds,
     published,
     rates_of,
@@ -18,8 +19,6 @@ from server_app.report.chart_parts import (
 )
 from server_app.report.charts import (
     MAX_POINTS,
-    PERCENT,
-    POSITIVE,
     Column,
     GridChart,
     Layer,
@@ -57,7 +56,7 @@ LONGEST_LABEL = 80
 def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
     metrics = {method.group.metric for method in methods}
-    bounds = POSITIVE if "loss" in metrics else PERCENT
+    bounds = bounds_of(metrics)
     told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     panels = []
     for clients in tested_clients(methods):
@@ -274,9 +273,12 @@ def _client_layer(
 def omega_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return FedAU's estimates against what the simulation knows, and the error over rounds."""
     known = "known_statistics"  # is given p_n, so there is nothing to compare
-    found = [(m, _omega_line(m)) for m in methods if m.group.strategy != known]
-    estimating = [method for method, line in found if line is not None]
-    lines = [line for _, line in found if line is not None]
+    found = [
+        (method, line)
+        for method in methods
+        if method.group.strategy != known and (line := _omega_line(method)) is not None
+    ]
+    estimating, lines = [method for method, _ in found], [line for _, line in found]
     if not lines:
         return None
     estimates = Panel(

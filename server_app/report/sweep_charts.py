@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from server_app.report.chart_parts import Method
+from server_app.report.chart_parts import Method, bounds_of
 from server_app.report.charts import (
     PERCENT,
-    POSITIVE,
     Chart,
     GridChart,
     Layer,
@@ -135,7 +134,7 @@ def _curves(
             label = title if name == "gini" else f"test {metric}"
             ticks = Ticks(tuple(map(float, range(len(values)))), tuple(values))
             heading = "" if name == "gini" else title
-            percent = name == "gini" or methods[0].group.metric != "loss"
+            bounds = PERCENT if name == "gini" else bounds_of({methods[0].group.metric})
             panels.append(
                 Panel(
                     heading,
@@ -144,7 +143,7 @@ def _curves(
                     tuple(lines),
                     tuple(levels),
                     x_ticks=ticks,
-                    bounds=PERCENT if percent else POSITIVE,
+                    bounds=bounds,
                 )
             )
     if not panels:

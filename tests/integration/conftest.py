@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,14 @@ def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 def flower(flower_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """Return a shell whose ``flwr`` has a SuperLink of its own, started by the first run."""
     return Shell(tmp_path_factory.mktemp("flower"), flower_env)
+
+
+def wait_for(what: str, condition: Callable[[], bool], timeout: float) -> None:
+    """Wait until a condition holds, at most ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+        time.sleep(0.2)
 
 
 def free_port() -> int:

@@ -8,16 +8,15 @@ import signal
 import socket
 import ssl
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 from urllib.error import URLError
 
-from tests.integration.conftest import BIN, ROOT, Outcome, Shell, free_port
+from tests.integration.conftest import BIN, ROOT, Outcome, Shell, free_port, wait_for
 
 DEPLOY = ROOT / "deploy"
 
@@ -172,14 +171,6 @@ def _healthy(port: int, ca: Path) -> bool:
         with urllib.request.urlopen(url, timeout=5, context=context) as answer:
             return bool(answer.status == 200)
     return False
-
-
-def wait_for(what: str, condition: Callable[[], bool], timeout: float) -> None:
-    """Wait until a condition holds, at most ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.2)
 
 
 class Cable:

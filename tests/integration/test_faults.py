@@ -23,8 +23,8 @@ from conf.compose import compose_words
 from server_app.build import STRATEGIES
 from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
-from tests.integration.conftest import ROOT, Shell
-from tests.integration.deployed import Cable, Deployment, deployed, wait_for
+from tests.integration.conftest import ROOT, Shell, wait_for
+from tests.integration.deployed import Cable, Deployment, deployed
 
 FAST = (
     "rounds=12",

@@ -5,8 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,6 +18,7 @@ from tests.integration.conftest import (
     Shell,
     assert_same_rounds,
     results_directory,
+    wait_for,
 )
 from tests.reference.fedalign import recompute
 
@@ -159,25 +159,18 @@ def test_flwr_stop_leaves_readable_records(flower: Shell) -> None:
     config = run_config(flower, "stopped", "rounds=100000")
     started = flower("flwr", "run", str(ROOT), "--format", "json", "--run-config", config)
     run_id = str(json.loads(started.stdout)["run-id"])
-    wait_for(lambda: (run / "rounds.jsonl").exists() and (run / "rounds.jsonl").stat().st_size > 0)
+    lines, ended = run / "rounds.jsonl", run / "manifest.json"
+    wait_for("a round", lambda: lines.exists() and lines.stat().st_size > 0, 90)
     stopped = flower("flwr", "stop", run_id)
     assert stopped.status == 0, stopped.stderr
-    wait_for(lambda: json.loads((run / "manifest.json").read_text())["status"] != "running")
-    manifest = json.loads((run / "manifest.json").read_text())
+    wait_for("the end", lambda: json.loads(ended.read_text())["status"] != "running", 90)
+    manifest = json.loads(ended.read_text())
     assert manifest["status"] == "interrupted"
-    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    rounds = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [record["round"] for record in rounds] == list(range(1, len(rounds) + 1))
     assert manifest["rounds_completed"] == len(rounds)
     table = pq.read_table(run / "clients").to_pylist()
     assert {row["round"] for row in table} == {record["round"] for record in rounds}
-
-
-def wait_for(condition: Callable[[], bool], timeout: float = 90) -> None:
-    """Wait until ``condition`` holds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def interrupted(shell: Shell, words: Sequence[str], rounds: Path, after: int = 1) -> Outcome:
@@ -194,7 +187,9 @@ def interrupted(shell: Shell, words: Sequence[str], rounds: Path, after: int = 1
     ) as process:
         try:
             wait_for(
-                lambda: rounds.exists() and rounds.read_bytes().count(b"\n") >= after, timeout=240
+                f"{after} rounds",
+                lambda: rounds.exists() and rounds.read_bytes().count(b"\n") >= after,
+                240,
             )
         finally:
             process.send_signal(signal.SIGINT)

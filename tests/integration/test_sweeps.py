@@ -4,13 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import BIN, Shell
+from tests.integration.conftest import BIN, Shell, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +26,6 @@ def status(run: Path) -> str:
     """Return the status in the manifest of a job, "" where there is none."""
     path = run / "manifest.json"
     return str(json.loads(path.read_text())["status"]) if path.exists() else ""
-
-
-def wait_for(condition: Callable[[], bool], timeout: float = 180) -> None:
-    """Wait until ``condition`` holds."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_several_jobs_at_a_time(shell: Shell) -> None:
@@ -68,12 +58,20 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     ) as process:
         try:
             at_work = [sweep / job / "rounds.jsonl" for job in "12"]
-            wait_for(lambda: all(path.exists() and path.stat().st_size for path in at_work))
+            wait_for(
+                "two jobs at work",
+                lambda: all(path.exists() and path.stat().st_size for path in at_work),
+                180,
+            )
             manifest = sweep / "1" / "manifest.json"
             first = manifest.stat().st_mtime_ns
             os.kill(int((sweep / "1" / "job.lock").read_text().split()[0]), signal.SIGKILL)
-            wait_for(lambda: manifest.exists() and manifest.stat().st_mtime_ns > first)
-            wait_for(lambda: at_work[0].stat().st_size > 0)
+            wait_for(
+                "a second attempt",
+                lambda: manifest.exists() and manifest.stat().st_mtime_ns > first,
+                180,
+            )
+            wait_for("its rounds", lambda: at_work[0].stat().st_size > 0, 180)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             stdout, stderr = process.communicate(timeout=120)
         finally:
@@ -89,4 +87,8 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     rounds = [json.loads(line)["round"] for line in at_work[0].read_text().splitlines()]
     assert rounds == list(range(1, len(rounds) + 1))
     find = ["pgrep", "-g", str(process.pid), "-f", "joblib"]
-    wait_for(lambda: subprocess.run(find, capture_output=True, check=False).returncode == 1)
+    wait_for(
+        "no process left",
+        lambda: subprocess.run(find, capture_output=True, check=False).returncode == 1,
+        180,
+    )
