@@ -22,37 +22,38 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.engines import machine
-from strategies.types import Call, Population, Responses
-from strategies.weighting import (
-    AFL,
-    TERM,
-    AAggFFD,
-    AAggFFS,
+from fedquorum.types import Call, Population, Responses
+from fedquorum.weighting import (
+    AgnosticMixing,
     DataFraction,
-    FedMGDAPlus,
-    PropFair,
-    QFedAvg,
+    DoublyRobustMixing,
+    LossHeadroom,
+    LossPower,
+    MinNorm,
+    NewtonMixing,
+    TiltedLoss,
     Weighting,
 )
+
+from benchmarks.engines import machine
 
 Case = tuple[str, Callable[[], Weighting[Any]], int, float]
 
 CASES: tuple[Case, ...] = (
-    ("AAggFF-S", AAggFFS, 20, 1.0),
-    ("AAggFF-S", AAggFFS, 100, 1.0),
-    ("AAggFF-S", AAggFFS, 1_000, 1.0),
-    ("AAggFF-D", lambda: AAggFFD(fraction=0.01), 1_000, 0.01),
-    ("AAggFF-D", lambda: AAggFFD(fraction=0.01), 100_000, 0.01),
-    ("AAggFF-D", lambda: AAggFFD(fraction=0.01), 1_000_000, 0.01),
-    ("AAggFF-D", AAggFFD, 1_000_000, 1.0),
+    ("AAggFF-S", NewtonMixing, 20, 1.0),
+    ("AAggFF-S", NewtonMixing, 100, 1.0),
+    ("AAggFF-S", NewtonMixing, 1_000, 1.0),
+    ("AAggFF-D", DoublyRobustMixing, 1_000, 0.01),
+    ("AAggFF-D", DoublyRobustMixing, 100_000, 0.01),
+    ("AAggFF-D", DoublyRobustMixing, 1_000_000, 0.01),
+    ("AAggFF-D", DoublyRobustMixing, 1_000_000, 1.0),
     ("FedAvg", DataFraction, 100_000, 1.0),
-    ("q-FedAvg", QFedAvg, 100_000, 1.0),
-    ("TERM", TERM, 100_000, 1.0),
-    ("PropFair", PropFair, 100_000, 1.0),
-    ("AFL", AFL, 100_000, 1.0),
-    ("FedMGDA+", FedMGDAPlus, 100, 1.0),
-    ("FedMGDA+", FedMGDAPlus, 1_000, 1.0),
+    ("q-FedAvg", LossPower, 100_000, 1.0),
+    ("TERM", TiltedLoss, 100_000, 1.0),
+    ("PropFair", LossHeadroom, 100_000, 1.0),
+    ("AFL", AgnosticMixing, 100_000, 1.0),
+    ("FedMGDA+", MinNorm, 100, 1.0),
+    ("FedMGDA+", MinNorm, 1_000, 1.0),
 )
 
 
@@ -93,7 +94,7 @@ def measure(
     rng = np.random.default_rng(0)
     level = rng.lognormal(0.0, 1.0, size)
     data = rng.integers(10, 1000, size).astype(np.float64)
-    updates = rng.normal(size=(size, 50)) + 0.5 if isinstance(rule, FedMGDAPlus) else None
+    updates = rng.normal(size=(size, 50)) + 0.5 if rule.needs_updates else None
     state = rule.init(Population(tuple(range(size)), frozenset(range(size))))
     times = []
     for t in range(warmup + measured + 1):

@@ -226,7 +226,7 @@ def _on_ray(work: Workload, folder: Path, rounds: int, device: str) -> Result:
     words += ["engine=flower", "engine.num_supernodes=2"]
     words += [f"rounds={rounds}", f"hydra.run.dir={run}"]
     started = time.time()
-    with _flower(folder / "flwr-ray") as own, _memory(own) as (peak, env):
+    with _flower(folder / "flwr-ray") as variables, _memory(variables) as (peak, env):
         _call([_command("fedquorum"), *words], env)
         memory = peak()
     return _of_run("ray_2_nodes", run, memory, started)
@@ -255,7 +255,7 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Result:
     # One core for a client: with the default of two, two cores train one client at a time.
     federation = f"num-supernodes={len(work.sizes)} client-resources-num-cpus=1"
     command += ["--federation-config", federation]
-    with _flower(folder / "flwr-stock") as own, _memory(own) as (peak, env):
+    with _flower(folder / "flwr-stock") as variables, _memory(variables) as (peak, env):
         _call(command, env)
         memory = peak()
         status = _status(env)

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedquorum.records.writer import RunRecords
+
 from server_app.command_line import main
-from server_app.records.writer import RunRecords
 
 if __name__ == "__main__":
     times = Path(sys.argv.pop(1))

@@ -4,20 +4,39 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import ERROR, WARNING
-from typing import Any
+from typing import TypeVar
 
 import torch
+from fedquorum.client.availability import AvailabilityMod, NodeAvailability
+from fedquorum.flower.codec import (
+    CLIENT_ID,
+    AnswerT,
+    EvaluateAnswer,
+    EvaluateTask,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    check_query,
+    decode_arrays,
+    decode_evaluate_request,
+    decode_train_request,
+    encode_arrays,
+    encode_evaluate_reply,
+    encode_hosted_clients,
+    encode_train_reply,
+)
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from client_app.availability import AvailabilityMod, NodeAvailability
-from client_app.client import FederatedClient, measures
+from client_app.client import FederatedClient
 from client_app.data.base import Part
 from client_app.measurements import Arrays
 from client_app.node import PARTS, Node
@@ -25,16 +44,8 @@ from client_app.privacy import ClippingMod
 from client_app.update_sum import UpdateSum
 from conf import compose
 from conf.schema.privacy import PrivacySettings
-from strategies.codec import (
-    ClientReply,
-    NamedArrays,
-    Status,
-    decode_arrays,
-    decode_request,
-    encode_arrays,
-    encode_hosted_clients,
-    encode_replies,
-)
+
+TaskT = TypeVar("TaskT", TrainTask, EvaluateTask)
 
 
 def _availability(context: Context) -> NodeAvailability | None:
@@ -42,16 +53,28 @@ def _availability(context: Context) -> NodeAvailability | None:
     return node.availability(hosted)
 
 
+_AVAILABILITY = AvailabilityMod(_availability)
+
+
+def _only_available(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Answer for the clients that are not available.
+
+    The first mod is a function of the app: Ray's workers unpickle it before all else, and the app
+    has to be imported before its library, as it says where that one is.
+    """
+    return _AVAILABILITY(message, context, call_next)
+
+
 def _privacy(context: Context) -> tuple[PrivacySettings, tuple[int, ...]]:
     node, hosted = _node(context)
     return node.privacy, hosted
 
 
-app = ClientApp(mods=[AvailabilityMod(_availability), ClippingMod(_privacy)])
+app = ClientApp(mods=[_only_available, ClippingMod(_privacy)])
 
 
 @dataclass(frozen=True)
-class OwnModel:
+class KeptModel:
     """The model that a client keeps between rounds, in its node's Flower context."""
 
     context: Context
@@ -59,7 +82,8 @@ class OwnModel:
 
     @property
     def _key(self) -> str:
-        # With the run's id: Flower shares a context between the runs of a series.
+        # With the run's id: Flower shares a context between the runs of a series. Checkpoints
+        # have this name in them, of versions before too.
         return f"own-model-{self.context.run_id}-{self.client}"
 
     def load(self, start: NamedArrays) -> NamedArrays:
@@ -75,6 +99,7 @@ class OwnModel:
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
+    check_query(message.content)
     node, hosted = _node(context)
     try:
         node.host(hosted)
@@ -82,132 +107,135 @@ def query(message: Message, context: Context) -> Message:
         log(ERROR, "The data of clients %s cannot be used", list(hosted), exc_info=error)
         reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, node.reason(error))
         return Message(reply, reply_to=message)
-    ids = [node.client(k).get_properties({})["client-id"] for k in hosted]
+    ids = [node.client(k).get_properties({})[CLIENT_ID] for k in hosted]
     return Message(encode_hosted_clients(ids), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Let every client asked decide and train: together where that is faster."""
-    node, arrays, configs = _request(message, context)
+    node, hosted = _hosting(context)
+    arrays, tasks = decode_train_request(message.content, hosted)
+    if any(task.keeps_model for task in tasks):
+        return _train_alone(message, context, node, arrays, tasks)
     received = list(arrays.values())
-    own_models = any(config.get("own-model", False) for config in configs.values())
-    if not own_models:
-        _prepare(node, received, "train", [k for k, own in configs.items() if measures(own)])
-        t = next(iter(configs.values()))["server-round"] - 1 if configs else 0
-        try:
-            if node.trainer.trains_together(received, list(configs), t):
-                return _train_together(message, node, arrays, configs, t)
-        except Exception as error:  # whose fault it is shows when each trains alone
-            log(WARNING, "Clients train each alone after a failure", exc_info=error)
-
-    def fit(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
-        own = OwnModel(context, client.client_id) if config.pop("own-model", False) else None
-        start = own.load(arrays) if own else arrays
-        new, num_examples, metrics = client.fit(list(start.values()), config)
-        status = Status(metrics.pop("status", Status.DONE))
-        if status is not Status.DONE:
-            return ClientReply(client.client_id, status)
-        reply = ClientReply(client.client_id, status, {"num-examples": num_examples, **metrics})
-        trained = dict(zip(arrays, new, strict=True))
-        if own:
-            own.save(trained)
-            return reply
-        return replace(reply, arrays=trained)
-
-    replies = _each(node, configs, fit)
-    if not any("proportion" in config for config in configs.values()):
-        return Message(encode_replies(list(replies)), reply_to=message)
-    total = UpdateSum(received, torch.device("cpu"))
-    parts = [
-        _added(total, reply, config)
-        for reply, config in zip(replies, configs.values(), strict=True)
-    ]
-    return _sum_reply(message, parts, list(arrays), total.arrays)
+    _prepare(node, received, "train", [task.client for task in tasks if task.measures_loss])
+    try:
+        clients = [task.client for task in tasks]
+        if tasks and node.trainer.trains_together(received, clients, tasks[0].server_round - 1):
+            return _train_together(message, node, arrays, tasks)
+    except Exception as error:  # whose fault it is shows when each trains alone
+        log(WARNING, "Clients train each alone after a failure", exc_info=error)
+    return _train_alone(message, context, node, arrays, tasks)
 
 
-def _added(total: UpdateSum, reply: ClientReply, config: dict[str, Any]) -> ClientReply:
-    """Add a client's update to the sum, and return its reply without the update."""
-    if reply.arrays is None:
-        return reply
-    models = [torch.from_numpy(array)[None] for array in reply.arrays.values()]
-    [finite] = total.add(models, [_factor(reply, config)])
-    return replace(reply, arrays=None) if finite else _not_finite(reply)
+def _train_alone(
+    message: Message,
+    context: Context,
+    node: Node,
+    arrays: NamedArrays,
+    tasks: Sequence[TrainTask],
+) -> Message:
+    """Return the reply of clients that are trained one after the other."""
+
+    def join_and_train(client: FederatedClient, task: TrainTask) -> TrainAnswer:
+        kept = KeptModel(context, client.client_id) if task.keeps_model else None
+        start = list((kept.load(arrays) if kept else arrays).values())
+        answer = client.join(start, task)
+        if answer.status is not Status.DONE:
+            return answer
+        trained = dict(zip(arrays, client.train(start, task), strict=True))
+        if kept:
+            kept.save(trained)
+            return answer
+        return replace(answer, arrays=trained)
+
+    answers = _each(node, tasks, join_and_train, TrainAnswer)
+    if not any(task.in_sum for task in tasks):
+        return Message(encode_train_reply(list(answers)), reply_to=message)
+    total = UpdateSum(list(arrays.values()), torch.device("cpu"))
+    added = [_added(total, answer, task) for answer, task in zip(answers, tasks, strict=True)]
+    return _sum_reply(message, added, list(arrays), total.arrays)
 
 
-def _factor(reply: ClientReply, config: dict[str, Any]) -> float:
-    """Return by what a client's update is multiplied in its node's sum."""
-    by_data = reply.metrics["num-examples"] if config["by-data"] else 1.0
-    return float(config["proportion"] * by_data)
+def _added(total: UpdateSum, answer: TrainAnswer, task: TrainTask) -> TrainAnswer:
+    """Add a client's update to the sum, and return its answer without the update."""
+    if answer.arrays is None:
+        return answer
+    models = [torch.from_numpy(array)[None] for array in answer.arrays.values()]
+    [finite] = total.add(models, [_factor(answer, task)])
+    return replace(answer, arrays=None) if finite else _not_finite(answer)
 
 
-def _not_finite(reply: ClientReply) -> ClientReply:
-    return ClientReply(reply.client, Status.REJECTED, reason="its update holds NaN or Inf")
+def _factor(answer: TrainAnswer, task: TrainTask) -> float:
+    return task.factor(answer.num_examples or 0.0)
+
+
+def _not_finite(answer: TrainAnswer) -> TrainAnswer:
+    return TrainAnswer(answer.client, Status.REJECTED, reason="its update holds NaN or Inf")
 
 
 def _sum_reply(
-    message: Message, replies: list[ClientReply], names: list[str], total: Arrays
+    message: Message, answers: Sequence[TrainAnswer], names: list[str], total: Arrays
 ) -> Message:
-    trained = any(reply.status is Status.DONE for reply in replies)
+    trained = any(answer.status is Status.DONE for answer in answers)
     whole = dict(zip(names, total, strict=True)) if trained else None
-    return Message(encode_replies(replies, weighted_sum=whole), reply_to=message)
+    return Message(encode_train_reply(answers, weighted_sum=whole), reply_to=message)
 
 
 def _train_together(
-    message: Message, node: Node, arrays: NamedArrays, configs: dict[int, dict[str, Any]], t: int
+    message: Message, node: Node, arrays: NamedArrays, tasks: Sequence[TrainTask]
 ) -> Message:
-    """Return the reply of clients that are trained in one pass in round ``t`` (from 0)."""
-    received = list(arrays.values())
-
-    def join(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
-        metrics = client.join(received, config)
-        status = Status(metrics.pop("status", Status.DONE))
-        return ClientReply(client.client_id, status, metrics)
-
-    replies = dict(zip(configs, _each(node, configs, join), strict=True))
-    joined = [k for k, reply in replies.items() if reply.status is Status.DONE]
+    """Return the reply of clients that are trained in one pass."""
+    received, t = list(arrays.values()), tasks[0].server_round - 1
+    answers = list(
+        _each(node, tasks, lambda client, task: client.join(received, task), TrainAnswer)
+    )
+    joined = [i for i, answer in enumerate(answers) if answer.status is Status.DONE]
+    clients = [tasks[i].client for i in joined]
     if not joined:
-        return Message(encode_replies(list(replies.values())), reply_to=message)
-    if "proportion" not in configs[joined[0]]:
-        models = node.trainer.together(received, joined, t)
+        return Message(encode_train_reply(answers), reply_to=message)
+    if not tasks[joined[0]].in_sum:
+        models = node.trainer.together(received, clients, t)
         stacked = dict(zip(arrays, models, strict=True))
-        return Message(encode_replies(list(replies.values()), stacked), reply_to=message)
-    factors = [_factor(replies[k], configs[k]) for k in joined]
-    total, summed = node.trainer.summed(received, joined, t, factors)
-    replies |= {k: _not_finite(replies[k]) for k in joined if k not in summed}
-    return _sum_reply(message, list(replies.values()), list(arrays), total)
+        return Message(encode_train_reply(answers, stacked), reply_to=message)
+    factors = [_factor(answers[i], tasks[i]) for i in joined]
+    total, summed = node.trainer.summed(received, clients, t, factors)
+    for i in joined:
+        if tasks[i].client not in summed:
+            answers[i] = _not_finite(answers[i])
+    return _sum_reply(message, answers, list(arrays), total)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Let every client asked measure the model."""
-    node, arrays, configs = _request(message, context)
+    node, hosted = _hosting(context)
+    arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
     for part in PARTS:
-        asked = [k for k, own in configs.items() if own.get(f"measure-{part}", True)]
-        if not any(configs[k].get("own-model", False) for k in asked):
-            _prepare(node, received, part, asked)
+        asked = [task for task in tasks if (task.train if part == "train" else task.test)]
+        if not any(task.keeps_model for task in asked):
+            _prepare(node, received, part, [task.client for task in asked])
 
-    def measure(client: FederatedClient, config: dict[str, Any]) -> ClientReply:
-        model = received
-        if config.pop("own-model", False):
-            model = list(OwnModel(context, client.client_id).load(arrays).values())
-        _, _, metrics = client.evaluate(model, config)
-        return ClientReply(client.client_id, Status.DONE, metrics)
+    def measure(client: FederatedClient, task: EvaluateTask) -> EvaluateAnswer:
+        if task.keeps_model:
+            kept = KeptModel(context, client.client_id).load(arrays)
+            return client.measure(list(kept.values()), task)
+        return client.measure(received, task)
 
-    return Message(encode_replies(list(_each(node, configs, measure))), reply_to=message)
+    answers = list(_each(node, tasks, measure, EvaluateAnswer))
+    return Message(encode_evaluate_reply(answers), reply_to=message)
 
 
-def _request(
-    message: Message, context: Context
-) -> tuple[Node, NamedArrays, dict[int, dict[str, Any]]]:
-    """Return the node, the model received, and what each client asked is told."""
+def _hosting(context: Context) -> tuple[Node, tuple[int, ...]]:
+    """Return the node with its clients loaded, and which of them this context is of."""
     node, hosted = _node(context)
     try:
         node.host(hosted)
     except Exception as error:  # whose fault it is shows when each is loaded alone
         log(WARNING, "Clients are loaded one after the other after a failure", exc_info=error)
-    return node, *decode_request(message.content, hosted)
+    return node, hosted
 
 
 def _prepare(node: Node, received: Arrays, part: Part, clients: list[int]) -> None:
@@ -220,17 +248,18 @@ def _prepare(node: Node, received: Arrays, part: Part, clients: list[int]) -> No
 
 def _each(
     node: Node,
-    configs: dict[int, dict[str, Any]],
-    work: Callable[[FederatedClient, dict[str, Any]], ClientReply],
-) -> Iterator[ClientReply]:
-    """Yield each client's part of the reply; one that raises has failed."""
-    for client_id, config in configs.items():
+    tasks: Sequence[TaskT],
+    work: Callable[[FederatedClient, TaskT], AnswerT],
+    kind: type[AnswerT],
+) -> Iterator[AnswerT]:
+    """Yield each client's answer; a client that raises has failed."""
+    for task in tasks:
         try:
-            reply = work(node.client(client_id), config)
+            answer = work(node.client(task.client), task)
         except Exception as error:  # one client's failure must not take the others with it
-            log(ERROR, "Client %d failed", client_id, exc_info=error)
-            reply = ClientReply(client_id, Status.FAILED, reason=node.reason(error))
-        yield reply
+            log(ERROR, "Client %d failed", task.client, exc_info=error)
+            answer = kind(task.client, Status.FAILED, reason=node.reason(error))
+        yield answer
 
 
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 from torch.nn import functional
 
 from client_app.data.base import Inputs
 from client_app.randomness import Draws
-from conf.errors import SettingsError
 
 PADDING = 4
 SHARPNESS = 2.0
@@ -60,7 +60,7 @@ def cropped(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
 
 def flipped(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor:
     """Return the images with those ``chosen`` (n,) mirrored left to right."""
-    return _where(chosen, lambda some: some.flip(-1), images)
+    return _where(chosen, lambda rows: rows.flip(-1), images)
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class Recolouring:
         )
 
 
-def recoloured(images: torch.Tensor, what: Recolouring) -> torch.Tensor:
-    """Return colour images (n, 3, h, w) in [0, 1], changed as ``what`` says.
+def recoloured(images: torch.Tensor, recolouring: Recolouring) -> torch.Tensor:
+    """Return colour images (n, 3, h, w) in [0, 1], changed as ``recolouring`` says.
 
     Sharpened by a factor 2; brightness and hue; 2 bits kept of each byte; each channel's
     histogram equalized. All of this works on bytes, as torchvision's functions of these names
@@ -122,15 +122,19 @@ def recoloured(images: torch.Tensor, what: Recolouring) -> torch.Tensor:
 
     pixels: torch.Tensor = torchvision.to_dtype(images, torch.uint8, scale=True)
     pixels = _where(
-        what.sharpened, lambda some: torchvision.adjust_sharpness(some, SHARPNESS), pixels
+        recolouring.sharpened, lambda rows: torchvision.adjust_sharpness(rows, SHARPNESS), pixels
     )
-    pixels = brightened(pixels, np.where(what.hue_first, np.float32(1), what.brightness))
-    pixels = hue_turned(pixels, what.hue)
-    pixels = brightened(pixels, np.where(what.hue_first, what.brightness, np.float32(1)))
+    pixels = brightened(
+        pixels, np.where(recolouring.hue_first, np.float32(1), recolouring.brightness)
+    )
+    pixels = hue_turned(pixels, recolouring.hue)
+    pixels = brightened(
+        pixels, np.where(recolouring.hue_first, recolouring.brightness, np.float32(1))
+    )
     pixels = _where(
-        what.posterized, lambda some: torchvision.posterize(some, POSTERIZED_BITS), pixels
+        recolouring.posterized, lambda rows: torchvision.posterize(rows, POSTERIZED_BITS), pixels
     )
-    pixels = _where(what.equalized, torchvision.equalize, pixels)
+    pixels = _where(recolouring.equalized, torchvision.equalize, pixels)
     result: torch.Tensor = torchvision.to_dtype(pixels, images.dtype, scale=True)
     return result
 
@@ -221,7 +225,7 @@ class Augmentation:
 
     def __init__(self, name: str, draws: Sequence[Draws]) -> None:
         self._steps = _STEPS[name]
-        self._rngs = [own("augmentation") for own in draws] if self._steps else []
+        self._rngs = [draw("augmentation") for draw in draws] if self._steps else []
 
     def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Return a batch changed, of whose images the first ``counts[0]`` are client 0's, ..."""
@@ -231,8 +235,8 @@ class Augmentation:
             [step.draw(n, rng) for step in self._steps]
             for n, rng in zip(counts, self._rngs, strict=False)
         ]
-        for step, *own in zip(self._steps, *drawn, strict=True):
-            joined = (np.concatenate(arrays, axis=-1) for arrays in zip(*own, strict=True))
+        for step, *numbers in zip(self._steps, *drawn, strict=True):
+            joined = (np.concatenate(arrays, axis=-1) for arrays in zip(*numbers, strict=True))
             images = step.change(images, *joined)
         return images
 

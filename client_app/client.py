@@ -2,15 +2,26 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from fedquorum.client.decisions import joins
+from fedquorum.errors import DataError
+from fedquorum.flower.codec import (
+    CLIENT_ID,
+    EvaluateAnswer,
+    EvaluateTask,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    evaluate_task_of,
+    metrics_of,
+    train_task_of,
+)
 from flwr.client import NumPyClient
 
-from client_app.decisions import joins
-from client_app.evaluation import PLAIN, Measure
+from client_app.evaluation import PLAIN, Measurement
 from client_app.measurements import Arrays, Measurements
-from conf.errors import DataError
-from strategies.codec import Status
 
 Train = Callable[[Arrays, int, int], Arrays]
 """Returns a client's model after round t (from 0), of the received arrays, the client and t."""
@@ -18,6 +29,9 @@ Train = Callable[[Arrays, int, int], Arrays]
 
 class FederatedClient(NumPyClient):
     """An owner of data: decides, trains and measures, and keeps its data to itself.
+
+    ``join``, ``train`` and ``measure`` take the tasks of the protocol and return its answers;
+    ``fit`` and ``evaluate`` are the same by Flower's interface.
 
     Parameters
     ----------
@@ -36,91 +50,98 @@ class FederatedClient(NumPyClient):
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the client's id, and nothing else about it."""
-        return {"client-id": self.client_id}
+        return {CLIENT_ID: self.client_id}
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
         """Measure the received model, decide whether to join, and train.
 
-        ``config`` and metrics: see ``join``. A client that does not join returns no arrays, 0
-        examples and the status SILENT.
+        ``config`` is a train request's, with one value for each key. A client that does not join
+        returns no arrays, 0 examples and the status SILENT.
         """
-        metrics = self.join(parameters, config)
-        if "status" in metrics:
-            return [], 0, metrics
-        num_examples = metrics.pop("num-examples")
-        arrays = self._train(parameters, self.client_id, int(config["server-round"]) - 1)
-        return arrays, num_examples, metrics
-
-    def join(self, parameters: Arrays, config: dict[str, Any]) -> dict[str, Any]:
-        """Measure the received model and decide whether to take part in the round.
-
-        ``config``: server-round (from 1), priority, global-loss, global-accuracy, and where the
-        strategy has a gate epsilon and criterion. A client that does not join says the status
-        SILENT and nothing else: what it measured stays here. Others say num-examples, loss and
-        accuracy; with measure false, and no gate that needs it, nothing is measured and they
-        say num-examples alone.
-
-        Raises
-        ------
-        DataError
-            If it has no training sample.
-        """
-        metrics = {"num-examples": self._measurements.count("train", self.client_id)}
-        if metrics["num-examples"] == 0:
-            raise DataError("it has no training sample")
-        if not measures(config):
-            return metrics
-        received = self._measurements.measure(parameters, "train", self.client_id)
-        if not _joins(config, received):
-            return {"status": int(Status.SILENT)}
-        return metrics | _metrics(received)
+        task = train_task_of(config, self.client_id)
+        answer = self.join(parameters, task)
+        if answer.status is not Status.DONE:
+            return [], 0, metrics_of(answer)
+        return self.train(parameters, task), int(answer.num_examples or 0), metrics_of(answer)
 
     def evaluate(
         self, parameters: Arrays, config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
         """Measure the received model on the training part, the test part, or both.
 
-        ``config``: measure-train, measure-test. The metrics carry all that was measured; the
-        loss and count in front are of the test part where it was measured.
+        ``config`` is an evaluate request's, with one value for each key. The metrics carry all
+        that was measured; the loss and count in front are of the test part where it was measured.
         """
-        own = self._measurements
-        metrics: dict[str, Any] = {"num-examples": own.count("train", self.client_id)}
-        loss, count = 0.0, 0
-        if config.get("measure-train", True):
-            measure = own.measure(parameters, "train", self.client_id)
-            metrics |= _metrics(measure)
-            loss, count = measure.loss, measure.num_examples
-        if config.get("measure-test", True):
-            measure = own.measure(parameters, "test", self.client_id)
-            metrics |= {"test-num-examples": measure.num_examples, **_metrics(measure, "test-")}
-            if own.metric not in PLAIN:
-                metrics["test-metric"] = measure.metric
-            loss, count = measure.loss, measure.num_examples
-        return loss, count, metrics
+        task = evaluate_task_of(config, self.client_id)
+        answer = self.measure(parameters, task)
+        if task.test:
+            return answer.test_loss, int(answer.test_num_examples), metrics_of(answer)
+        if task.train:
+            return answer.loss, int(answer.num_examples or 0), metrics_of(answer)
+        return 0.0, 0, metrics_of(answer)
+
+    def join(self, parameters: Arrays, task: TrainTask) -> TrainAnswer:
+        """Measure the received model and decide whether to take part in the round.
+
+        A client that does not join answers that it is SILENT and nothing else: what it measured
+        stays here. Others say their number of examples and, unless the task asks for no
+        measurement, loss and accuracy.
+
+        Raises
+        ------
+        DataError
+            If it has no training sample.
+        """
+        num_examples = self._measurements.count("train", self.client_id)
+        if num_examples == 0:
+            raise DataError("it has no training sample")
+        if not task.measures_loss:
+            return TrainAnswer(self.client_id, Status.DONE, num_examples=num_examples)
+        received = self._measurements.measure(parameters, "train", self.client_id)
+        if not _joins(task, received):
+            return TrainAnswer(self.client_id, Status.SILENT)
+        return TrainAnswer(
+            self.client_id,
+            Status.DONE,
+            num_examples=num_examples,
+            loss=received.loss,
+            accuracy=None if math.isnan(received.accuracy) else received.accuracy,
+        )
+
+    def train(self, parameters: Arrays, task: TrainTask) -> Arrays:
+        """Return the client's model after the task's round of local training."""
+        return self._train(parameters, self.client_id, task.server_round - 1)
+
+    def measure(self, parameters: Arrays, task: EvaluateTask) -> EvaluateAnswer:
+        """Measure the received model on the training part, the test part, or both."""
+        client, measurements = self.client_id, self._measurements
+        answer = EvaluateAnswer(
+            client, Status.DONE, num_examples=measurements.count("train", client)
+        )
+        if task.train:
+            measured = measurements.measure(parameters, "train", client)
+            answer = replace(answer, loss=measured.loss, accuracy=measured.accuracy)
+        if task.test:
+            measured = measurements.measure(parameters, "test", client)
+            answer = replace(
+                answer,
+                test_num_examples=measured.num_examples,
+                test_loss=measured.loss,
+                test_accuracy=measured.accuracy,
+                test_metric=math.nan if measurements.metric in PLAIN else measured.metric,
+            )
+        return answer
 
 
-def measures(config: dict[str, Any]) -> bool:
-    """Say whether a client measures the model that it is to train."""
-    return "epsilon" in config or bool(config.get("measure", True))
-
-
-def _metrics(measure: Measure, prefix: str = "") -> dict[str, float]:
-    """Return loss and accuracy by their wire names, without an accuracy that is not defined."""
-    loss = {f"{prefix}loss": measure.loss}
-    if math.isnan(measure.accuracy):
-        return loss
-    return loss | {f"{prefix}accuracy": measure.accuracy}
-
-
-def _joins(config: dict[str, Any], received: Measure) -> bool:
+def _joins(task: TrainTask, received: Measurement) -> bool:
     """Say whether the client takes part: without a gate, or with priority, it always does."""
-    if "epsilon" not in config or config.get("priority", True):
+    if task.epsilon is None or task.priority:
         return True
     return joins(
-        config["criterion"],
-        config["epsilon"],
-        global_loss=config["global-loss"],
-        global_accuracy=config["global-accuracy"],
+        task.criterion,
+        task.epsilon,
+        global_loss=task.objective.loss,
+        global_accuracy=task.objective.accuracy,
         loss=received.loss,
         accuracy=received.accuracy,
     )

@@ -34,7 +34,7 @@ def _weights(layer: nn.Module) -> int:
     """Return the number of weights that the layer's own inputs are multiplied with."""
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return 0
-    return sum(own.numel() for own in layer.parameters(recurse=False) if own.ndim > 1)
+    return sum(weight.numel() for weight in layer.parameters(recurse=False) if weight.ndim > 1)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ PLAIN = frozenset({"accuracy", "loss"})
 
 
 @dataclass(frozen=True)
-class Measure:
+class Measurement:
     """Mean loss and share of correct predictions over ``num_examples`` samples.
 
     The accuracy is NaN where no prediction is correct or wrong; ``metric`` is the one asked for
@@ -42,7 +42,7 @@ def evaluate(
     task: Task | None = None,
     metric_name: str = "accuracy",
     rows_at_once: int = BATCH,
-) -> list[Measure]:
+) -> list[Measurement]:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ...
 
     Sums are in float64. As in training the loss is 0 where all weights are; loss and accuracy of
@@ -76,10 +76,13 @@ def evaluate(
     sums = torch.segment_reduce(torch.cat(terms), "sum", lengths=lengths)
     values = [math.nan] * len(counts)
     if scored:
-        own = zip(torch.cat(scored).split(list(counts)), y.split(list(counts)), strict=True)
-        values = [metric(metric_name, *task.scored(outputs, labels)) for outputs, labels in own]
+        by_client = zip(torch.cat(scored).split(list(counts)), y.split(list(counts)), strict=True)
+        values = [
+            metric(metric_name, *task.scored(outputs, labels)) for outputs, labels in by_client
+        ]
     return [
-        _measure(n, own, value) for n, own, value in zip(counts, sums.tolist(), values, strict=True)
+        _measure(n, total, value)
+        for n, total, value in zip(counts, sums.tolist(), values, strict=True)
     ]
 
 
@@ -95,9 +98,9 @@ def _columns(terms: Terms) -> torch.Tensor:
     return torch.stack(columns, dim=1)
 
 
-def _measure(n: int, sums: Sequence[float], value: float) -> Measure:
+def _measure(n: int, sums: Sequence[float], value: float) -> Measurement:
     if n == 0:
-        return Measure(0, math.nan, math.nan)
+        return Measurement(0, math.nan, math.nan)
     loss, weight, correct, count = sums
     mean = loss / weight if weight else 0.0
-    return Measure(n, mean, correct / count if count else math.nan, value)
+    return Measurement(n, mean, correct / count if count else math.nan, value)

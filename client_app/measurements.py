@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app.data.base import Part
-from client_app.evaluation import BATCH, NUMBERS, Measure, evaluate
+from client_app.evaluation import BATCH, NUMBERS, Measurement, evaluate
 from client_app.examples import Examples
 from client_app.tasks import Task
 from client_app.threads import SHARED_FLOPS, threads_for
@@ -56,7 +56,7 @@ class Measurements:
         self._task = task
         self.metric = metric
         self._arrays: Arrays = []
-        self._kept: dict[tuple[Part, int], Measure] = {}
+        self._kept: dict[tuple[Part, int], Measurement] = {}
         self._flops_per_sample = flops_per_sample
         self._rows_at_once = min(BATCH, rows_at_once)
 
@@ -64,7 +64,7 @@ class Measurements:
         """Return how many rows a part of a client has."""
         return self._examples[part].count(client)
 
-    def measure(self, arrays: Arrays, part: Part, client: int) -> Measure:
+    def measure(self, arrays: Arrays, part: Part, client: int) -> Measurement:
         """Return what one client measures of the model with these arrays."""
         self.prepare(arrays, part, [client])
         return self._kept[part, client]
@@ -83,7 +83,7 @@ class Measurements:
             counts = [examples.count(k) for k in group]
             x, y = examples.of(group)
             with threads_for(self._flops_per_sample * len(y)):
-                measures = evaluate(
+                measured = evaluate(
                     self._model,
                     x,
                     y,
@@ -92,7 +92,7 @@ class Measurements:
                     metric_name=metric,
                     rows_at_once=self._rows_at_once,
                 )
-            self._kept.update({(part, k): m for k, m in zip(group, measures, strict=True)})
+            self._kept.update({(part, k): m for k, m in zip(group, measured, strict=True)})
 
 
 def put(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:

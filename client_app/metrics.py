@@ -8,8 +8,7 @@ where the model diverged.
 import math
 
 import torch
-
-from conf.errors import SettingsError
+from fedquorum.errors import SettingsError
 
 BINARY = 2
 TOP = 5

@@ -5,9 +5,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from fedquorum.client.availability import NodeAvailability
+from fedquorum.flower.codec import CLIENT_ID
+from fedquorum.parameters import Number
 
 from client_app.augmentation import check_augmentation
-from client_app.availability import NodeAvailability, client_processes
+from client_app.availability import client_processes
 from client_app.client import FederatedClient
 from client_app.costs import flops_of_sample, numbers_of_sample
 from client_app.data import load_data
@@ -22,7 +25,6 @@ from client_app.training import LocalTraining
 from conf import Settings, SettingsError
 from conf.schema.data import of_devices
 from conf.schema.privacy import PrivacySettings
-from strategies.parameters import Number
 
 PARTS: tuple[Part, ...] = ("train", "test")
 EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
@@ -80,9 +82,9 @@ class Node:
             return
         everyone = sorted({*self._clients, *clients})
         examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in PARTS}
-        own = self._settings.client
+        settings = self._settings.client
         how = LocalTraining(
-            **{item.name: getattr(own, item.name) for item in fields(LocalTraining)}
+            **{item.name: getattr(settings, item.name) for item in fields(LocalTraining)}
         )
         if how.augmentation != "none":
             for client in everyone:
@@ -102,8 +104,8 @@ class Node:
             how,
             task,
             seed=self._settings.seed,
-            batching=own.batching,
-            compiled=own.compile,
+            batching=settings.batching,
+            compiled=settings.compile,
             flops_per_sample=self._flops,
         )
         self._clients = {
@@ -127,8 +129,8 @@ class Node:
         What a library says of data may quote it: on a device with data of its own the text stays
         in its own log, unless it is about settings, which the server has.
         """
-        own = self._on_device and not isinstance(error, SettingsError)
-        text = "the log of the node has the text" if own else error
+        private = self._on_device and not isinstance(error, SettingsError)
+        text = "the log of the node has the text" if private else error
         return f"{type(error).__name__}: {text}"
 
     @property
@@ -144,7 +146,7 @@ class Node:
         SettingsError
             If there are no such clients, or a device alone is to balance the classes of all.
         """
-        if "client-id" in node_config and self._settings.client.class_weights == "balanced":
+        if CLIENT_ID in node_config and self._settings.client.class_weights == "balanced":
             raise SettingsError(
                 "client.class_weights must be null or a list where a device hosts one client, got "
                 "balanced"
@@ -160,8 +162,8 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, 
     SettingsError
         If the node config names neither, or a client that does not exist.
     """
-    if "client-id" in node_config:
-        client = node_config["client-id"]
+    if CLIENT_ID in node_config:
+        client = node_config[CLIENT_ID]
         if not Number(low=0, high=num_clients - 1, integer=True).contains(client):
             raise SettingsError(
                 f"client-id must be a whole number from 0 to {num_clients - 1}, got {client!r}"

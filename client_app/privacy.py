@@ -5,21 +5,20 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
+from fedquorum.flower.codec import (
+    Status,
+    TrainAnswer,
+    decode_asked,
+    decode_train_reply,
+    decode_train_request,
+    encode_train_reply,
+    select_clients,
+)
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from conf.schema.privacy import PrivacySettings
-from strategies.codec import (
-    NORM_BIT,
-    ClientReply,
-    Status,
-    decode_asked,
-    decode_replies,
-    decode_request,
-    encode_replies,
-    select_clients,
-)
 
 MODS: dict[str, Mod] = {
     "dp_fixed_client": fixedclipping_mod,
@@ -51,46 +50,44 @@ class ClippingMod:
         if settings.name not in MODS:
             return call_next(message, context)
         _, asked = decode_asked(message.content, hosted)
-        parts: list[ClientReply] = []
+        answers: list[TrainAnswer] = []
         for client in asked:
             request = copy(message)
             request.content = select_clients(message.content, asked, [client])
-            parts += _clipped(MODS[settings.name], client, request, context, call_next)
-        return Message(encode_replies(parts), reply_to=message)
+            answers += _clipped(MODS[settings.name], client, request, context, call_next)
+        return Message(encode_train_reply(answers), reply_to=message)
 
 
 def _clipped(
     mod: Mod, client: int, request: Message, context: Context, call_next: ClientAppCallable
-) -> list[ClientReply]:
+) -> list[TrainAnswer]:
     """Return what one client replies, clipped if there is anything to clip."""
-    untouched: list[ClientReply] = []
-    received, _ = decode_request(request.content, [client])
+    untouched: list[TrainAnswer] = []
+    received, _ = decode_train_request(request.content, [client])
 
-    def nothing_to_clip(part: ClientReply) -> bool:
+    def nothing_to_clip(answer: TrainAnswer) -> bool:
         # Flower would divide by the norm of an update of zero.
-        arrays = part.arrays
+        arrays = answer.arrays
         return arrays is None or all(
             np.array_equal(a, received[name]) for name, a in arrays.items()
         )
 
-    def ask(own: Message, own_context: Context) -> Message:
-        reply = call_next(own, own_context)
+    def ask(single: Message, single_context: Context) -> Message:
+        reply = call_next(single, single_context)
         if not reply.has_error():
-            untouched.extend(filter(nothing_to_clip, decode_replies(reply.content)))
+            untouched.extend(filter(nothing_to_clip, decode_train_reply(reply.content)))
         # An error is what Flower's mods hand on as it is.
-        return Message(Error(0, "nothing to clip"), reply_to=own) if untouched else reply
+        return Message(Error(0, "nothing to clip"), reply_to=single) if untouched else reply
 
     reply = mod(request, context, ask)
     if untouched:
         return untouched
     if reply.has_error():
-        return [ClientReply(client, Status.FAILED, reason=reply.error.reason)]
-    return [_with_float_bit(part) for part in decode_replies(reply.content)]
+        return [TrainAnswer(client, Status.FAILED, reason=reply.error.reason)]
+    return [_with_float_bit(answer) for answer in decode_train_reply(reply.content)]
 
 
-def _with_float_bit(part: ClientReply) -> ClientReply:
-    """Return a part whose bit can be NaN beside it, for clients that had nothing to clip."""
-    bit = part.metrics.get(NORM_BIT)
-    if bit is None:
-        return part
-    return replace(part, metrics={**part.metrics, NORM_BIT: float(bit)})
+def _with_float_bit(answer: TrainAnswer) -> TrainAnswer:
+    """Return an answer whose bit can be beside NaN, of clients that had nothing to clip."""
+    bit = answer.norm_bit
+    return answer if bit is None else replace(answer, norm_bit=float(bit))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 Draws = Callable[[str], np.random.Generator]
-"""The generator of a purpose, fresh at every call: ``strategies.streams`` for one round and client.
+"""The generator of a purpose, fresh at every call: ``fedquorum.streams`` for one round and client.
 """
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from fedquorum.errors import SettingsError
 from torch.nn import functional
 
 from client_app.data.base import FederatedData
 from client_app.metrics import check_metric
-from conf.errors import SettingsError
+from conf.schema.rules import rule_settings
 from conf.schema.settings import Settings
 
 BINARY = 2
@@ -214,29 +215,35 @@ def check_task(settings: Settings, data: FederatedData) -> None:
     SettingsError
         For the first one that is not for such targets.
     """
-    own, target = settings.client, data.target
+    client, target = settings.client, data.target
     check_metric(settings.evaluation.metric, data.num_classes, numbers=target == "number")
-    if target == "number" and getattr(settings.strategy, "criterion", "loss") != "loss":
-        raise SettingsError(
-            "strategy.criterion must be loss where targets are numbers, got accuracy"
-        )
-    if own.loss == "binary" and (target != "class" or data.num_classes != BINARY):
+    _check_criterion(settings, target)
+    if client.loss == "binary" and (target != "class" or data.num_classes != BINARY):
         raise SettingsError(
             "client.loss must be cross_entropy where the target is not one of two classes, got "
             "binary"
         )
-    if own.class_weights is None:
+    if client.class_weights is None:
         return
     if target != "class":
         raise SettingsError(
             f"client.class_weights must be null where the target is a {target}, got "
-            f"{own.class_weights}"
+            f"{client.class_weights}"
         )
-    if own.class_weights != "balanced" and len(own.class_weights) != data.num_classes:
+    if client.class_weights != "balanced" and len(client.class_weights) != data.num_classes:
         raise SettingsError(
             f"client.class_weights must be null, balanced or {data.num_classes} numbers, one for "
-            f"each class, got {own.class_weights}"
+            f"each class, got {client.class_weights}"
         )
+
+
+def _check_criterion(settings: Settings, target: str) -> None:
+    """Refuse a gate by accuracy where there is none, in a named strategy or in a part."""
+    for place, rule in rule_settings(settings).items():
+        if target == "number" and getattr(rule, "criterion", "loss") != "loss":
+            raise SettingsError(
+                f"{place}.criterion must be loss where targets are numbers, got accuracy"
+            )
 
 
 def _class_weights(weights: str | list[float] | None, data: FederatedData) -> torch.Tensor | None:

@@ -9,6 +9,8 @@ from logging import INFO
 from typing import Any
 
 import torch
+from fedquorum.errors import DataError
+from fedquorum.streams import stream
 from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import nn
@@ -21,8 +23,6 @@ from client_app.tasks import Task
 from client_app.threads import SHARED_FLOPS, threads_for
 from client_app.training import LocalTraining, train
 from client_app.update_sum import UpdateSum
-from conf.errors import DataError
-from strategies.streams import stream
 
 CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
 GPU_SHARE = 4  # one in so many bytes that are free
@@ -136,8 +136,10 @@ class Trainer:
         # Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
         if any(isinstance(layer, nn.RNNBase) for layer in self._model.modules()):
             return False
-        own = list(self._model.state_dict(keep_vars=True).values())
-        return not draws_numbers(self._model) and len({id(tensor) for tensor in own}) == len(own)
+        tensors = list(self._model.state_dict(keep_vars=True).values())
+        return not draws_numbers(self._model) and len({id(tensor) for tensor in tensors}) == len(
+            tensors
+        )
 
     def _batched_training(self, how: LocalTraining) -> BatchedTraining:
         return BatchedTraining(

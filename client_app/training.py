@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from fedquorum.errors import DataError
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -15,7 +16,6 @@ from client_app.augmentation import augmentation
 from client_app.dropout import dropouts
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
-from conf.errors import DataError
 
 CROSS_ENTROPY = CrossEntropy()
 

@@ -35,9 +35,9 @@ class UpdateSum:
         finite = torch.stack([m.reshape(len(m), -1).isfinite().all(dim=1) for m in models]).all(
             dim=0
         )
-        own = torch.tensor(factors, dtype=torch.float64, device=finite.device)[finite]
+        finite_factors = torch.tensor(factors, dtype=torch.float64, device=finite.device)[finite]
         for total, model, array in zip(self._total, models, self._start, strict=True):
-            total.add_(torch.tensordot(own, model[finite].double() - array, dims=1))
+            total.add_(torch.tensordot(finite_factors, model[finite].double() - array, dims=1))
         return [bool(each) for each in finite.tolist()]
 
     @property

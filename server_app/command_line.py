@@ -4,12 +4,12 @@ import shlex
 import sys
 
 import hydra
+from fedquorum.errors import FedQuorumError
 
 from conf.compose import compose_words, parse_word
-from conf.errors import FedQuorumError
-from server_app.checkpoint import resumed_words
 from server_app.help import help_text
 from server_app.job import EXIT_INTERRUPTED, SweepUnfinished, fail, run_job
+from server_app.resuming import resumed_words
 
 _OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
 

@@ -7,11 +7,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-
-from server_app.records.round_record import TEST_GROUPS, RoundRecord
 
 PLAIN_SECONDS = 10.0
 

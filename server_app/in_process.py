@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from fedquorum.errors import SettingsError
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -15,8 +16,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
-
-from conf.errors import SettingsError
 
 
 class InProcessGrid(Grid):

@@ -72,8 +72,7 @@ def fail(error: object) -> NoReturn:
 
 
 def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
-    from conf.errors import FedQuorumError
-    from strategies.directory import ClientsMissingError
+    from fedquorum.errors import ClientsMissingError, FedQuorumError
 
     try:
         _check(config, words)
@@ -89,8 +88,7 @@ def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> N
 
 
 def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
-    from conf.errors import FedQuorumError, RunError
-    from strategies.directory import ClientsMissingError
+    from fedquorum.errors import ClientsMissingError, FedQuorumError, RunError
 
     reason = ""
     with lock(directory / LOCK_FILE), (directory / OUTPUT_FILE).open("w") as output:
@@ -124,8 +122,9 @@ def _check(config: DictConfig, words: tuple[str, ...]) -> None:
 
 def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
     """Return the words with which a job goes on from its checkpoint, or begins anew without."""
-    from server_app.checkpoint import quoted_path
-    from server_app.records.directory import remove_unfinished
+    from fedquorum.records.directory import remove_unfinished
+
+    from server_app.resuming import quoted_path
 
     if _can_go_on(words, directory):
         return (*words, f"resume={quoted_path(directory)}")
@@ -135,12 +134,14 @@ def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
 
 def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
     """Say whether the run in a folder left what ``resume`` needs."""
+    from fedquorum.records.checkpoint import Checkpoints
+
     from conf.compose import compose_words
-    from server_app.checkpoint import Checkpoints
+    from conf.schema.rules import rules_of
 
     settings = compose_words(words).settings
-    # What the clients of a local-only run keep is lost with a run on Flower.
-    kept = settings.engine.name == "in-process" or settings.strategy.name != "local_only"
+    # The models that clients keep are lost with a run on Flower.
+    kept = settings.engine.name == "in-process" or not rules_of(settings).keeps_models
     return kept and Checkpoints(directory).newest().checkpoint is not None
 
 
@@ -186,7 +187,7 @@ class _Stderr(io.TextIOBase):
         sys.stderr.flush()
 
 
-def _without_disk_errors(told: threading.ExceptHookArgs) -> None:
+def _without_disk_errors(failure: threading.ExceptHookArgs) -> None:
     """Leave out what TensorBoard's thread cannot write: the run says so itself, in one line."""
-    if not isinstance(told.exc_value, OSError):
-        threading.__excepthook__(told)
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)

@@ -2,10 +2,20 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from fedquorum import ComposedStrategy
+from fedquorum.errors import RunError, SettingsError, StateError
+from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.records.directory import new_run_directory
+from fedquorum.records.interruption import uninterrupted
+from fedquorum.records.reader import load_run
+from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.settings import flat_settings
+from fedquorum.records.writer import RunRecords
+from fedquorum.report import ClientEvaluation
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -14,26 +24,13 @@ from rich.console import Console
 from client_app.availability import participation_probabilities
 from client_app.data import load_data
 from conf import Composed, Settings
-from conf.errors import RunError, SettingsError
+from conf.schema.rules import rules_of
 from server_app.build import build_population, build_strategy, initial_arrays
-from server_app.checkpoint import (
-    Checkpoint,
-    Checkpoints,
-    check_unchanged,
-    flat_settings,
-    read_manifest,
-)
 from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid
-from server_app.interruption import uninterrupted
 from server_app.privacy import with_privacy
-from server_app.records.directory import new_run_directory
-from server_app.records.round_record import RoundRecord, round_record
-from server_app.records.writer import RunRecords
-from server_app.report.runs import load_run
-from strategies import ComposedStrategy, LocalOnly
-from strategies.codec import decode_arrays, encode_arrays
-from strategies.state import StateError
+from server_app.recording import run_records
+from server_app.resuming import check_resumable, resumed_manifest
 
 
 def run(
@@ -65,6 +62,7 @@ def run(
         Registers what to call when the process ends in another thread before the run does.
     """
     settings = composed.settings
+    rules_of(settings)  # imports custom rules, whose mistakes need no data to show
     data = load_data(settings.data, settings.seed)
     rates = participation_probabilities(settings, data)
     population = build_population(settings.data, data)
@@ -79,7 +77,7 @@ def run(
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start)
     rounds: list[RoundRecord] = []
-    with RunRecords(directory, composed, engine=engine, resumed=start) as records:
+    with run_records(directory, composed, strategy.rules, engine=engine, resumed=start) as records:
         if at_exit is not None:
             at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
@@ -95,10 +93,11 @@ def run(
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(first, settings.rounds + 1):
                     previous = rounds[-1] if rounds else None
-                    arrays, record = _round(parts, arrays, server_round, previous)
+                    initial, arrays, record = _round(parts, arrays, server_round, previous)
                     with uninterrupted():
-                        records.add_evaluations(server_round - 1, strategy.measured_before)
-                        records.add_round(record, strategy.train_report, strategy.evaluations)
+                        records.add_evaluations(server_round - 1, initial)
+                        outcome = strategy.outcome
+                        records.add_round(record, outcome.report, outcome.evaluations)
                         rounds.append(record)
                         checkpoints.after(server_round, arrays)
                         display.show(record)
@@ -120,7 +119,7 @@ def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path,
         raise SettingsError(
             f"output-dir must be empty or the directory in resume ({directory}), got {output_dir}"
         )
-    read_manifest(directory)
+    resumed_manifest(directory)
     found = Checkpoints(directory).newest()
     for problem in found.problems:
         console.print(f"Not used: {problem}", soft_wrap=True, markup=False, highlight=False)
@@ -132,7 +131,7 @@ def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path,
             raise RunError(f"resume needs a checkpoint, and the run in {directory} wrote none")
         start = Checkpoint(0, {}, {}, {}, {}, {}, {})
     else:
-        check_unchanged(start.settings, composed.settings)
+        check_resumable(start, composed.settings)
     line = f"Going on after round {start.server_round} of the run in {directory}"
     console.print(line, soft_wrap=True, markup=False, highlight=False)
     return directory, start
@@ -147,7 +146,7 @@ class _Parts:
     """
 
     grid: Grid
-    strategy: ComposedStrategy[Any]
+    strategy: ComposedStrategy
     driven: Strategy
     settings: Settings
     rates: Sequence[float] | None
@@ -161,10 +160,11 @@ def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
         raise RunError(f"the checkpoint does not fit the strategy: {error}") from None
     if isinstance(parts.grid, InProcessGrid) and start.nodes:
         parts.grid.restore_node_states(start.nodes)
-    elif isinstance(parts.strategy, LocalOnly):
+    elif parts.strategy.rules.keeps_models:
         raise SettingsError(
-            "engine must be in-process, before and now, where a run with strategy=local_only goes "
-            "on: elsewhere the clients' models are lost with the run"
+            "engine must be in-process, before and now, where a run with "
+            f"strategy={parts.settings.strategy.name} goes on: elsewhere the clients' models are "
+            "lost with the run"
         )
     return encode_arrays(start.model)
 
@@ -198,38 +198,46 @@ class _Checkpointing:
                 summary=self._records.summary_state(),
                 nodes=grid.node_states() if isinstance(grid, InProcessGrid) else {},
                 records=self._records.position(),
-                settings=flat_settings(parts.settings),
+                settings=flat_settings(asdict(parts.settings)),
             )
         )
 
 
 def _round(
     parts: _Parts, arrays: ArrayRecord, server_round: int, previous: RoundRecord | None
-) -> tuple[ArrayRecord, RoundRecord]:
-    """Train, combine and evaluate once; return the new model and the record of the round."""
+) -> tuple[tuple[ClientEvaluation, ...], ArrayRecord, RoundRecord]:
+    """Train, combine and evaluate once.
+
+    Returns the evaluations of the first model where F(w_0) had to be measured, the new model and
+    the record of the round.
+    """
     grid, strategy, settings = parts.grid, parts.strategy, parts.settings
     timeout = settings.engine.round_timeout
-    started, before = time.monotonic(), strategy.traffic
+    started, before = time.monotonic(), strategy.outcome.traffic
+    initial: tuple[ClientEvaluation, ...] = ()
+    if strategy.needs_initial:
+        messages = strategy.configure_initial(arrays, grid)
+        strategy.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
+        initial = strategy.outcome.evaluations
     messages = parts.driven.configure_train(server_round, arrays, ConfigRecord(), grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
     combined, _ = parts.driven.aggregate_train(server_round, replies)
     if combined is not None:
         arrays = combined
-    last = server_round == settings.rounds
-    measure_test = last or server_round % settings.evaluation.every == 0
-    config = ConfigRecord({"measure-test": measure_test})
-    messages = parts.driven.configure_evaluate(server_round, arrays, config, grid)
+    messages = parts.driven.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
     parts.driven.aggregate_evaluate(server_round, replies)
-    return arrays, round_record(
-        strategy.train_report,
-        strategy.evaluations,
-        bytes_down=strategy.traffic.bytes_down - before.bytes_down,
-        bytes_up=strategy.traffic.bytes_up - before.bytes_up,
+    outcome = strategy.outcome
+    record = round_record(
+        outcome.report,
+        outcome.evaluations,
+        bytes_down=outcome.traffic.bytes_down - before.bytes_down,
+        bytes_up=outcome.traffic.bytes_up - before.bytes_up,
         seconds=time.monotonic() - started,
-        state_bytes=strategy.state_bytes,
+        state_bytes=outcome.state_bytes,
         rates=parts.rates,
         metric=settings.evaluation.metric,
         all_evaluated=settings.evaluation.clients == "all",
         previous=previous,
     )
+    return initial, arrays, record

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
-from conf.errors import SettingsError
-from strategies.directory import ClientsOfKeys, fingerprint
+from fedquorum.errors import SettingsError
+from fedquorum.flower.directory import ClientsOfKeys, fingerprint
 
 
 def read_nodes(path: str, num_clients: int) -> ClientsOfKeys:

@@ -10,7 +10,7 @@ of standard deviation noise_multiplier * C * c is added to every number of the n
 the most that one update can count: server_lr / N for the average over all, server_lr * K / N for
 FedAU with cutoff K, server_lr / (N min p_n) with known statistics. Flower's
 ``num_sampled_clients`` is for rules that weigh all alike; here it is N, and the noise multiplier
-is scaled by c N. Rules for which there is no such c are refused; ``conf.schema.privacy`` says why.
+is scaled by c N. Rules for which there is no such c are refused; each says why (``unbounded``).
 
 The noise is drawn from the operating system's entropy, never from the run's seed: that seed is
 known to every client, and who could draw the noise again could take it away.
@@ -25,9 +25,20 @@ import math
 from collections.abc import Iterable
 from copy import copy
 from logging import WARNING
-from typing import Any
 
 import numpy as np
+from fedquorum import ComposedStrategy
+from fedquorum.errors import ProtocolError, SettingsError
+from fedquorum.flower.codec import (
+    NORM_BIT,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    decode_arrays,
+    decode_train_reply,
+    encode_train_reply,
+)
+from fedquorum.flower.validation import update_problem
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -40,26 +51,11 @@ from flwr.serverapp.strategy import (
 )
 from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
 
-from conf.errors import SettingsError
 from conf.schema.privacy import AdaptiveClippingSettings, FixedClippingSettings, PrivacySettings
-from strategies import ComposedStrategy
-from strategies.codec import (
-    NORM_BIT,
-    ClientReply,
-    NamedArrays,
-    ProtocolError,
-    Status,
-    decode_arrays,
-    decode_replies,
-    encode_replies,
-)
-from strategies.server_optimizer import SGD
-from strategies.validation import update_problem
-from strategies.weighting import AverageAll, FedAU, KnownRates
 
 
 def with_privacy(
-    strategy: ComposedStrategy[Any], settings: PrivacySettings, model: ArrayRecord
+    strategy: ComposedStrategy, settings: PrivacySettings, model: ArrayRecord
 ) -> Strategy:
     """Return what drives the strategy: itself, or a wrapper that makes its models private.
 
@@ -88,34 +84,10 @@ def with_privacy(
     return PrivateStrategy(strategy, settings)
 
 
-def largest_share(strategy: ComposedStrategy[Any]) -> float:
-    """Return c, the most that one client's update can count in a round.
-
-    Raises
-    ------
-    TypeError
-        For a strategy that has no such bound, which the settings refuse before.
-    """
-    weighting, optimizer = strategy.weighting, strategy.server_optimizer
-    if not isinstance(optimizer, SGD):
-        raise TypeError(f"no bound is known for {type(optimizer).__name__}")
-    if not isinstance(getattr(weighting, "base", weighting), AverageAll):
-        raise TypeError(f"no bound is known for {weighting}")
-    if isinstance(weighting, FedAU):
-        most = weighting.cutoff
-    elif isinstance(weighting, KnownRates):
-        most = max(weighting.omega.values(), default=1.0)
-    elif isinstance(weighting, AverageAll):
-        most = 1.0
-    else:
-        raise TypeError(f"no bound is known for {type(weighting).__name__}")
-    return optimizer.learning_rate * most / len(strategy.population.clients)
-
-
 class _Around(Strategy):
     """A strategy around another one, which does all that is not changed here."""
 
-    def __init__(self, strategy: ComposedStrategy[Any]) -> None:
+    def __init__(self, strategy: ComposedStrategy) -> None:
         self._strategy = strategy
 
     def configure_train(
@@ -164,11 +136,14 @@ class PrivateStrategy(_Around):
         Not ``none``.
     """
 
-    def __init__(self, strategy: ComposedStrategy[Any], settings: PrivacySettings) -> None:
+    def __init__(self, strategy: ComposedStrategy, settings: PrivacySettings) -> None:
         super().__init__(strategy)
         self._merging = _Merging(strategy)
         self.wrapper = _wrapper(self._merging, settings, len(strategy.population.clients))
-        self.wrapper.noise_multiplier *= largest_share(strategy) * self.wrapper.num_sampled_clients
+        self.wrapper.noise_multiplier *= (
+            strategy.rules.largest_share(len(strategy.population.clients))
+            * self.wrapper.num_sampled_clients
+        )
         self._needs_bit = isinstance(self.wrapper, DifferentialPrivacyClientSideAdaptiveClipping)
         self._model: NamedArrays = {}
 
@@ -198,7 +173,7 @@ class PrivateStrategy(_Around):
     def _divide(self, reply: Message, updates: list[Message], others: list[Message]) -> None:
         """Append a usable update of each client to ``updates``, and the rest to ``others``."""
         try:
-            parts = [] if reply.has_error() else decode_replies(reply.content)
+            parts = [] if reply.has_error() else decode_train_reply(reply.content)
         except ProtocolError:
             parts = []
         if any(part.client is None for part in parts):
@@ -212,9 +187,9 @@ class PrivateStrategy(_Around):
                 rest.append(part)
             elif all(np.array_equal(a, self._model[name]) for name, a in part.arrays.items()):
                 rest.append(part)  # nothing to clip: Flower would divide by its norm
-            elif self._needs_bit and math.isnan(part.metrics.get(NORM_BIT, math.nan)):
+            elif self._needs_bit and (part.norm_bit is None or math.isnan(part.norm_bit)):
                 reason = f"{NORM_BIT} is missing: its update may not be clipped"
-                rest.append(ClientReply(part.client, Status.FAILED, reason=reason))
+                rest.append(TrainAnswer(part.client, Status.FAILED, reason=reason))
             else:
                 updates.append(_with_parts(reply, [part]))
         if rest:
@@ -224,7 +199,7 @@ class PrivateStrategy(_Around):
 class _Merging(_Around):
     """Between wrapper and strategy: puts the clipped updates beside the replies they came with."""
 
-    def __init__(self, strategy: ComposedStrategy[Any]) -> None:
+    def __init__(self, strategy: ComposedStrategy) -> None:
         super().__init__(strategy)
         self.others: list[Message] = []
 
@@ -234,19 +209,23 @@ class _Merging(_Around):
         by_node: dict[int, list[Message]] = {}
         for reply in [*replies, *self.others]:
             by_node.setdefault(reply.metadata.src_node_id, []).append(reply)
-        merged = [own[0] if len(own) == 1 else _merged(own) for own in by_node.values()]
+        merged = [
+            of_node[0] if len(of_node) == 1 else _merged(of_node) for of_node in by_node.values()
+        ]
         return self._strategy.aggregate_train(server_round, merged)
 
 
-def _with_parts(reply: Message, parts: list[ClientReply]) -> Message:
+def _with_parts(reply: Message, parts: list[TrainAnswer]) -> Message:
     """Return the reply with these clients' parts alone."""
-    own = copy(reply)
-    own.content = encode_replies(parts)
-    return own
+    shortened = copy(reply)
+    shortened.content = encode_train_reply(parts)
+    return shortened
 
 
 def _merged(replies: list[Message]) -> Message:
-    return _with_parts(replies[0], [p for reply in replies for p in decode_replies(reply.content)])
+    return _with_parts(
+        replies[0], [p for reply in replies for p in decode_train_reply(reply.content)]
+    )
 
 
 class _AndrewEtAl(DifferentialPrivacyAdaptiveBase):

@@ -11,15 +11,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from conf import Composed, compose
-from conf.errors import RunError
-from server_app.records.directory import manifest_in
-from server_app.records.provenance import SOURCE
+from fedquorum.errors import RunError
+from fedquorum.records.directory import manifest_in
+
+from conf import Composed, Settings, compose
+from conf.schema.rules import rule_settings
+from server_app.provenance import SOURCE
 
 COMPLETED = "finished:completed"
 STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped
@@ -91,7 +93,16 @@ def with_absolute_paths(composed: Composed) -> Composed:
         given = getattr(getattr(settings, group), key, None)
         if given is not None and "://" not in given:
             words.append(f"{group}.{key}={Path(given).expanduser().absolute()}")
+    words.extend(f"{key}={path}" for key, path in _custom_files(settings))
     return compose(composed.experiment, shlex.join(words))
+
+
+def _custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the settings that name a class in a file, with the file's absolute path."""
+    for place, node in {**rule_settings(settings), "model": settings.model}.items():
+        file, colon, name = str(getattr(node, "path", "")).rpartition(":")
+        if colon:
+            yield f"{place}.path", f"{Path(file).expanduser().absolute()}:{name}"
 
 
 def _follow(command: list[str], stop: Callable[[str], None]) -> str:

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self
 
-from hydra.core.override_parser.types import Override, ValueType
+from fedquorum.errors import RunError, SettingsError
+from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 from rich.console import Console
 
 from conf.compose import compose_words
-from conf.errors import RunError, SettingsError
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
 from server_app.locks import lock
 from server_app.sweep_display import SweepDisplay
@@ -99,10 +99,7 @@ def choices_of(override: Override) -> list[str]:
             f"{key} must be values for a sweep over all of them (an interval is for "
             f"hydra/sweeper=optuna), got {override.input_line}"
         )
-    values = list(override.sweep_string_iterator())
-    if override.value_type == ValueType.GLOB_CHOICE_SWEEP:  # also matches what options inherit from
-        values = [value for value in values if not value.startswith("schema_")]
-    return [f"{key}={value}" for value in values]
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
 class Sweep:
@@ -292,7 +289,7 @@ def _interruptible(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]
 
 def _end_processes(jobs: Sequence[Job]) -> None:
     """Tell the other processes here that run jobs to end them, and wait until they have."""
-    told: set[int] = set()
+    signalled: set[int] = set()
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline:
         holders = [job.state().holder for job in jobs]
@@ -300,8 +297,8 @@ def _end_processes(jobs: Sequence[Job]) -> None:
         running.discard(os.getpid())
         if not running:
             return
-        for process in running - told:
+        for process in running - signalled:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
-        told |= running
+        signalled |= running
         time.sleep(0.1)

@@ -1,7 +1,7 @@
 """The jobs of a sweep, each in a folder of its own, and what the folders say of them.
 
-A job is known by its resolved settings, not by its number: the same command, or one with more
-values, finds in the sweep's folder what has been run already.
+A job is known by its resolved settings, not by its number or by how they are written: the same
+command, or one with more values, finds in the sweep's folder what has been run already.
 """
 
 import json
@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedquorum.errors import SettingsError
+from fedquorum.records.directory import manifest_in
+from fedquorum.records.settings import (
+    DamagedSettingsError,
+    flat_settings,
+    load_settings,
+    upgraded,
+)
+
 from conf import Composed
 from conf.compose import compose_words
-from conf.errors import SettingsError
 from server_app.job import ERROR_FILE, LOCK_FILE, TODO_FILE
 from server_app.locks import Holder, holder
-from server_app.records.directory import manifest_in
 
 CONFIG_FILE = "config.yaml"
 Status = Literal["waiting", "running", "completed", "failed", "interrupted", "died"]
@@ -138,7 +145,7 @@ class SweepFolder:
         self._found: dict[str, list[int]] = {}
         for path in sorted(directory.glob(f"*/{CONFIG_FILE}")):
             if path.parent.name.isdecimal():
-                self._found.setdefault(path.read_text(), []).append(int(path.parent.name))
+                self._found.setdefault(_key(path.read_text()), []).append(int(path.parent.name))
         self._taken = {number for numbers in self._found.values() for number in numbers}
         self._jobs: dict[str, Job] = {}
 
@@ -152,14 +159,15 @@ class SweepFolder:
             composed = settings_as_run(compose_words(tuple(words)))
         except SettingsError as error:
             reason = str(error)
-        key = "\n".join(words) if composed is None else composed.to_yaml()
+        config = "\n".join(words) if composed is None else composed.to_yaml()
+        key = config if composed is None else _key(config)
         if key not in self._jobs:
             number = self._number(key, number)
             job = Job(number, tuple(words), label, self.directory / str(number), composed)
             if composed is None:
                 job.fail(reason)
             elif key not in self._found:
-                job.claim(key)
+                job.claim(config)
             self._jobs[key] = job
         return self._jobs[key]
 
@@ -174,6 +182,14 @@ class SweepFolder:
             number = max(self._taken) + 1
         self._taken.add(number)
         return number
+
+
+def _key(config: str) -> str:
+    """Return by what a job with these settings, as YAML, is known, now and in later versions."""
+    try:
+        return json.dumps(flat_settings(upgraded(load_settings(config))), sort_keys=True)
+    except DamagedSettingsError:
+        return config
 
 
 def settings_as_run(composed: Composed) -> Composed:

@@ -1,39 +1,34 @@
-"""Trackers beside TensorBoard: MLflow or Weights & Biases, where they are asked for.
+"""Who is told of a run beside its records: TensorBoard, and a tracker where one is asked for.
 
-A tracker is told the settings, the numbers of every round, and in the end the status and where
-the records are. What a run is worth is in its records (``docs/records.md``); so a tracker that
-breaks down is told of once and left out, and the run goes on.
+All are observers of the library's ``RunRecords``. TensorBoard's files are part of the records. A
+tracker (MLflow, Weights & Biases) is told the settings, the numbers of every round, and in the end
+the status and where the records are. A run is worth as much without it; so a tracker that breaks
+down is told of once and left out, and the run goes on.
 """
 
 import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from fedquorum.errors import RunError, SettingsError
+from fedquorum.records.observer import Observer
+from fedquorum.records.settings import flat_settings
 
 from conf import Composed
-from conf.errors import RunError, SettingsError
 from conf.schema.tracker import MlflowSettings, TrackerSettings, WandbSettings
-from server_app.checkpoint import flat_settings
 from server_app.locks import lock
 
 if TYPE_CHECKING:
     import mlflow
+    from torch.utils.tensorboard import SummaryWriter
 
 REQUIREMENTS = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
 MLFLOW_LENGTH = 6000  # of a parameter's value
-
-
-class Tracker(Protocol):
-    """What every tracker can do."""
-
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        """Take the numbers of a round, by names such as ``round/global_loss``."""
-
-    def finish(self, status: str, files: Mapping[str, str]) -> None:
-        """Take the status of the run and the paths of its records; write what is still kept."""
 
 
 def check_installed(settings: TrackerSettings) -> None:
@@ -45,33 +40,76 @@ def check_installed(settings: TrackerSettings) -> None:
         )
 
 
-def start_trackers(composed: Composed, directory: Path) -> "Trackers":
-    """Return the trackers of a run whose records are in ``directory``.
+def observers_of(composed: Composed) -> tuple[Observer, ...]:
+    """Return who is told of a run with these settings.
 
     Raises
     ------
-    RunError
-        If a tracker cannot begin.
+    SettingsError
+        If the package of the tracker is not installed.
     """
-    trackers: list[Tracker] = []
     settings = composed.settings.tracker
-    try:
-        if isinstance(settings, MlflowSettings):
-            trackers.append(MlflowTracker(settings, composed, directory))
-        elif isinstance(settings, WandbSettings):
-            trackers.append(WandbTracker(settings, composed, directory))
-    except Exception as error:  # each has errors of its own
-        raise RunError(
-            f"tracker={settings.name} cannot begin: {type(error).__name__}: {error}"
-        ) from None
-    return Trackers(trackers)
+    check_installed(settings)
+    trackers: list[Observer] = []
+    if isinstance(settings, MlflowSettings):
+        trackers.append(MlflowTracker(settings, composed))
+    elif isinstance(settings, WandbSettings):
+        trackers.append(WandbTracker(settings, composed))
+    return (TensorBoard(), Trackers(trackers))
 
 
-class Trackers:
+class TensorBoard(Observer):
+    """Event files in the folder ``tensorboard`` of the run; a part of its records."""
+
+    def __init__(self) -> None:
+        self._writer: SummaryWriter | None = None
+
+    def start(self, directory: Path) -> None:
+        """Open the event file."""
+        # Takes seconds to import: not for those who only read records.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory / "tensorboard"))
+
+    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+        """Write the numbers of a round."""
+        if self._writer is not None:
+            for tag, value in scalars.items():
+                self._writer.add_scalar(tag, value, server_round)
+
+    def flush(self) -> None:
+        """Write what is still kept."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class Trackers(Observer):
     """Several trackers as one, that goes on without those that break down."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
+    def __init__(self, trackers: Sequence[Observer]) -> None:
         self._trackers = list(trackers)
+
+    def start(self, directory: Path) -> None:
+        """Let all trackers begin.
+
+        Raises
+        ------
+        RunError
+            If one cannot.
+        """
+        for tracker in self._trackers:
+            try:
+                tracker.start(directory)
+            except Exception as error:  # each has errors of its own
+                raise RunError(
+                    f"tracker={_name(tracker).lower()} cannot begin: {type(error).__name__}: "
+                    f"{error}"
+                ) from None
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
         """Tell all trackers of a round."""
@@ -89,38 +127,46 @@ class Trackers:
             except Exception as error:
                 self._leave_out(tracker, error)
 
-    def _leave_out(self, tracker: Tracker, error: Exception) -> None:
+    def _leave_out(self, tracker: Observer, error: Exception) -> None:
         self._trackers.remove(tracker)
-        name = type(tracker).__name__.removesuffix("Tracker")
         print(
-            f"fedquorum: {name} is left out from here on, the records are not affected: "
+            f"fedquorum: {_name(tracker)} is left out from here on, the records are not affected: "
             f"{type(error).__name__}: {error}",
             file=sys.stderr,
         )
 
 
-class MlflowTracker:
+def _name(tracker: Observer) -> str:
+    return type(tracker).__name__.removesuffix("Tracker")
+
+
+class MlflowTracker(Observer):
     """A run of MLflow: parameters are the settings by dotted key, steps are rounds.
 
     The tag ``status`` says how the run ended, tags such as ``model.safetensors`` where its
     records are.
     """
 
-    def __init__(self, settings: MlflowSettings, composed: Composed, directory: Path) -> None:
+    def __init__(self, settings: MlflowSettings, composed: Composed) -> None:
+        self._settings = settings
+        self._composed = composed
+
+    def start(self, directory: Path) -> None:
+        """Make MLflow's run, with the settings."""
         import mlflow
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._entities = mlflow.entities
-        self._client = _mlflow_client(settings.uri)
-        name = settings.experiment or composed.experiment
+        self._client = _mlflow_client(self._settings.uri)
+        name = self._settings.experiment or self._composed.experiment
         experiment = self._client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else self._client.create_experiment(name)
         tags = {"directory": str(directory)}
-        run = self._client.create_run(number, run_name=_run_name(composed), tags=tags)
+        run = self._client.create_run(number, run_name=_run_name(self._composed), tags=tags)
         self._run_id = run.info.run_id
         params = [
             self._entities.Param(key, str(value)[:MLFLOW_LENGTH])
-            for key, value in flat_settings(composed.settings).items()
+            for key, value in flat_settings(asdict(self._composed.settings)).items()
         ]
         self._client.log_batch(self._run_id, params=params)
 
@@ -138,23 +184,28 @@ class MlflowTracker:
         self._client.set_terminated(self._run_id, ends.get(status, "FAILED"))
 
 
-class WandbTracker:
+class WandbTracker(Observer):
     """A run of Weights & Biases: its config are the settings, its steps are rounds.
 
     Its files are in the folder ``wandb`` of the run; the summary says where the records are and
     how the run ended.
     """
 
-    def __init__(self, settings: WandbSettings, composed: Composed, directory: Path) -> None:
+    def __init__(self, settings: WandbSettings, composed: Composed) -> None:
+        self._settings = settings
+        self._composed = composed
+
+    def start(self, directory: Path) -> None:
+        """Make the run of Weights & Biases, with the settings."""
         import wandb
 
         self._run = wandb.init(
-            project=settings.project,
-            group=composed.experiment,
-            name=_run_name(composed),
-            mode="online" if settings.mode == "online" else "offline",
+            project=self._settings.project,
+            group=self._composed.experiment,
+            name=_run_name(self._composed),
+            mode="online" if self._settings.mode == "online" else "offline",
             dir=str(directory),
-            config=flat_settings(composed.settings),
+            config=flat_settings(asdict(self._composed.settings)),
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off"),
         )

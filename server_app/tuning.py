@@ -11,14 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
-from conf.errors import SettingsError
 from server_app.sweep import Sweep, choices_of, refuse_what_all_share
 from server_app.sweep_jobs import Job, complete_rounds
-from strategies.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf, ParameterError
 
 if TYPE_CHECKING:
     import optuna

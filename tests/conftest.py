@@ -1,21 +1,67 @@
 """Shared by all tests: where the real data is, and how a skip is judged."""
 
 import os
+import random
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+from tests.cases import LONG
 
 # Several workers test at the same time, and threads of torch that wait for each other while other
 # processes have the cores are many times slower than one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+INTEGRATION = Path(__file__).parent / "integration"
+FAST_CASES = 2
+"""How many cases of a parametrised test ``--fast`` takes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--fast`` and ``--long``: fewer and more cases than the suite has."""
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="no slow tests and no integration tests, and of each parametrised one a seeded sample "
+        f"of {FAST_CASES} cases",
+    )
+    parser.addoption("--long", action="store_true", help="play all generated cases, not a sample")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell ``tests.cases.sampled`` of ``--long``, which is asked while cases are collected."""
+    if config.getoption("long"):
+        os.environ[LONG] = "1"
+    else:
+        os.environ.pop(LONG, None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files with slow tests first, so that no worker is left alone with one at the end."""
+    if config.getoption("fast"):
+        items[:], left_out = _fast(items)
+        config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def _fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return what ``--fast`` runs, and what it leaves out; the same in every process."""
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        slow = any(map(item.get_closest_marker, ("slow", "flower")))
+        if not slow and not item.path.is_relative_to(INTEGRATION):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    chosen = {
+        item
+        for name, several in cases.items()
+        for item in random.Random(name).sample(several, min(FAST_CASES, len(several)))
+    }
+    return [i for i in items if i in chosen], [i for i in items if i not in chosen]
 
 
 @pytest.fixture(scope="session")

@@ -5,21 +5,68 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import fedquorum
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
+VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
 
-def test_the_version_is_in_one_place() -> None:
-    """Besides pyproject.toml only the changelog's headings have it; there the newest is it."""
-    version = PROJECT["version"]
-    tracked = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", "*.py", "*.cff", "*.sh"])
-    for name in tracked.decode().splitlines():
-        for line in (ROOT / name).read_text().splitlines():
-            assert not re.search(rf"version\W+{re.escape(version)}\b", line), (name, line)
+def test_library_and_app_have_one_version() -> None:
+    """The library's source and the app's project state it, and the changelog's first heading."""
+    version = fedquorum.__version__
+    assert PROJECT["version"] == version
+    tracked = subprocess.check_output(
+        ["git", "-C", str(ROOT), "ls-files", "*.py", "*.cff", "*.sh", "*.toml"]
+    )
+    stating = {
+        name
+        for name in tracked.decode().splitlines()
+        if re.search(rf"version_*\W+{re.escape(version)}(?!\w)", (ROOT / name).read_text())
+    }
+    assert stating == VERSION_FILES
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == version
+    assert headings[0] == version.partition(".dev")[0]
+
+
+def ranges(requirements: list[str]) -> dict[str, str]:
+    """Return the version range of each requirement by its name."""
+    parsed = [Requirement(requirement) for requirement in requirements]
+    return {requirement.name: str(requirement.specifier) for requirement in parsed}
+
+
+def test_the_app_repeats_the_librarys_requirements() -> None:
+    """Same ranges, those of the extra ``audit`` too; the app does not require the library."""
+    app = ranges(PROJECT["dependencies"])
+    library = ranges(LIBRARY["dependencies"])
+    assert library.keys() == {"cryptography", "flwr", "numpy", "piqp", "scipy"}
+    needed = library | ranges(LIBRARY["optional-dependencies"]["audit"])
+    assert {name: app.get(name) for name in needed} == needed
+    assert "fedquorum" not in app
+    assert (PROJECT["name"], LIBRARY["name"]) == ("fedquorum-app", "fedquorum")
+
+
+def test_library_and_app_say_the_same_of_themselves() -> None:
+    """Licence, Python, authors and classifiers; one licence text."""
+    for key in ("license", "license-files", "requires-python", "authors", "classifiers"):
+        assert PROJECT[key] == LIBRARY[key], key
+    assert (ROOT / "LICENSE").read_text() == (ROOT / "strategies" / "LICENSE").read_text()
+
+
+def test_every_tool_finds_the_library_in_its_folder() -> None:
+    """Editable installs, wheels, bundles, mypy and pytest."""
+    tools = PYPROJECT["tool"]
+    wheel = tools["hatch"]["build"]["targets"]["wheel"]
+    assert "strategies" in wheel["dev-mode-dirs"]
+    assert "strategies/fedquorum" in wheel["packages"]
+    assert "strategies/fedquorum/**/*.py" in tools["flwr"]["app"]["fab-include"]
+    assert tools["mypy"]["mypy_path"] == "strategies"
+    assert "strategies" in tools["pytest"]["ini_options"]["pythonpath"]
+    assert not (ROOT / "strategies" / "__init__.py").exists()
 
 
 def test_the_papers_are_cited() -> None:

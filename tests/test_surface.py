@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.errors import ProtocolError
+from fedquorum.flower.codec import NamedArrays, decode_arrays, view_arrays
 from flwr.app import Array, ArrayRecord
 
 from conf.compose import options
-from strategies.codec import NamedArrays, ProtocolError, decode_arrays, view_arrays
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("strategies", "client_app", "server_app", "conf", "deploy", "benchmarks")

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedquorum.errors import FedQuorumError
+
 from benchmarks.book.chapters import CHAPTERS
 from benchmarks.book.measured import write_measurement
 from benchmarks.book.measuring import measure
 from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, write_book
-from conf.errors import FedQuorumError
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = "all"
@@ -44,8 +45,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         for chapter in (one for one in CHAPTERS if one.name in wanted):
             print(f"{chapter.name}:", flush=True)
-            own = chapter.quickly() if arguments.quick else chapter
-            measured, picture = measure(own, folder / chapter.name, arguments.jobs)
+            measured_chapter = chapter.quickly() if arguments.quick else chapter
+            measured, picture = measure(measured_chapter, folder / chapter.name, arguments.jobs)
             write_measurement(measured, docs / RESULTS / f"{chapter.name}.json")
             if picture is not None:
                 (docs / IMAGES).mkdir(exist_ok=True)

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from fedquorum.named import NAMED
+from fedquorum.records.reader import Run
+from fedquorum.rule import Question
+
 from benchmarks.book import measured
 from benchmarks.book.measured import Cell, Number, Table, numbers
 from server_app.report.groups import group_runs
 from server_app.report.published import published_values
-from server_app.report.runs import Run
 from server_app.report.tables import Row, differences, summarize
 
 SHARES = {
@@ -86,8 +89,13 @@ def aaggff_published(experiment: str, tables: Mapping[str, Table]) -> Mapping[st
 
 def _published_names(method: str) -> Sequence[str]:
     """Return a method's name, then that of AAggFF's other variant, which a stand-in may need."""
-    others = {"aaggff_s": "aaggff_d", "aaggff_d": "aaggff_s"}
-    return (method, others[method]) if method in others else (method,)
+    variants = [
+        key
+        for key, declared in NAMED.items()
+        if declared.answers == Question.FAIRNESS and not declared.baseline
+    ]
+    others = [key for key in variants if key != method] if method in variants else []
+    return (method, *others)
 
 
 def _cells(row: Row, names: Sequence[str] | Mapping[str, str]) -> list[Number | None]:

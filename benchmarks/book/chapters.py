@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from fedquorum.records.reader import Run
+
 from benchmarks.book.aaggff import aaggff_published, aaggff_tables
 from benchmarks.book.composition import composition_tables
 from benchmarks.book.cutoff import cutoff_tables
@@ -11,7 +13,6 @@ from benchmarks.book.decisions import decision_tables
 from benchmarks.book.fedalign import fedalign_tables
 from benchmarks.book.fedau import fedau_published, fedau_tables
 from benchmarks.book.measured import Table
-from server_app.report.runs import Run
 
 Words = tuple[str, ...]
 Tables = Mapping[str, Table]

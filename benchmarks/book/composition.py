@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from fedquorum.records.reader import Run
+
 from benchmarks.book.measured import Cell, Table, differences, numbers
 from server_app.report.groups import Group, group_runs, metric_after_round, paired
-from server_app.report.runs import Run
 
 COMBINED = "composed"
 

@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from fedquorum.participation import MeanInterval
+from fedquorum.types import Call, FloatArray, Population, Responses
 
 from benchmarks.book.measured import Cell, Number, Table, numbers
 from client_app.availability import participation_probabilities
 from client_app.data import load_data
 from conf import compose
-from strategies.types import Call, FloatArray, Population, Responses
-from strategies.weighting import FedAU
 
 CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 1000, math.inf)
 
@@ -38,8 +38,8 @@ def cutoff_tables(
         variance = cutoff * math.log(first) / first
         shape = Number(round(variance, 6)) if math.isfinite(variance) else "inf"
         rows.append((f"{cutoff:g}", *errors, Number(round(bias, 6)), shape))
-    told = [f"T = {total:,}" for total in rounds]
-    headings = ("K", *told, "bias term", f"K log T / T, {told[0]}")
+    lengths = [f"T = {total:,}" for total in rounds]
+    headings = ("K", *lengths, "bias term", f"K log T / T, {lengths[0]}")
     return {"weight_error": Table(headings, tuple(rows), digits=3)}
 
 
@@ -54,7 +54,7 @@ def weight_error(p: FloatArray, cutoff: float, total: int, seed: int) -> float:
     n = len(p)
     clients = np.arange(n)
     rng = np.random.default_rng([seed, 3])
-    rule = FedAU(cutoff)
+    rule = MeanInterval(cutoff)
     state = rule.init(Population(tuple(range(n)), frozenset(range(n))))
     error = 0.0
     for _ in range(total):

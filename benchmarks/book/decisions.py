@@ -13,8 +13,8 @@ def decision_tables(rounds: int, most: int) -> Mapping[str, Table]:
     for name, rule, size, fraction in CASES:
         if size <= most:
             times, peak = measure(rule(), size, fraction, rounds)
-            told = (statistics.median(times), max(times), peak / 1e6)
-            cells = (Number(round(value, 2)) for value in told)
+            figures = (statistics.median(times), max(times), peak / 1e6)
+            cells = (Number(round(value, 2)) for value in figures)
             rows.append((name, f"{size:,}", f"{round(fraction * size):,}", *cells))
     headings = ("rule", "K", "heard", "median, ms", "longest, ms", "memory, MB")
     return {"decisions": Table(headings, tuple(rows))}

@@ -6,13 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow.parquet as pq
+from fedquorum.named import FEDALIGN, NAMED
+from fedquorum.records.reader import Run
 
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from server_app.report.data import run_data
 from server_app.report.groups import Group, group_runs, metric_after_round, paired
-from server_app.report.runs import LOCAL_ONLY, Run
+from server_app.report.methods import has_gate, trains_alone
 
-BASELINES = {"fedavg_priority": "priority only", "fedavg": "all"}
+BASELINES = {
+    key: "all" if declared.selection.asks_all else "priority only"
+    for key, declared in NAMED.items()
+    if declared.weighting is FEDALIGN.weighting and not declared.selection.gated
+}
+"""Strategies that weigh clients as FedALIGN does, without its gate, by the clients that count."""
 WARMUP = 0.1
 
 
@@ -27,7 +34,7 @@ def fedalign_tables(runs: Sequence[Run]) -> Mapping[str, Table]:
     ``admitted``, the same for the clients that the gate ever admitted.
     """
     groups = group_runs(runs)
-    if any(group.strategy == LOCAL_ONLY for group in groups):
+    if any(trains_alone(group.strategy) for group in groups):
         return {
             "non_priority": _accuracies(groups, "non_priority"),
             "admitted": _of_admitted(groups),
@@ -75,7 +82,7 @@ def _accuracies(groups: Sequence[Group], clients: str) -> Table:
 
 def _differences(groups: Sequence[Group]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for group in (g for g in groups if g.strategy == "fedalign"):
+    for group in (g for g in groups if has_gate(g.strategy)):
         for baseline in (g for g in groups if _met_the_same(g, group)):
             cells = [
                 differences(paired(group, baseline, partial(_accuracy, after=after)))
@@ -97,9 +104,9 @@ def _met_the_same(baseline: Group, group: Group) -> bool:
 
 
 def _of_admitted(groups: Sequence[Group]) -> Table:
-    alone = {r.seed: r for g in groups if g.strategy == LOCAL_ONLY for r in g.counted}
+    alone = {r.seed: r for g in groups if trains_alone(g.strategy) for r in g.counted}
     rows: list[tuple[Cell, ...]] = []
-    for group in (g for g in groups if g.strategy == "fedalign"):
+    for group in (g for g in groups if has_gate(g.strategy)):
         counts: list[float] = []
         ours: list[float] = []
         theirs: list[float] = []
@@ -127,7 +134,7 @@ def _tested(run: Run, clients: set[int]) -> Iterator[float]:
 
 def _admissions(groups: Sequence[Group]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for group in (g for g in groups if g.strategy == "fedalign"):
+    for group in (g for g in groups if has_gate(g.strategy)):
         asked: Counter[bool] = Counter()
         admitted: Counter[bool] = Counter()
         for run in group.counted:
@@ -150,6 +157,6 @@ def _admissions(groups: Sequence[Group]) -> Table:
             )
         ]
         rows.append((group.method, *cells))
-    told = ("admitted", "of, rounds x clients", "%")
-    headings = [f"{who}: {what}" for who in ("inside", "others") for what in told]
+    columns = ("admitted", "of, rounds x clients", "%")
+    headings = [f"{clients}: {column}" for clients in ("inside", "others") for column in columns]
     return Table(("gate open", *headings), tuple(rows), digits=1)

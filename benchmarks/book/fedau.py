@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import pyarrow.parquet as pq
+from fedquorum.records.reader import Run
 
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from server_app.report.groups import Group, group_runs, metric_after_round, paired
 from server_app.report.published import published_values
-from server_app.report.runs import Run
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
 ByProcess = Mapping[str, Mapping[str, Group]]
@@ -38,7 +38,7 @@ def fedau_tables(runs: Sequence[Run]) -> Mapping[str, Table]:
         "training": _table("training accuracy, %", by_process, _training_accuracy),
         "steps": _table("steps of the test accuracy, sd, points", by_process, _unsteadiness),
         "differences": _differences(by_process),
-        "weight_error": _table("weight error", by_process, _weight_error, 3, own=True),
+        "weight_error": _table("weight error", by_process, _weight_error, 3, fedau_only=True),
         "state": _table(
             "server state, MB", by_process, lambda r: r.rounds[-1].state_bytes / 1e6, 3
         ),
@@ -52,10 +52,10 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
     for method, *_ in table.rows:
         strategy, _, cutoff = str(method).partition(", K = ")
         settings = {"data.name": experiment.partition("/")[2], "strategy.name": strategy}
-        own = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
+        with_cutoff = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
         cells: list[Cell] = []
         for process in table.headings[1:]:
-            found = published_values(experiment, own | {"availability.name": process})
+            found = published_values(experiment, with_cutoff | {"availability.name": process})
             cells.append(Number(100 * found[0].values["test"]) if found else None)
         rows.append((method, *cells))
     return {"published": Table(("published, %", *table.headings[1:]), tuple(rows), digits=1)}
@@ -99,9 +99,9 @@ def _table(
     value: Callable[[Run], float],
     digits: int = 2,
     *,
-    own: bool = False,
+    fedau_only: bool = False,
 ) -> Table:
-    """Return a row per method, of FedAU's ``own`` variants alone where others have no value."""
+    """Return a row per method, of FedAU's variants alone where others have no value."""
     rows = tuple(
         (
             name,
@@ -111,7 +111,7 @@ def _table(
             ),
         )
         for name in _methods(by_process)
-        if not own or name.startswith("fedau")
+        if not fedau_only or name.startswith("fedau")
     )
     return Table((title, *by_process), rows, digits)
 

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedquorum.records.reader import Run, read_runs
+
 from benchmarks.book.chapters import Chapter, Direct, Sweeps
 from benchmarks.book.measured import Measurement
 from server_app.command_line import main as fedquorum
-from server_app.records.provenance import commit
+from server_app.drawing import DPI
+from server_app.provenance import commit
 from server_app.report.experiment import experiments_of
-from server_app.report.figures import DPI, draw
+from server_app.report.figures import draw
 from server_app.report.groups import group_runs
-from server_app.report.runs import Run, read_runs
 
 COMMIT_LETTERS = 7
 
@@ -45,8 +47,8 @@ def measure(chapter: Chapter, folder: Path, jobs: int) -> tuple[Measurement, byt
         tables = chapter.measure()
         seconds = time.perf_counter() - begin
         today = datetime.now(UTC).date().isoformat()
-        own = _short(commit() or "")
-        return Measurement(today, own, chapter.seeds, "", seconds, "", tables), None
+        code = _short(commit() or "")
+        return Measurement(today, code, chapter.seeds, "", seconds, "", tables), None
     for number, words in enumerate(chapter.sweeps, start=1):
         _sweep([f"hydra.sweep.dir={folder / str(number)}", f"engine.jobs={jobs}", *words])
     runs = [run for run in read_runs([folder])[0] if run.status == "completed"]

@@ -23,12 +23,12 @@ def _arrays(path: str) -> dict[str, np.ndarray]:
 @cache
 def _data(path: str, client: int) -> TensorDataset:
     arrays = _arrays(path)
-    own = arrays["client_train"] == client
-    x = torch.from_numpy(arrays["x_train"][own]).float()
+    rows = arrays["client_train"] == client
+    x = torch.from_numpy(arrays["x_train"][rows]).float()
     if arrays["x_train"].dtype == np.uint8:
         x = x / 255
         x = x.unsqueeze(1) if x.ndim == 3 else x.movedim(-1, 1)  # noqa: PLR2004
-    return TensorDataset(x, torch.from_numpy(arrays["y_train"][own]))
+    return TensorDataset(x, torch.from_numpy(arrays["y_train"][rows]))
 
 
 @app.train()

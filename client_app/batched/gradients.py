@@ -171,12 +171,12 @@ class FunctionalGradients:
         """Add scale_k times the gradient of client k's mean loss to ``into``."""
         for size in np.unique(batches.sizes).tolist():
             places = torch.from_numpy(np.flatnonzero(batches.sizes == size)).to(scale.device)
-            some = _all if len(places) == len(batches.sizes) else partial(_chosen, places)
+            select = _all if len(places) == len(batches.sizes) else partial(_chosen, places)
             masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
             gradients, after = self._gradients(
-                some(parameters),
-                some({**buffers, **masks}),
-                *some({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),
+                select(parameters),
+                select({**buffers, **masks}),
+                *select({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),
             )
             for name, gradient in gradients.items():
                 into[name].index_add_(0, places, gradient)

@@ -72,18 +72,18 @@ def local_schedule(
     DataError
         If the model normalises batches and a client has none of two samples.
     """
-    own = [
+    batches = [
         _batches(examples, client, how, drawn, normalises=normalises)
         for client, drawn in zip(clients, draws, strict=True)
     ]
-    steps = np.array([len(sizes) for _, sizes in own])
+    steps = np.array([len(sizes) for _, sizes in batches])
     order = np.argsort(-steps, kind="stable")
-    longest, widest = int(steps.max()), max(int(sizes.max()) for _, sizes in own)
-    rows = np.zeros((longest, len(own), widest), dtype=np.int64)
-    sizes = np.zeros((longest, len(own)), dtype=np.int64)
-    rates = np.zeros((longest, len(own)))
+    longest, widest = int(steps.max()), max(int(sizes.max()) for _, sizes in batches)
+    rows = np.zeros((longest, len(batches), widest), dtype=np.int64)
+    sizes = np.zeros((longest, len(batches)), dtype=np.int64)
+    rates = np.zeros((longest, len(batches)))
     for place, position in enumerate(order):
-        flat, taken = own[position]
+        flat, taken = batches[position]
         first = np.cumsum(taken) - taken
         within = np.arange(widest)
         columns = np.where(within < taken[:, None], within, 0)

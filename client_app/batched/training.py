@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
@@ -19,7 +20,6 @@ from client_app.measurements import Arrays
 from client_app.randomness import Draws
 from client_app.tasks import Task
 from client_app.training import LocalTraining, normalises_batches
-from strategies.streams import stream
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients
@@ -104,8 +104,8 @@ class BatchedTraining:
             for a in arrays
         ]
         for places, models in self.models(arrays, clients, t):
-            for whole, some in zip(stacked, models, strict=True):
-                whole.index_copy_(0, torch.tensor(places, device=device), some)
+            for whole, trained in zip(stacked, models, strict=True):
+                whole.index_copy_(0, torch.tensor(places, device=device), trained)
         return stacked
 
     @torch.no_grad()
@@ -200,7 +200,7 @@ class _Batches:
         self._augments = how.augmentation != "none"
         self._augment = Augmentation(how.augmentation, draws)
         self._masked = masked
-        self._drops = [own("dropout") for own in draws] if masked else []
+        self._drops = [draw("dropout") for draw in draws] if masked else []
         self._inputs: torch.Tensor | None = None
         self._labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))
         self._all_inputs: torch.Tensor | None = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
+from fedquorum.errors import DataError
 
 from client_app.data.base import (
     ClientData,
@@ -22,7 +23,6 @@ from client_app.data.base import (
 )
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
-from conf.errors import DataError
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -81,8 +81,8 @@ class DeviceData:
 
     def targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
-        own = self.client(client)
-        return own.y_train, own.y_test
+        data = self.client(client)
+        return data.y_train, data.y_test
 
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return one part of these clients."""
@@ -95,16 +95,16 @@ class DeviceData:
 
     def _client(self, client: int) -> ClientData:
         try:
-            own = self._read(client)
+            data = self._read(client)
         except ValueError as error:
             raise DataError(f"data.path must lead to the data of a client: {error}") from None
-        for part, x in (("train", own.x_train), ("test", own.x_test)):
+        for part, x in (("train", data.x_train), ("test", data.x_test)):
             if x.shape[1:] != self.input_shape:
                 raise DataError(
                     f"data.path must lead to {part} inputs of the agreed shape {self.input_shape}, "
                     f"got {x.shape[1:]}"
                 )
-        return own
+        return data
 
 
 def device_table(settings: CsvSettings, seed: int) -> DeviceData:

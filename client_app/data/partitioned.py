@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from fedquorum.errors import DataError, SettingsError
 from numpy.typing import NDArray
 
 from client_app.data.base import (
@@ -29,7 +30,6 @@ from client_app.data.partition import (
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.split import own_split
-from conf.errors import DataError, SettingsError
 from conf.schema.checks import check_clients
 from conf.schema.data import NaturalSettings, PartitionedSettings, settled_clients
 
@@ -65,7 +65,7 @@ class PartitionedData:
         self._seed = seed
         arrays, self._shares = _divided(arrays, settings, seed)
         if arrays.of_training is not None:
-            arrays = arrays.of_training(np.concatenate([own.train for own in self._shares]))
+            arrays = arrays.of_training(np.concatenate([share.train for share in self._shares]))
         self._arrays = arrays
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
@@ -145,7 +145,7 @@ def _divided(
         groups=arrays.groups,
     )
     shares = _shares(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
-    return arrays, [Shares(train[own.train], test[own.test]) for own in shares]
+    return arrays, [Shares(train[share.train], test[share.test]) for share in shares]
 
 
 def _shares(
@@ -198,7 +198,7 @@ def _by_client(
 ) -> tuple[LabelledArrays, list[Shares]]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")
-    shares, own = natural_shares(
+    shares, splits_training = natural_shares(
         arrays.client_train,
         arrays.strata,
         None if arrays.pooled else arrays.client_test,
@@ -207,6 +207,6 @@ def _by_client(
         min_samples=settings.min_samples,
         groups=arrays.groups,
     )
-    if own and not arrays.pooled:  # the test set is of others
+    if splits_training and not arrays.pooled:  # the test set is of others
         arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)
     return arrays, shares

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from fedquorum.streams import stream
 
 from client_app.data.base import Labels
 from conf.schema.data import DataSettings
-from strategies.streams import stream
 
 
 def priority_clients(

@@ -1,10 +1,10 @@
 """A training and a test part of one client's own rows."""
 
 import numpy as np
+from fedquorum.streams import stream
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from strategies.streams import stream
 
 Rows = NDArray[np.int64]
 

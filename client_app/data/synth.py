@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from fedquorum.streams import stream
 
 from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, Target, part_of, pooled
 from client_app.data.priority import listed_priority, random_priority
 from conf.schema.data import SynthSettings
-from strategies.streams import stream
 
 DIMENSION = 60
 NUM_CLASSES = 10
@@ -70,8 +70,8 @@ class Synth:
 
     def targets(self, client: int) -> tuple[Labels, Labels]:
         """Return the labels of a client's two parts."""
-        own = self.client(client)
-        return own.y_train, own.y_test
+        data = self.client(client)
+        return data.y_train, data.y_test
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from fedquorum.errors import SettingsError
 
 from client_app.data.base import (
     NEEDS_CLASSES,
@@ -20,7 +21,6 @@ from client_app.data.base import (
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, own_split
-from conf.errors import SettingsError
 from conf.schema.checks import check_clients
 from conf.schema.data import TableSettings
 

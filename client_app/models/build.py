@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fedquorum.errors import SettingsError
+from fedquorum.streams import derived_seed
 from torch import nn
 
 from client_app.data.base import FederatedData
@@ -22,7 +24,6 @@ from client_app.models.small_cnn import SmallCNN
 from client_app.models.text_cnn import TextCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import check_task, num_outputs
-from conf.errors import SettingsError
 from conf.schema.model import (
     CelebaCnnSettings,
     CnnSettings,
@@ -38,7 +39,6 @@ from conf.schema.model import (
     TextCnnSettings,
 )
 from conf.schema.settings import Settings
-from strategies.streams import derived_seed
 
 OF_TOKENS = (LstmSettings, TextCnnSettings, DistilBertSettings)
 
@@ -126,74 +126,82 @@ def example_inputs(input_shape: tuple[int, ...], num_tokens: int | None) -> torc
     return torch.zeros((2, *input_shape), dtype=kind)
 
 
-def _made(own: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Module:
-    if isinstance(own, EfficientNetSettings):
-        _check_images(own.name, shapes.input_shape, smallest=1, channels=3)
-        weights = own.pretrained if pretrained else None
-        return efficientnet(own.variant, shapes.num_outputs, weights)
-    if isinstance(own, DistilBertSettings):
+def _made(settings: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Module:
+    if isinstance(settings, EfficientNetSettings):
+        _check_images(settings.name, shapes.input_shape, smallest=1, channels=3)
+        weights = settings.pretrained if pretrained else None
+        return efficientnet(settings.variant, shapes.num_outputs, weights)
+    if isinstance(settings, DistilBertSettings):
         return DistilBERT(
             shapes.num_tokens,
             shapes.num_outputs,
             shapes.input_shape[0],
-            layers=own.layers,
-            width=own.width,
-            heads=own.heads,
-            dropout=own.dropout,
-            pretrained=own.pretrained if pretrained else None,
+            layers=settings.layers,
+            width=settings.width,
+            heads=settings.heads,
+            dropout=settings.dropout,
+            pretrained=settings.pretrained if pretrained else None,
         )
-    if type(own) not in _MAKE:
-        raise TypeError(f"no model for {type(own).__name__}")
-    return _MAKE[type(own)](own, shapes)
+    if type(settings) not in _MAKE:
+        raise TypeError(f"no model for {type(settings).__name__}")
+    return _MAKE[type(settings)](settings, shapes)
 
 
-def _cnn(own: CnnSettings, shapes: Shapes) -> nn.Module:
-    _check_images(own.name, shapes.input_shape, smallest=16)
+def _cnn(settings: CnnSettings, shapes: Shapes) -> nn.Module:
+    _check_images(settings.name, shapes.input_shape, smallest=16)
     return CNN(shapes.input_shape, shapes.num_outputs)
 
 
-def _small_cnn(own: SmallCnnSettings, shapes: Shapes) -> nn.Module:
-    _check_images(own.name, shapes.input_shape, smallest=4)
-    return SmallCNN(shapes.input_shape, shapes.num_outputs, own.hidden, own.dropout)
+def _small_cnn(settings: SmallCnnSettings, shapes: Shapes) -> nn.Module:
+    _check_images(settings.name, shapes.input_shape, smallest=4)
+    return SmallCNN(shapes.input_shape, shapes.num_outputs, settings.hidden, settings.dropout)
 
 
-def _celeba_cnn(own: CelebaCnnSettings, shapes: Shapes) -> nn.Module:
-    _check_images(own.name, shapes.input_shape, smallest=1)
+def _celeba_cnn(settings: CelebaCnnSettings, shapes: Shapes) -> nn.Module:
+    _check_images(settings.name, shapes.input_shape, smallest=1)
     return CelebaCNN(shapes.input_shape, shapes.num_outputs)
 
 
-def _m5(own: M5Settings, shapes: Shapes) -> nn.Module:
-    _check_sound(own.name, shapes.input_shape)
-    return M5(shapes.input_shape, shapes.num_outputs, own.channels)
+def _m5(settings: M5Settings, shapes: Shapes) -> nn.Module:
+    _check_sound(settings.name, shapes.input_shape)
+    return M5(shapes.input_shape, shapes.num_outputs, settings.channels)
 
 
-def _lstm(own: LstmSettings, shapes: Shapes) -> nn.Module:
+def _lstm(settings: LstmSettings, shapes: Shapes) -> nn.Module:
     return LSTM(
         shapes.num_tokens,
         shapes.num_outputs,
-        own.embedding,
-        own.hidden,
-        own.layers,
+        settings.embedding,
+        settings.hidden,
+        settings.layers,
         every_position=shapes.sequence,
     )
 
 
-def _text(own: TextCnnSettings, shapes: Shapes) -> nn.Module:
-    return TextCNN(shapes.num_tokens, shapes.num_outputs, own.embedding, own.channels, own.dropout)
+def _text(settings: TextCnnSettings, shapes: Shapes) -> nn.Module:
+    return TextCNN(
+        shapes.num_tokens,
+        shapes.num_outputs,
+        settings.embedding,
+        settings.channels,
+        settings.dropout,
+    )
 
 
 _MAKE: Mapping[type[ModelSettings], Callable[[Any, Shapes], nn.Module]] = {
     LogisticRegressionSettings: lambda _, shapes: LogisticRegression(
         shapes.input_shape, shapes.num_outputs
     ),
-    MlpSettings: lambda own, shapes: MLP(shapes.input_shape, shapes.num_outputs, own.hidden),
+    MlpSettings: lambda settings, shapes: MLP(
+        shapes.input_shape, shapes.num_outputs, settings.hidden
+    ),
     CnnSettings: _cnn,
     SmallCnnSettings: _small_cnn,
     CelebaCnnSettings: _celeba_cnn,
     M5Settings: _m5,
     LstmSettings: _lstm,
     TextCnnSettings: _text,
-    ModuleSettings: lambda own, _: imported_model(own.path, own.args or {}),
+    ModuleSettings: lambda settings, _: imported_model(settings.path, settings.args or {}),
 }
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedquorum.errors import SettingsError, one_line
 from torch import nn
-
-from conf.errors import SettingsError, one_line
 
 PADDING = 0
 POSITIONS = 512
@@ -93,7 +92,7 @@ def _transformers() -> Any:
     except ImportError:
         raise SettingsError(
             "model must be another than distilbert where transformers is not installed "
-            "(pip install 'fedquorum[text]'), got distilbert"
+            "(pip install 'fedquorum-app[text]'), got distilbert"
         ) from None
     return transformers
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import torch
+from fedquorum.errors import SettingsError, one_line
 from torch import nn
-
-from conf.errors import SettingsError, one_line
 
 
 def efficientnet(variant: str, num_classes: int, pretrained: str | None = None) -> nn.Module:
@@ -52,8 +51,8 @@ def efficientnet(variant: str, num_classes: int, pretrained: str | None = None) 
 
 def _load(model: nn.Module, path: Path) -> None:
     weights = torch.load(path, map_location="cpu", weights_only=True)
-    own = model.state_dict()
+    state = model.state_dict()
     for name in ("classifier.1.weight", "classifier.1.bias"):
-        if weights[name].shape != own[name].shape:
-            weights[name] = own[name]
+        if weights[name].shape != state[name].shape:
+            weights[name] = state[name]
     model.load_state_dict(weights)

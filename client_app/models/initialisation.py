@@ -4,9 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from fedquorum.errors import SettingsError
 from torch import nn
-
-from conf.errors import SettingsError
 
 _WEIGHTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "kaiming": partial(nn.init.kaiming_normal_, nonlinearity="relu"),

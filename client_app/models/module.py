@@ -1,13 +1,17 @@
-"""A model of the user's own, by its import path."""
+"""A model of the user's own, by its import path or in a file."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from fedquorum.errors import SettingsError, one_line
+from fedquorum.imports import object_at
 from torch import nn
 
-from conf.errors import SettingsError, one_line
-from conf.imports import make_imported, not_a
+_WANTED = (
+    "model.path must be the import path of a torch.nn.Module, such as package.module.Class or "
+    "folder/file.py:Class, got"
+)
 
 
 def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
@@ -16,8 +20,8 @@ def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
     Parameters
     ----------
     path : str
-        ``package.module.Class``, importable in every process of the run, on the server and on the
-        clients: installed, or in a folder of PYTHONPATH.
+        ``package.module.Class`` or ``folder/file.py:Class``, there for every process of the run,
+        on the server and on the clients; see ``fedquorum.imports``.
     arguments : mapping
         Its arguments by name.
 
@@ -26,10 +30,20 @@ def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
     SettingsError
         If there is no such class, it does not take these arguments, or makes no model.
     """
-    kind = "a torch.nn.Module"
-    model = make_imported("model", kind, path, arguments)
+    try:
+        make = object_at(path)
+    except Exception as error:  # a module may raise anything when it is imported
+        raise SettingsError(f"{_WANTED} {path!r}: {one_line(error)}") from None
+    if not callable(make):
+        raise SettingsError(f"{_WANTED} {path!r}, which is {type(make).__name__}")
+    try:
+        model = make(**arguments)
+    except Exception as error:
+        raise SettingsError(
+            f"model.args must be arguments of {path}, got {dict(arguments)}: {one_line(error)}"
+        ) from None
     if not isinstance(model, nn.Module):
-        raise not_a("model", kind, path, model)
+        raise SettingsError(f"{_WANTED} {path!r}, which makes {type(model).__name__}")
     return model
 
 

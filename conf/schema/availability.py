@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedquorum.parameters import CYCLE_PERIOD, CYCLE_START, POSITIVE, PROBABILITY
+from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import FilePath, setting
-from strategies.parameters import CYCLE_PERIOD, CYCLE_START, POSITIVE, PROBABILITY
+from conf.schema.ranges import FilePath
 
 
 @dataclass
 class AvailabilitySettings:
-    """When clients are there, which the server does not know; see ``client_app.availability``."""
+    """When clients are available; see ``fedquorum.client.availability``. The server is not told."""
 
     name: str = MISSING
 
@@ -33,38 +34,51 @@ class RandomAvailabilitySettings(AvailabilitySettings):
     """
 
     p: Any = None
-    mean: float = setting(0.1, PROBABILITY)
-    minimum: float = setting(0.02, PROBABILITY)
-    class_alpha: float = setting(0.1, POSITIVE)
+    mean: float = parameter(0.1, PROBABILITY)
+    minimum: float = parameter(0.02, PROBABILITY)
+    class_alpha: float = parameter(0.1, POSITIVE)
 
 
 @dataclass
 class BernoulliSettings(RandomAvailabilitySettings):
-    """See ``client_app.availability.Bernoulli``."""
+    """Each client is available with its own probability, in every round anew.
+
+    See ``fedquorum.client.availability.Bernoulli``.
+    """
 
     name: str = "bernoulli"
 
 
 @dataclass
 class MarkovSettings(RandomAvailabilitySettings):
-    """See ``client_app.availability.Markov``."""
+    """Each client comes and goes as a Markov chain, so it tends to stay as it is.
+
+    See ``fedquorum.client.availability.Markov``.
+    """
 
     name: str = "markov"
-    max_transition: float = setting(0.05, PROBABILITY)
+    max_transition: float = parameter(0.05, PROBABILITY)
 
 
 @dataclass
 class CyclicSettings(RandomAvailabilitySettings):
-    """See ``client_app.availability.Cyclic``; ``period`` in rounds."""
+    """Each client is available for a part of every period, and absent for the rest of it.
+
+    See ``fedquorum.client.availability.Cyclic``; ``period`` in rounds.
+    """
 
     name: str = "cyclic"
-    period: int = setting(100, CYCLE_PERIOD)
-    start: str = setting("stationary", CYCLE_START)
+    period: int = parameter(100, CYCLE_PERIOD)
+    start: str = parameter("stationary", CYCLE_START)
 
 
 @dataclass
 class TraceSettings(AvailabilitySettings):
-    """See ``client_app.availability.trace``."""
+    """A CSV file of round, client, available says which clients are available.
+
+    ``fedquorum availability=trace availability.path=FILE``; see
+    ``fedquorum.client.availability.trace``.
+    """
 
     name: str = "trace"
-    path: str = setting("", FilePath("a CSV file of round, client, available"))
+    path: str = parameter("", FilePath("a CSV file of round, client, available"))

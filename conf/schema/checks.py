@@ -1,11 +1,13 @@
 """Settings that are compared: every value with its range, then with each other."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from conf.errors import SettingsError
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
+
 from conf.schema.availability import RandomAvailabilitySettings
 from conf.schema.data import (
     CsvSettings,
@@ -20,21 +22,17 @@ from conf.schema.data import (
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
-from conf.schema.privacy import NOT_PRIVATE, AdaptiveClippingSettings
+from conf.schema.privacy import AdaptiveClippingSettings
+from conf.schema.rules import is_custom, rules_of, told_of
 from conf.schema.settings import Settings
-from conf.schema.strategy import AaggffSPart, ComposedSettings, FedAuSettings, OwnRuleSettings
-from strategies.parameters import (
-    PRIORITY_WEIGHT,
-    PROBABILITY,
-    ClientIds,
-    OneOf,
-    ParameterError,
-    Range,
-)
+from conf.schema.strategy import PartsSettings
 
 
 def check(settings: Settings) -> None:
-    """Compare every value with its range, then the values with each other.
+    """Compare every value with its range, the values with each other, and the rules likewise.
+
+    Custom rules are not imported: a node that composes the settings need not have them. They are
+    checked when a run begins.
 
     Raises
     ------
@@ -51,14 +49,32 @@ def check(settings: Settings) -> None:
         _check_columns(settings.data)
         _check_texts(settings.data)
         _check_draws(settings)
-        _check_all_there(settings)
         _check_device_availability(settings)
         _check_engine(settings.engine)
         _check_privacy(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
     except ParameterError as error:
-        raise SettingsError(str(error)) from None
+        raise SettingsError(told_of(error, error.parameter)) from None
+    if not is_custom(settings):
+        check_rules(settings, rules_of(settings))
+
+
+def check_rules(settings: Settings, rules: Rules) -> None:
+    """Compare the settings with what the rules need.
+
+    Raises
+    ------
+    SettingsError
+        If the rules do not allow what is set.
+    """
+    _check_all_there(settings, rules)
+    kind = settings.privacy.name
+    if kind != "none" and rules.unbounded:
+        raise SettingsError(
+            f"privacy must be none with strategy={settings.strategy.name} ({rules.unbounded}), "
+            f"got {kind}"
+        )
 
 
 def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
@@ -87,19 +103,19 @@ def check_clients(data: DataSettings, found: int) -> None:
     try:
         _check_priority(data, found)
     except ParameterError as error:
-        raise SettingsError(str(error)) from None
+        raise SettingsError(told_of(error, error.parameter)) from None
 
 
 def _check_priority(data: DataSettings, num_clients: int | None) -> None:
     words = OneOf(("heterogeneous", "random", "all"))
     if isinstance(data.priority, str):
         if not words.contains(data.priority):
-            raise ParameterError(
+            raise SettingsError(
                 f"data.priority must be {words.describe()}, or a list of client ids, "
                 f"got {data.priority!r}"
             )
         if data.priority != "all" and num_clients and data.num_priority > num_clients:
-            raise ParameterError(
+            raise SettingsError(
                 f"data.num_priority must be at most data.num_clients ({num_clients}), "
                 f"got {data.num_priority}"
             )
@@ -113,7 +129,7 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
     if weights is None:
         return
     if not isinstance(weights, dict):
-        raise ParameterError(
+        raise SettingsError(
             f"data.priority_weights must be a mapping such as {{3: 0.5}}, got {weights!r}"
         )
     if num_clients:
@@ -132,7 +148,7 @@ def _check_shards(data: DataSettings) -> None:
     if not isinstance(data, PartitionedSettings) or data.partition != "shards":
         return
     if data.samples_per_shard is not None and data.samples_per_shard > data.shard_size:
-        raise ParameterError(
+        raise SettingsError(
             f"data.samples_per_shard must be at most data.shard_size ({data.shard_size}), "
             f"got {data.samples_per_shard}"
         )
@@ -149,12 +165,12 @@ def _check_device(data: DataSettings) -> None:
         needed = ("columns",)
     for key in ("num_clients", *needed) if needed else ():
         if getattr(data, key) is None:
-            raise ParameterError(
+            raise SettingsError(
                 f"data.{key} must have a value where each device has the data of its own client "
                 "only, got null"
             )
     if needed and data.priority == "heterogeneous":
-        raise ParameterError(
+        raise SettingsError(
             "data.priority must be all, random or a list where each device has the data of its own "
             "client only, got 'heterogeneous'"
         )
@@ -167,7 +183,7 @@ def _check_agreed(data: CsvSettings) -> None:
     known = {"numbers": list, "categories": dict, "classes": list}
     form = isinstance(columns, dict) and set(columns) <= set(known)
     if not form or any(not isinstance(value, known[key]) for key, value in columns.items()):
-        raise ParameterError(
+        raise SettingsError(
             "data.columns must be a mapping such as {numbers: [age], categories: {kind: [a, b]}, "
             f"classes: [no, yes]}}, got {columns!r}"
         )
@@ -176,7 +192,7 @@ def _check_agreed(data: CsvSettings) -> None:
     lists |= {f"categories.{name}": values for name, values in categories.items()}
     for key, values in lists.items():
         if not isinstance(values, list) or len(set(map(str, values))) != len(values):
-            raise ParameterError(
+            raise SettingsError(
                 f"data.columns.{key} must be a list of values, each once, got {values!r}"
             )
     inputs = [*lists["numbers"], *categories]
@@ -185,12 +201,12 @@ def _check_agreed(data: CsvSettings) -> None:
         or len(set(inputs)) != len(inputs)
         or {data.target, data.client_column} & {*inputs}
     ):
-        raise ParameterError(
+        raise SettingsError(
             "data.columns must have at least one input column, each once, other than data.target "
             f"and data.client_column, got {inputs}"
         )
     if (len(lists["classes"]) > 1) == data.regression:
-        raise ParameterError(
+        raise SettingsError(
             "data.columns.classes must be at least two values, none where data.regression is true, "
             f"got {lists['classes']}"
         )
@@ -201,13 +217,13 @@ def _check_columns(data: DataSettings) -> None:
         return
     _check_agreed(data)
     if data.target == data.client_column:
-        raise ParameterError(
+        raise SettingsError(
             f"data.target must be another column than data.client_column, got {data.target!r}"
         )
-    for own in ("client_column", "target"):
-        if getattr(data, own) in data.drop:
-            raise ParameterError(
-                f"data.drop must be columns other than data.{own} ({getattr(data, own)}), got "
+    for key in ("client_column", "target"):
+        if getattr(data, key) in data.drop:
+            raise SettingsError(
+                f"data.drop must be columns other than data.{key} ({getattr(data, key)}), got "
                 f"{data.drop}"
             )
 
@@ -217,25 +233,29 @@ def _check_texts(data: DataSettings) -> None:
         return
     columns = data.text_columns
     if not columns or data.client_column in columns or data.target in columns:
-        raise ParameterError(
+        raise SettingsError(
             "data.text_columns must be at least one column other than data.client_column and "
             f"data.target, got {columns}"
         )
     if data.target is None and len(columns) > 1:
-        raise ParameterError(
+        raise SettingsError(
             f"data.text_columns must be one column where data.target is null, got {columns}"
         )
     least = 2 * len(columns) - 1
     if data.length < least:
-        raise ParameterError(
+        raise SettingsError(
             f"data.length must be at least {least} for {len(columns)} texts, got {data.length}"
         )
 
 
 def _check_device_availability(settings: Settings) -> None:
-    own = settings.availability
-    if of_devices(settings.data) and isinstance(own, RandomAvailabilitySettings) and own.p is None:
-        raise ParameterError(
+    availability = settings.availability
+    if (
+        of_devices(settings.data)
+        and isinstance(availability, RandomAvailabilitySettings)
+        and availability.p is None
+    ):
+        raise SettingsError(
             "availability.p must be given where each device has the data of its own client only "
             "(how often it is there would follow from its classes), got null"
         )
@@ -243,44 +263,28 @@ def _check_device_availability(settings: Settings) -> None:
 
 def _check_engine(engine: EngineSettings) -> None:
     if engine.superlink is not None and engine.num_supernodes is not None:
-        raise ParameterError(
+        raise SettingsError(
             "engine.num_supernodes must be null with engine.superlink (a deployment has the nodes "
             f"that connect), got {engine.num_supernodes}"
         )
     if engine.name == "flower" and engine.jobs > 1:
-        raise ParameterError(
+        raise SettingsError(
             f"engine.jobs must be 1 with engine=flower, which runs one job after the other, got "
             f"{engine.jobs}"
         )
 
 
 def _check_privacy(settings: Settings) -> None:
-    name, strategy = settings.privacy.name, settings.strategy
+    name = settings.privacy.name
     if name == "none":
         return
-    own = isinstance(strategy, OwnRuleSettings)
-    reason = NOT_PRIVATE.get("own" if own else strategy.name)
-    if reason is not None:
-        raise ParameterError(
-            f"privacy must be none with strategy={strategy.name} ({reason}), got {name}"
-        )
-    if isinstance(strategy, FedAuSettings) and math.isinf(strategy.cutoff):
-        raise ParameterError(
-            f"strategy.cutoff must be a whole number >= 1 with privacy={name} (an update counts at "
-            "most cutoff / N), got inf"
-        )
-    if settings.server_optimizer.name != "sgd":
-        raise ParameterError(
-            f"server_optimizer must be sgd with privacy={name} (of another step no bound is worked "
-            f"out of what one update counts), got {settings.server_optimizer.name}"
-        )
     if settings.resume is not None and isinstance(settings.privacy, AdaptiveClippingSettings):
-        raise ParameterError(
+        raise SettingsError(
             f"resume must be null with privacy={name} (a checkpoint has no clipping norm), got "
             f"{settings.resume}"
         )
     if settings.engine.startup_clients is not None:
-        raise ParameterError(
+        raise SettingsError(
             f"engine.startup_clients must be null with privacy={name} (while not all clients are "
             f"known, one counts for more), got {settings.engine.startup_clients}"
         )
@@ -289,43 +293,42 @@ def _check_privacy(settings: Settings) -> None:
 def _check_draws(settings: Settings) -> None:
     draws = getattr(settings.strategy, "priority_draws", None)
     if draws is not None and settings.data.priority_weights:
-        raise ParameterError(
+        raise SettingsError(
             "strategy.priority_draws must be null where data.priority_weights are set (a draw "
             f"counts as a whole client), got {draws}"
         )
 
 
-def _check_all_there(settings: Settings) -> None:
-    own = settings.strategy
+def _check_all_there(settings: Settings, rules: Rules) -> None:
+    strategy = settings.strategy
     if (
-        isinstance(own, ComposedSettings)
-        and isinstance(own.weighting, AaggffSPart)
+        isinstance(strategy, PartsSettings)
+        and rules.weighting.needs_everyone
         and settings.availability.name != "always"
     ):
-        raise ParameterError(
-            "availability must be always with strategy/weighting=aaggff_s (its Newton step needs "
-            "the losses of all clients in every round; aaggff_d does without), got "
-            f"{settings.availability.name}"
+        raise SettingsError(
+            f"availability must be always with strategy/weighting={strategy.weighting.name} (it "
+            f"needs all clients in every round), got {settings.availability.name}"
         )
 
 
 def _check_init(model: ModelSettings) -> None:
     if getattr(model, "pretrained", None) is not None and model.init != "default":
-        raise ParameterError(
+        raise SettingsError(
             f"model.init must be default where model.pretrained is set, got {model.init}"
         )
 
 
 def _check_probabilities(settings: Settings) -> None:
-    own, count = settings.availability, settings.data.num_clients
-    if not isinstance(own, RandomAvailabilitySettings) or own.p is None:
+    availability, count = settings.availability, settings.data.num_clients
+    if not isinstance(availability, RandomAvailabilitySettings) or availability.p is None:
         return
-    if isinstance(own.p, list) and count in {None, len(own.p)}:
-        for client, p in enumerate(own.p):
+    if isinstance(availability.p, list) and count in {None, len(availability.p)}:
+        for client, p in enumerate(availability.p):
             PROBABILITY.check(f"availability.p[{client}]", p)
-    elif not PROBABILITY.contains(own.p):
+    elif not PROBABILITY.contains(availability.p):
         clients = f"the {count} clients" if count else "the clients"
-        raise ParameterError(
+        raise SettingsError(
             f"availability.p must be null, {PROBABILITY.describe()}, or a list of one for each of "
-            f"{clients}, got {own.p!r}"
+            f"{clients}, got {availability.p!r}"
         )

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from conf.schema.ranges import CLASS_WEIGHTS, setting
-from strategies.parameters import (
+from fedquorum.parameters import (
     AUGMENTATION,
     COUNT,
     LR_SCHEDULE,
@@ -13,6 +12,9 @@ from strategies.parameters import (
     Number,
     OneOf,
 )
+from fedquorum.rule import parameter
+
+from conf.schema.ranges import CLASS_WEIGHTS
 
 
 @dataclass
@@ -32,22 +34,22 @@ class ClientSettings:
     ``batching``: whether a node's clients train together, see ``client_app.trainer.Trainer``.
     """
 
-    lr: float = setting(0.1, POSITIVE)
-    batch_size: int = setting(32, COUNT)
-    local_epochs: int = setting(5, COUNT)
-    local_steps: int | None = setting(None, COUNT)
-    momentum: float = setting(0.0, Number(low=0, high=1))
-    weight_decay: float = setting(0.0, NON_NEGATIVE)
-    mu: float = setting(0.0, NON_NEGATIVE)
-    lr_schedule: str = setting("constant", LR_SCHEDULE)
-    lr_decay: float = setting(1.0, Number(low=0, high=1, open_low=True))
-    lr_decay_every: int = setting(1, COUNT)
-    strong_convexity: float = setting(1.0, POSITIVE)
-    smoothness: float = setting(1.0, POSITIVE)
-    augmentation: str = setting("none", AUGMENTATION)
-    batching: str = setting("auto", OneOf(("auto", "batched", "sequential")))
+    lr: float = parameter(0.1, POSITIVE)
+    batch_size: int = parameter(32, COUNT)
+    local_epochs: int = parameter(5, COUNT)
+    local_steps: int | None = parameter(None, COUNT)
+    momentum: float = parameter(0.0, Number(low=0, high=1))
+    weight_decay: float = parameter(0.0, NON_NEGATIVE)
+    mu: float = parameter(0.0, NON_NEGATIVE)
+    lr_schedule: str = parameter("constant", LR_SCHEDULE)
+    lr_decay: float = parameter(1.0, Number(low=0, high=1, open_low=True))
+    lr_decay_every: int = parameter(1, COUNT)
+    strong_convexity: float = parameter(1.0, POSITIVE)
+    smoothness: float = parameter(1.0, POSITIVE)
+    augmentation: str = parameter("none", AUGMENTATION)
+    batching: str = parameter("auto", OneOf(("auto", "batched", "sequential")))
     tf32: bool = False
     compile: bool = False
-    loss: str = setting("cross_entropy", OneOf(("cross_entropy", "binary")))
+    loss: str = parameter("cross_entropy", OneOf(("cross_entropy", "binary")))
     class_weights: Any = field(default=None, metadata={"allowed": CLASS_WEIGHTS})
-    device: str = setting("auto", OneOf(("auto", "cpu", "cuda")))
+    device: str = parameter("auto", OneOf(("auto", "cpu", "cuda")))

@@ -3,21 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedquorum.errors import SettingsError
+from fedquorum.parameters import COUNT, COUNTS, FRACTION, NON_NEGATIVE, POSITIVE, Number, OneOf
+from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name, setting
-from strategies.parameters import (
-    COUNT,
-    COUNTS,
-    FRACTION,
-    NON_NEGATIVE,
-    POSITIVE,
-    Number,
-    OneOf,
-    ParameterError,
-)
+from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name
 
 TEST_FRACTION = Number(low=0.01, high=0.9)
+DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
+"""Where data sets lie that are found by their names: what an environment variable says."""
 PARTITIONS = ("shards", "dirichlet", "iid", "quantity")
 
 
@@ -33,27 +28,30 @@ class DataSettings:
     """
 
     name: str = MISSING
-    num_clients: int | None = setting(None, COUNT)
-    num_priority: int = setting(10, COUNT)
+    num_clients: int | None = parameter(None, COUNT)
+    num_priority: int = parameter(10, COUNT)
     priority: Any = "heterogeneous"
     priority_weights: Any = None
 
 
 @dataclass
 class SynthSettings(DataSettings):
-    """See ``client_app.data.synth``."""
+    """SYNTH(alpha, beta) of priority clients, noisy samples of their pooled data for others.
+
+    See ``client_app.data.synth``.
+    """
 
     name: str = "synth"
-    num_clients: int = setting(20, COUNT)
-    alpha: float = setting(1.0, NON_NEGATIVE)
-    beta: float = setting(1.0, NON_NEGATIVE)
-    noise: str = setting("additive", OneOf(("additive", "flip")))
-    noise_skew: float = setting(0.5, POSITIVE)
-    label_noise: float = setting(2.5, NON_NEGATIVE)
-    irrelevant_fraction: float = setting(1.0, FRACTION)
-    sizes: str = setting("lognormal", OneOf(("lognormal", "equal")))
-    samples_per_client: int = setting(500, Number(low=2, integer=True))
-    test_fraction: float = setting(0.2, TEST_FRACTION)
+    num_clients: int = parameter(20, COUNT)
+    alpha: float = parameter(1.0, NON_NEGATIVE)
+    beta: float = parameter(1.0, NON_NEGATIVE)
+    noise: str = parameter("additive", OneOf(("additive", "flip")))
+    noise_skew: float = parameter(0.5, POSITIVE)
+    label_noise: float = parameter(2.5, NON_NEGATIVE)
+    irrelevant_fraction: float = parameter(1.0, FRACTION)
+    sizes: str = parameter("lognormal", OneOf(("lognormal", "equal")))
+    samples_per_client: int = parameter(500, Number(low=2, integer=True))
+    test_fraction: float = parameter(0.2, TEST_FRACTION)
 
 
 @dataclass
@@ -67,33 +65,39 @@ class PartitionedSettings(DataSettings):
     rows, the sizes by Dir(``alpha``). The settings of the other partitions are not used.
     """
 
-    num_clients: int | None = setting(60, COUNT)
-    num_priority: int = setting(2, COUNT)
-    partition: str = setting("shards", OneOf(PARTITIONS))
-    shards_per_client: int = setting(2, COUNT)
-    shard_size: int = setting(500, COUNT)
-    samples_per_shard: int | None = setting(None, COUNT)
-    alpha: float = setting(0.1, POSITIVE)
-    samples_per_client: int | None = setting(None, COUNT)
+    num_clients: int | None = parameter(60, COUNT)
+    num_priority: int = parameter(2, COUNT)
+    partition: str = parameter("shards", OneOf(PARTITIONS))
+    shards_per_client: int = parameter(2, COUNT)
+    shard_size: int = parameter(500, COUNT)
+    samples_per_shard: int | None = parameter(None, COUNT)
+    alpha: float = parameter(0.1, POSITIVE)
+    samples_per_client: int | None = parameter(None, COUNT)
 
 
 @dataclass
 class TorchvisionSettings(PartitionedSettings):
-    """See ``client_app.data.sources.torchvision``; ``root`` is torchvision's."""
+    """A data set of torchvision's in single-class shards.
 
-    name: str = setting(
+    See ``client_app.data.sources.torchvision``; ``root`` is torchvision's.
+    """
+
+    name: str = parameter(
         MISSING, OneOf(("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn"))
     )
-    root: str = "data"
+    root: str = DATA_ROOT
     download: bool = True
 
 
 @dataclass
 class Cinic10Settings(PartitionedSettings):
-    """See ``client_app.data.sources.cinic10``; ``root`` is the folder with CINIC-10."""
+    """CINIC-10, unpacked into CINIC-10 by its user, in single-class shards.
+
+    See ``client_app.data.sources.cinic10``; ``root`` is the folder with CINIC-10.
+    """
 
     name: str = "cinic10"
-    root: str = "data"
+    root: str = DATA_ROOT
 
 
 @dataclass
@@ -107,11 +111,11 @@ class NaturalSettings(PartitionedSettings):
     the other partitions take ``test_fraction`` of all rows for one.
     """
 
-    num_clients: int | None = setting(None, COUNT)
+    num_clients: int | None = parameter(None, COUNT)
     priority: Any = "all"
-    partition: str = setting("natural", OneOf((*PARTITIONS, "natural")))
-    test_fraction: float = setting(0.2, TEST_FRACTION)
-    min_samples: int | None = setting(None, Number(low=2, integer=True))
+    partition: str = parameter("natural", OneOf((*PARTITIONS, "natural")))
+    test_fraction: float = parameter(0.2, TEST_FRACTION)
+    min_samples: int | None = parameter(None, Number(low=2, integer=True))
 
     def __post_init__(self) -> None:
         if self.num_clients is None and self.partition not in {"natural", "device"}:
@@ -120,7 +124,13 @@ class NaturalSettings(PartitionedSettings):
 
 @dataclass
 class NpzSettings(NaturalSettings):
-    """See ``client_app.data.sources.npz``; ``regression``: targets are numbers, not classes.
+    """``x_train``, ``y_train``, ``x_test`` and ``y_test`` of a NumPy file.
+
+    ``fedquorum data=npz data.path=FILE`` divides them into single-class shards. With
+    ``client_train``, and perhaps ``client_test``, a file has its own clients: ``fedquorum
+    experiment=custom data=npz data.path=FILE data.partition=natural``.
+
+    See ``client_app.data.sources.npz``; ``regression``: targets are numbers, not classes.
 
     ``num_classes``: null for those that there are, 0, 1, .. without gaps. ``partition`` device: the
     file has the data of one client, that of the device it is on; see ``client_app.data.device``.
@@ -128,17 +138,20 @@ class NpzSettings(NaturalSettings):
     """
 
     name: str = "npz"
-    path: str = setting("", FilePath("an .npz file"))
+    path: str = parameter("", FilePath("an .npz file"))
     priority: Any = "heterogeneous"
-    partition: str = setting("shards", OneOf((*PARTITIONS, "natural", "device")))
+    partition: str = parameter("shards", OneOf((*PARTITIONS, "natural", "device")))
     regression: bool = False
     input_shape: list[int] | None = field(default=None, metadata={"allowed": COUNTS})
-    num_classes: int | None = setting(None, COUNT)
+    num_classes: int | None = parameter(None, COUNT)
 
 
 @dataclass
 class ImageFolderSettings(NaturalSettings):
-    """See ``client_app.data.sources.image_folder``.
+    """Images in folders client/class/name.png, or class/name.png to divide among clients.
+
+    ``fedquorum experiment=custom data=image_folder data.path=FOLDER``, for the latter with
+    ``data.partition=dirichlet``. See ``client_app.data.sources.image_folder``.
 
     ``image_size``: height and width that images are scaled to; null where all have the same.
     ``classes``: the names of all classes; null for the folders that there are. ``partition``
@@ -146,58 +159,70 @@ class ImageFolderSettings(NaturalSettings):
     """
 
     name: str = "image_folder"
-    path: str = setting("", FilePath("a folder of images"))
-    partition: str = setting("natural", OneOf((*PARTITIONS, "natural", "device")))
+    path: str = parameter("", FilePath("a folder of images"))
+    partition: str = parameter("natural", OneOf((*PARTITIONS, "natural", "device")))
     image_size: list[int] | None = field(default=None, metadata={"allowed": IMAGE_SIZE})
     classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
 
 
 @dataclass
 class CelebASettings(NaturalSettings):
-    """See ``client_app.data.sources.celeba``; ``root`` is torchvision's.
+    """CelebA by torchvision, a person a client, with smiling as the target.
+
+    See ``client_app.data.sources.celeba``; ``root`` is torchvision's.
 
     ``target``: one of the 40 attributes. ``image_size``: height and width.
     """
 
     name: str = "celeba"
-    root: str = "data"
+    root: str = DATA_ROOT
     download: bool = True
-    target: str = setting("Smiling", Name("the name of an attribute"))
+    target: str = parameter("Smiling", Name("the name of an attribute"))
     image_size: list[int] = field(
         default_factory=lambda: [84, 84], metadata={"allowed": IMAGE_SIZE}
     )
-    min_samples: int | None = setting(5, Number(low=2, integer=True))
+    min_samples: int | None = parameter(5, Number(low=2, integer=True))
 
 
 @dataclass
 class SpeechCommandsSettings(NaturalSettings):
-    """See ``client_app.data.sources.speech_commands``; ``sample_rate`` in Hz."""
+    """Speech Commands, a speaker a client.
+
+    It is unpacked into ``SpeechCommands/speech_commands_v0.02`` below ``root``; see
+    ``client_app.data.sources.speech_commands``. ``sample_rate`` in Hz.
+    """
 
     name: str = "speech_commands"
-    root: str = "data"
-    sample_rate: int = setting(16000, OneOf((8000, 16000)))
-    min_samples: int | None = setting(3, Number(low=2, integer=True))
+    root: str = DATA_ROOT
+    sample_rate: int = parameter(16000, OneOf((8000, 16000)))
+    min_samples: int | None = parameter(3, Number(low=2, integer=True))
 
 
 @dataclass
 class LeafSettings(NaturalSettings):
-    """See ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words.
+    """A data set of LEAF's (FEMNIST, Shakespeare, Reddit, ..), its JSON files, a user a client.
+
+    ``fedquorum experiment=custom data=leaf data.path=FOLDER``. See
+    ``client_app.data.sources.leaf``; ``vocabulary_size`` is that of words.
 
     ``num_classes``: of numbers with a class; null for those that there are, 0, 1, .. without gaps.
     """
 
     name: str = "leaf"
-    path: str = setting("", FilePath("a folder of LEAF's JSON files"))
-    num_classes: int | None = setting(None, COUNT)
-    vocabulary_size: int = setting(10000, Number(low=3, integer=True))
+    path: str = parameter("", FilePath("a folder of LEAF's JSON files"))
+    num_classes: int | None = parameter(None, COUNT)
+    vocabulary_size: int = parameter(10000, Number(low=3, integer=True))
 
 
 @dataclass
 class Isic2019Settings(NaturalSettings):
-    """See ``client_app.data.sources.isic2019``; ``root`` has FLamby's files."""
+    """ISIC 2019 as FLamby prepares it, below ISIC2019, a center a client.
+
+    See ``client_app.data.sources.isic2019``; ``root`` has FLamby's files.
+    """
 
     name: str = "isic2019"
-    root: str = "data"
+    root: str = DATA_ROOT
     image_size: list[int] = field(
         default_factory=lambda: [224, 224], metadata={"allowed": IMAGE_SIZE}
     )
@@ -205,7 +230,10 @@ class Isic2019Settings(NaturalSettings):
 
 @dataclass
 class TextSettings(NaturalSettings):
-    """See ``client_app.data.sources.text``.
+    """Texts in a CSV file; the target is the next token, or a column of classes.
+
+    ``fedquorum experiment=custom data=text data.path=FILE data.client_column=NAME
+    data.text_columns=[NAME] [data.target=NAME]``. See ``client_app.data.sources.text``.
 
     ``header``: the names of the columns where the file's first line has none. ``length`` in tokens.
     ``tokens`` words or characters. With a ``target``: ``vocabulary_size`` is that of the hashed
@@ -215,17 +243,17 @@ class TextSettings(NaturalSettings):
     """
 
     name: str = "text"
-    path: str = setting("", FilePath("a .csv file"))
+    path: str = parameter("", FilePath("a .csv file"))
     header: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
-    client_column: str = setting("", COLUMN)
+    client_column: str = parameter("", COLUMN)
     text_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
-    target: str | None = setting(None, COLUMN)
+    target: str | None = parameter(None, COLUMN)
     classes: list[str] | None = field(default=None, metadata={"allowed": CLASSES})
-    group_column: str | None = setting(None, COLUMN)
-    rows: int | None = setting(None, COUNT)
-    tokens: str = setting("words", OneOf(("words", "characters")))
-    length: int = setting(80, Number(low=2, integer=True))
-    vocabulary_size: int = setting(10000, Number(low=8, integer=True))
+    group_column: str | None = parameter(None, COLUMN)
+    rows: int | None = parameter(None, COUNT)
+    tokens: str = parameter("words", OneOf(("words", "characters")))
+    length: int = parameter(80, Number(low=2, integer=True))
+    vocabulary_size: int = parameter(10000, Number(low=8, integer=True))
 
 
 @dataclass
@@ -233,29 +261,38 @@ class TableSettings(DataSettings):
     """One table of numbers and categories; see ``client_app.data.tabular``."""
 
     priority: Any = "all"
-    test_fraction: float = setting(0.2, TEST_FRACTION)
+    test_fraction: float = parameter(0.2, TEST_FRACTION)
 
 
 @dataclass
 class HeartSettings(TableSettings):
-    """See ``client_app.data.sources.heart``."""
+    """UCI heart disease, the processed files below heart_disease, a hospital a client.
+
+    See ``client_app.data.sources.heart``.
+    """
 
     name: str = "heart"
-    root: str = "data"
+    root: str = DATA_ROOT
 
 
 @dataclass
 class BerkaSettings(TableSettings):
-    """See ``client_app.data.sources.berka``; ``drop_regions`` are left out."""
+    """Berka's loans, the official tables below berka, a region a client.
+
+    See ``client_app.data.sources.berka``; ``drop_regions`` are left out.
+    """
 
     name: str = "berka"
-    root: str = "data"
+    root: str = DATA_ROOT
     drop_regions: list[str] = field(default_factory=lambda: ["north Bohemia"])
 
 
 @dataclass
 class CsvSettings(TableSettings):
-    """A file with a column that says whose each row is; see ``client_app.data.tabular``.
+    """A table with a column that names each row's client, and one with the class.
+
+    ``fedquorum experiment=custom data=csv data.path=FILE data.client_column=NAME
+    data.target=NAME``. See ``client_app.data.tabular``.
 
     ``client_column`` null: the file has the rows of one client, that of the device it is on; see
     ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
@@ -265,14 +302,14 @@ class CsvSettings(TableSettings):
     """
 
     name: str = "csv"
-    path: str = setting("", FilePath("a .csv file"))
-    client_column: str | None = setting("", COLUMN)
-    target: str = setting("", COLUMN)
+    path: str = parameter("", FilePath("a .csv file"))
+    client_column: str | None = parameter("", COLUMN)
+    target: str = parameter("", COLUMN)
     drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     columns: Any = None
     regression: bool = False
-    rows: int | None = setting(None, COUNT)
+    rows: int | None = parameter(None, COUNT)
 
 
 def settled_clients(data: DataSettings) -> int:
@@ -280,11 +317,11 @@ def settled_clients(data: DataSettings) -> int:
 
     Raises
     ------
-    ParameterError
+    SettingsError
         If the settings do not tell it either.
     """
     if data.num_clients is None:
-        raise ParameterError(
+        raise SettingsError(
             f"data.num_clients must be {COUNT.describe()} where the data does not tell it, got null"
         )
     return data.num_clients

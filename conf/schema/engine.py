@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from fedquorum.flower.communication import EVALUATED_CLIENTS
+from fedquorum.parameters import COUNT, FAIRNESS_METRIC, POSITIVE, OneOf
+from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import ConnectionName, FilePath, setting
-from strategies.communication import EVALUATED_CLIENTS
-from strategies.parameters import COUNT, FAIRNESS_METRIC, POSITIVE, OneOf
+from conf.schema.ranges import ConnectionName, FilePath
 
 
 @dataclass
@@ -17,26 +18,27 @@ class EvaluationSettings:
     fairness over clients is of.
     """
 
-    every: int = setting(1, COUNT)
-    metric: str = setting("accuracy", FAIRNESS_METRIC)
-    clients: str = setting("all", EVALUATED_CLIENTS)
+    every: int = parameter(1, COUNT)
+    metric: str = parameter("accuracy", FAIRNESS_METRIC)
+    clients: str = parameter("all", EVALUATED_CLIENTS)
 
 
 @dataclass
 class RobustnessSettings:
-    """Bounds on what one client can do; see ``strategies.Robustness``. null bounds nothing."""
+    """Bounds on what one client can do; see ``fedquorum.Robustness``. null bounds nothing."""
 
-    clip_norm: float | None = setting(None, POSITIVE)
-    max_weight: float | None = setting(None, POSITIVE)
+    clip_norm: float | None = parameter(None, POSITIVE)
+    max_weight: float | None = parameter(None, POSITIVE)
 
 
 @dataclass
 class EngineSettings:
-    """Where the clients run. ``num_supernodes`` null leaves the number to Flower.
+    """Where the clients run: in this process, or by ``flwr run``, with its true exit status.
 
+    ``num_supernodes`` null leaves the number to Flower.
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
-    ``partial_aggregation``: see ``strategies.communication.Communication``.
+    ``partial_aggregation``: see ``fedquorum.flower.communication.Communication``.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
     null never.
     ``nodes``: the file that says whose public key each client's node has, see
@@ -46,13 +48,13 @@ class EngineSettings:
     ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
     """
 
-    name: str = setting(MISSING, OneOf(("in-process", "flower")))
-    num_supernodes: int | None = setting(None, COUNT)
-    round_timeout: float = setting(3600.0, POSITIVE)
-    startup_timeout: float = setting(300.0, POSITIVE)
-    startup_clients: int | None = setting(None, COUNT)
+    name: str = parameter(MISSING, OneOf(("in-process", "flower")))
+    num_supernodes: int | None = parameter(None, COUNT)
+    round_timeout: float = parameter(3600.0, POSITIVE)
+    startup_timeout: float = parameter(300.0, POSITIVE)
+    startup_clients: int | None = parameter(None, COUNT)
     partial_aggregation: bool = True
-    checkpoint_every: int | None = setting(10, COUNT)
-    nodes: str | None = setting(None, FilePath("a file of client ids and public keys"))
-    superlink: str | None = setting(None, ConnectionName())
-    jobs: int = setting(1, COUNT)
+    checkpoint_every: int | None = parameter(10, COUNT)
+    nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
+    superlink: str | None = parameter(None, ConnectionName())
+    jobs: int = parameter(1, COUNT)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedquorum.parameters import COUNT, COUNTS, MODEL_INIT, SHARE_BELOW_ONE, OneOf
+from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import ARGUMENTS, FilePath, ImportPath, setting
-from strategies.parameters import COUNT, COUNTS, MODEL_INIT, SHARE_BELOW_ONE, OneOf
+from conf.schema.ranges import ARGUMENTS, FilePath, ImportPath
 
 
 @dataclass
@@ -17,100 +18,118 @@ class ModelSettings:
     """
 
     name: str = MISSING
-    init: str = setting("default", MODEL_INIT)
+    init: str = parameter("default", MODEL_INIT)
 
 
 @dataclass
 class LogisticRegressionSettings(ModelSettings):
-    """See ``client_app.models``."""
+    """One linear layer with bias on the flattened input; see ``client_app.models``."""
 
     name: str = "logistic_regression"
 
 
 @dataclass
 class MlpSettings(ModelSettings):
-    """See ``client_app.models.MLP``."""
+    """Two hidden layers of ``hidden`` units with ReLU; see ``client_app.models.MLP``."""
 
     name: str = "mlp"
-    hidden: int = setting(200, COUNT)
+    hidden: int = parameter(200, COUNT)
 
 
 @dataclass
 class CnnSettings(ModelSettings):
-    """See ``client_app.models.CNN``."""
+    """Two convolutions and three fully connected layers with batch normalisation.
+
+    See ``client_app.models.CNN``.
+    """
 
     name: str = "cnn"
 
 
 @dataclass
 class SmallCnnSettings(ModelSettings):
-    """See ``client_app.models.SmallCNN``."""
+    """Two 3x3 convolutions of 32 channels and fully connected layers.
+
+    See ``client_app.models.SmallCNN``.
+    """
 
     name: str = "small_cnn"
     hidden: list[int] = field(default_factory=lambda: [256, 64], metadata={"allowed": COUNTS})
-    dropout: float = setting(0.0, SHARE_BELOW_ONE)
+    dropout: float = parameter(0.0, SHARE_BELOW_ONE)
 
 
 @dataclass
 class M5Settings(ModelSettings):
-    """See ``client_app.models.M5``."""
+    """Four convolutions of sound; see ``client_app.models.M5``."""
 
     name: str = "m5"
-    channels: int = setting(32, COUNT)
+    channels: int = parameter(32, COUNT)
 
 
 @dataclass
 class CelebaCnnSettings(ModelSettings):
-    """See ``client_app.models.CelebaCNN``."""
+    """Four 3x3 convolutions of 32 channels with batch normalisation.
+
+    See ``client_app.models.CelebaCNN``.
+    """
 
     name: str = "celeba_cnn"
 
 
 @dataclass
 class EfficientNetSettings(ModelSettings):
-    """See ``client_app.models.efficientnet``; ``pretrained`` is read by the server only."""
+    """EfficientNet of torchvision, for colour images; only the server reads ``pretrained``.
+
+    See ``client_app.models.efficientnet``.
+    """
 
     name: str = "efficientnet"
-    variant: str = setting("b0", OneOf(tuple(f"b{i}" for i in range(8))))
-    pretrained: str | None = setting(None, FilePath("a file of weights"))
+    variant: str = parameter("b0", OneOf(tuple(f"b{i}" for i in range(8))))
+    pretrained: str | None = parameter(None, FilePath("a file of weights"))
 
 
 @dataclass
 class LstmSettings(ModelSettings):
-    """See ``client_app.models.LSTM``."""
+    """Recurrent network of tokens; see ``client_app.models.LSTM``."""
 
     name: str = "lstm"
-    embedding: int = setting(256, COUNT)
-    hidden: int = setting(256, COUNT)
-    layers: int = setting(2, COUNT)
+    embedding: int = parameter(256, COUNT)
+    hidden: int = parameter(256, COUNT)
+    layers: int = parameter(2, COUNT)
 
 
 @dataclass
 class TextCnnSettings(ModelSettings):
-    """See ``client_app.models.TextCNN``."""
+    """Small convolutional network of tokens; see ``client_app.models.TextCNN``."""
 
     name: str = "text"
-    embedding: int = setting(64, COUNT)
-    channels: int = setting(64, COUNT)
-    dropout: float = setting(0.0, SHARE_BELOW_ONE)
+    embedding: int = parameter(64, COUNT)
+    channels: int = parameter(64, COUNT)
+    dropout: float = parameter(0.0, SHARE_BELOW_ONE)
 
 
 @dataclass
 class DistilBertSettings(ModelSettings):
-    """See ``client_app.models.DistilBERT``; ``pretrained`` is read by the server only."""
+    """DistilBERT of transformers, of tokens: ``pip install 'fedquorum-app[text]'``.
+
+    See ``client_app.models.DistilBERT``; only the server reads ``pretrained``.
+    """
 
     name: str = "distilbert"
-    layers: int = setting(6, COUNT)
-    width: int = setting(768, COUNT)
-    heads: int = setting(12, COUNT)
-    dropout: float = setting(0.1, SHARE_BELOW_ONE)
-    pretrained: str | None = setting(None, FilePath("a folder of weights"))
+    layers: int = parameter(6, COUNT)
+    width: int = parameter(768, COUNT)
+    heads: int = parameter(12, COUNT)
+    dropout: float = parameter(0.1, SHARE_BELOW_ONE)
+    pretrained: str | None = parameter(None, FilePath("a folder of weights"))
 
 
 @dataclass
 class ModuleSettings(ModelSettings):
-    """Any ``torch.nn.Module``, made by ``path`` of ``args``; see ``client_app.models.module``."""
+    """Any ``torch.nn.Module``: ``model.path=package.module.Class 'model.args={name: value}'``.
+
+    See ``client_app.models.module``.
+    """
 
     name: str = "module"
-    path: str = setting("", ImportPath())
+    path: str = parameter("", ImportPath())
     args: Any = field(default=None, metadata={"allowed": ARGUMENTS})

@@ -1,27 +1,26 @@
 """Ranges of settings that no rule has: names, paths, lists."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from strategies.parameters import COUNTS, NON_NEGATIVE, ListOf, Range
-
-
-def setting(default: Any, allowed: Range) -> Any:
-    """Return a dataclass field with a default and the range that ``check`` enforces."""
-    return field(default=default, metadata={"allowed": allowed})
+from fedquorum.parameters import COUNTS, NON_NEGATIVE, ListOf, Range
 
 
 @dataclass(frozen=True)
 class ImportPath(Range):
-    """Names with dots in between; whether there is such a thing is its importer's to say."""
+    """Names with dots in between, or a file and a name; its importer says whether it exists."""
 
     def describe(self) -> str:
         """Return what it is."""
-        return "an import path such as package.module.Class"
+        return "an import path such as package.module.Class or folder/file.py:Class"
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` looks like one."""
-        parts = value.split(".") if isinstance(value, str) else []
+        if not isinstance(value, str):
+            return False
+        file, colon, name = value.rpartition(":")
+        if colon:
+            return file.endswith(".py") and name.isidentifier()
+        parts = value.split(".")
         return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 

@@ -1,4 +1,7 @@
-"""The schemas in Hydra's store."""
+"""The options of every settings group, in Hydra's store."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -40,119 +43,72 @@ from conf.schema.model import (
     TextCnnSettings,
 )
 from conf.schema.privacy import AdaptiveClippingSettings, FixedClippingSettings, PrivacySettings
-from conf.schema.server_optimizer import (
-    AdagradSettings,
-    AdamSettings,
-    MomentumSettings,
-    ServerOptimizerSettings,
-)
+from conf.schema.server_optimizer import SERVER_OPTIMIZER_SCHEMAS
 from conf.schema.settings import Settings
-from conf.schema.strategy import (
-    AaggffDPart,
-    AaggffDSettings,
-    AaggffSPart,
-    AaggffSSettings,
-    AflPart,
-    AflSettings,
-    ComposedSettings,
-    FedAlignSettings,
-    FedAuPart,
-    FedAuSettings,
-    FedAvgSettings,
-    FedMgdaPart,
-    FedMgdaSettings,
-    GatePart,
-    KnownStatisticsPart,
-    KnownStatisticsSettings,
-    LocalOnlySettings,
-    MemorySettings,
-    OwnRuleSettings,
-    PartSettings,
-    PropFairPart,
-    PropFairSettings,
-    QFedAvgPart,
-    QFedAvgSettings,
-    SampledSettings,
-    TermPart,
-    TermSettings,
-)
+from conf.schema.strategy import PART_SCHEMAS, STRATEGY_SCHEMAS, ComposedSettings
 from conf.schema.tracker import MlflowSettings, TensorBoardSettings, WandbSettings
 
 
+def _by_name(*options: Any) -> dict[str, Any]:
+    return {option.name: option for option in options}
+
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "strategy": STRATEGY_SCHEMAS,
+    **{f"strategy/{part}": schemas for part, schemas in PART_SCHEMAS.items()},
+    "server_optimizer": SERVER_OPTIMIZER_SCHEMAS,
+    "data": _by_name(
+        SynthSettings,
+        *(TorchvisionSettings(name=name) for name in ("mnist", "fmnist", "emnist", "svhn")),
+        Cinic10Settings,
+        NpzSettings,
+        ImageFolderSettings,
+        CelebASettings,
+        SpeechCommandsSettings,
+        LeafSettings,
+        Isic2019Settings,
+        TextSettings,
+        HeartSettings,
+        BerkaSettings,
+        CsvSettings,
+    ),
+    "model": _by_name(
+        LogisticRegressionSettings,
+        MlpSettings,
+        CnnSettings,
+        SmallCnnSettings,
+        M5Settings,
+        CelebaCnnSettings,
+        EfficientNetSettings,
+        LstmSettings,
+        TextCnnSettings,
+        DistilBertSettings,
+        ModuleSettings,
+    ),
+    "client": {"sgd": ClientSettings},
+    "availability": _by_name(
+        AlwaysSettings, BernoulliSettings, MarkovSettings, CyclicSettings, TraceSettings
+    ),
+    "privacy": _by_name(
+        PrivacySettings,
+        FixedClippingSettings(name="dp_fixed_server"),
+        FixedClippingSettings(name="dp_fixed_client"),
+        AdaptiveClippingSettings(name="dp_adaptive_server"),
+        AdaptiveClippingSettings(name="dp_adaptive_client"),
+    ),
+    "engine": _by_name(EngineSettings(name="in-process"), EngineSettings(name="flower")),
+    "tracker": _by_name(TensorBoardSettings, MlflowSettings, WandbSettings),
+}
+"""By group and name the options that no YAML file sets anything for."""
+
+BASES: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": TorchvisionSettings}
+"""Schemas that only YAML files inherit from."""
+
+
 def register() -> None:
-    """Put the schemas into Hydra's store, under the names that the YAML files inherit from."""
+    """Put all of them into Hydra's store."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Settings)
-    for group, name, node in (
-        ("strategy", "schema_fedalign", FedAlignSettings),
-        ("strategy", "schema_fedavg", FedAvgSettings),
-        ("strategy", "schema_local_only", LocalOnlySettings),
-        ("strategy", "schema_fedau", FedAuSettings),
-        ("strategy", "schema_participation", SampledSettings),
-        ("strategy", "schema_known_statistics", KnownStatisticsSettings),
-        ("strategy", "schema_memory", MemorySettings),
-        ("strategy", "schema_aaggff_s", AaggffSSettings),
-        ("strategy", "schema_aaggff_d", AaggffDSettings),
-        ("strategy", "schema_qfedavg", QFedAvgSettings),
-        ("strategy", "schema_term", TermSettings),
-        ("strategy", "schema_propfair", PropFairSettings),
-        ("strategy", "schema_afl", AflSettings),
-        ("strategy", "schema_fedmgda", FedMgdaSettings),
-        ("strategy", "schema_own", OwnRuleSettings),
-        ("strategy", "schema_composed", ComposedSettings),
-        ("strategy/selection", "schema_part", PartSettings),
-        ("strategy/selection", "schema_epsilon_gate", GatePart),
-        ("strategy/weighting", "schema_part", PartSettings),
-        ("strategy/weighting", "schema_aaggff_s", AaggffSPart),
-        ("strategy/weighting", "schema_aaggff_d", AaggffDPart),
-        ("strategy/weighting", "schema_qfedavg", QFedAvgPart),
-        ("strategy/weighting", "schema_term", TermPart),
-        ("strategy/weighting", "schema_propfair", PropFairPart),
-        ("strategy/weighting", "schema_afl", AflPart),
-        ("strategy/weighting", "schema_fedmgda", FedMgdaPart),
-        ("strategy/participation", "schema_part", PartSettings),
-        ("strategy/participation", "schema_fedau", FedAuPart),
-        ("strategy/participation", "schema_known_statistics", KnownStatisticsPart),
-        ("server_optimizer", "schema_sgd", ServerOptimizerSettings),
-        ("server_optimizer", "schema_momentum", MomentumSettings),
-        ("server_optimizer", "schema_adam", AdamSettings),
-        ("server_optimizer", "schema_adagrad", AdagradSettings),
-        ("data", "schema_synth", SynthSettings),
-        ("data", "schema_torchvision", TorchvisionSettings),
-        ("data", "schema_cinic10", Cinic10Settings),
-        ("data", "schema_npz", NpzSettings),
-        ("data", "schema_image_folder", ImageFolderSettings),
-        ("data", "schema_celeba", CelebASettings),
-        ("data", "schema_speech_commands", SpeechCommandsSettings),
-        ("data", "schema_leaf", LeafSettings),
-        ("data", "schema_isic2019", Isic2019Settings),
-        ("data", "schema_text", TextSettings),
-        ("data", "schema_heart", HeartSettings),
-        ("data", "schema_berka", BerkaSettings),
-        ("data", "schema_csv", CsvSettings),
-        ("availability", "schema_always", AlwaysSettings),
-        ("availability", "schema_bernoulli", BernoulliSettings),
-        ("availability", "schema_markov", MarkovSettings),
-        ("availability", "schema_cyclic", CyclicSettings),
-        ("availability", "schema_trace", TraceSettings),
-        ("privacy", "schema_no_privacy", PrivacySettings),
-        ("privacy", "schema_fixed_clipping", FixedClippingSettings),
-        ("privacy", "schema_adaptive_clipping", AdaptiveClippingSettings),
-        ("model", "schema_logistic_regression", LogisticRegressionSettings),
-        ("model", "schema_mlp", MlpSettings),
-        ("model", "schema_cnn", CnnSettings),
-        ("model", "schema_small_cnn", SmallCnnSettings),
-        ("model", "schema_m5", M5Settings),
-        ("model", "schema_celeba_cnn", CelebaCnnSettings),
-        ("model", "schema_efficientnet", EfficientNetSettings),
-        ("model", "schema_lstm", LstmSettings),
-        ("model", "schema_text", TextCnnSettings),
-        ("model", "schema_distilbert", DistilBertSettings),
-        ("model", "schema_module", ModuleSettings),
-        ("client", "schema_client", ClientSettings),
-        ("engine", "schema_engine", EngineSettings),
-        ("tracker", "schema_tensorboard", TensorBoardSettings),
-        ("tracker", "schema_mlflow", MlflowSettings),
-        ("tracker", "schema_wandb", WandbSettings),
-    ):
-        store.store(group=group, name=name, node=node)
+    for group, options in {**OPTIONS, "base": BASES}.items():
+        for name, node in options.items():
+            store.store(group=group, name=name, node=node)

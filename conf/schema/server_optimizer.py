@@ -1,47 +1,26 @@
-"""Settings of the server optimizers."""
+"""Settings of the server optimizers, made from their declarations."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from fedquorum.named import CUSTOM
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from omegaconf import MISSING
 
-from conf.schema.ranges import setting
-from strategies.parameters import POSITIVE, SHARE_BELOW_ONE, OneOf
+from conf.schema.derived import custom_schema, schemas_of
 
 
 @dataclass
 class ServerOptimizerSettings:
-    """How the combined update moves the model, by ``strategy.server_lr``; SGD."""
+    """How the combined update moves the model, by ``strategy.server_lr``."""
 
-    name: str = "sgd"
-
-
-@dataclass
-class MomentumSettings(ServerOptimizerSettings):
-    """See ``strategies.server_optimizer.Momentum``."""
-
-    name: str = "momentum"
-    momentum: float = setting(0.9, SHARE_BELOW_ONE)
+    name: str = MISSING
 
 
-@dataclass
-class AdaptiveSettings(ServerOptimizerSettings):
-    """What Adam, Yogi and Adagrad have; see ``strategies.server_optimizer``."""
-
-    beta1: float = setting(0.9, SHARE_BELOW_ONE)
-    tau: float = setting(1e-3, POSITIVE)
-
-
-@dataclass
-class AdamSettings(AdaptiveSettings):
-    """See ``strategies.server_optimizer.Adam`` and ``Yogi``."""
-
-    name: str = setting(MISSING, OneOf(("adam", "yogi")))
-    beta2: float = setting(0.99, SHARE_BELOW_ONE)
-
-
-@dataclass
-class AdagradSettings(AdaptiveSettings):
-    """See ``strategies.server_optimizer.Adagrad``."""
-
-    name: str = "adagrad"
-    beta1: float = setting(0.0, SHARE_BELOW_ONE)
+SERVER_OPTIMIZER_SCHEMAS: dict[str, type[Any]] = {
+    **schemas_of(ServerOptimizerSettings, SERVER_OPTIMIZERS.values()),
+    CUSTOM: custom_schema(
+        ServerOptimizerSettings, "A server optimizer of the user's own; see ``docs/own-rule.md``."
+    ),
+}
+"""The schema of every server optimizer by its name."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT
+from fedquorum.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.availability import AvailabilitySettings
@@ -10,11 +12,9 @@ from conf.schema.data import DataSettings
 from conf.schema.engine import EngineSettings, EvaluationSettings, RobustnessSettings
 from conf.schema.model import ModelSettings
 from conf.schema.privacy import PrivacySettings
-from conf.schema.ranges import setting
 from conf.schema.server_optimizer import ServerOptimizerSettings
 from conf.schema.strategy import StrategySettings
 from conf.schema.tracker import TrackerSettings
-from strategies.parameters import COUNT, NON_NEGATIVE_COUNT
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Settings:
     """
 
     strategy: StrategySettings = MISSING
-    server_optimizer: ServerOptimizerSettings = field(default_factory=ServerOptimizerSettings)
+    server_optimizer: ServerOptimizerSettings = MISSING
     data: DataSettings = MISSING
     model: ModelSettings = MISSING
     client: ClientSettings = field(default_factory=ClientSettings)
@@ -35,6 +35,6 @@ class Settings:
     robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
     engine: EngineSettings = MISSING
     tracker: TrackerSettings = MISSING
-    rounds: int = setting(100, COUNT)
-    seed: int = setting(1, NON_NEGATIVE_COUNT)
+    rounds: int = parameter(100, COUNT)
+    seed: int = parameter(1, NON_NEGATIVE_COUNT)
     resume: str | None = None

@@ -1,247 +1,95 @@
-"""Settings of the strategies, and of the parts that a composed one is made of."""
+"""Settings of the strategies, and of the parts that a composed one is made of.
 
-import math
-from dataclasses import dataclass, field
+All of them are made from the tables of the library: a rule's fields say which settings it has,
+with their defaults and ranges.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from fedquorum.named import COMPOSED, CUSTOM, NAMED, NONE, Named
+from fedquorum.parameters import POSITIVE
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.rule import parameter
+from fedquorum.selection import SELECTIONS, Sampling
+from fedquorum.weighting import WEIGHTINGS
 from omegaconf import MISSING
 
-from conf.schema.ranges import ARGUMENTS, ImportPath, setting
-from strategies.parameters import (
-    CDF,
-    COUNT,
-    CRITERION,
-    CUTOFF,
-    EPSILON,
-    EPSILON_SCHEDULE,
-    FRACTION,
-    NON_NEGATIVE,
-    NON_NEGATIVE_COUNT,
-    POSITIVE,
-    RBAR,
-    REAL,
+from conf.schema.derived import (
+    Setting,
+    custom_schema,
+    make_schema,
+    schemas_of,
+    settings_of_rule,
 )
 
 
 @dataclass
 class StrategySettings:
-    """What every strategy has."""
+    """The settings that every strategy has."""
 
     name: str = MISSING
-    fraction: float = setting(1.0, FRACTION)
-
-
-@dataclass
-class PrioritySettings(StrategySettings):
-    """What the strategies have that know of priority."""
-
-    priority_draws: int | None = setting(None, COUNT)
-    server_lr: float = setting(1.0, POSITIVE)
-
-
-@dataclass
-class GateSettings:
-    """See ``strategies.selection.EpsilonGate``."""
-
-    name: str = "epsilon_gate"
-    epsilon: float = setting(0.2, EPSILON)
-    epsilon_schedule: str = setting("constant", EPSILON_SCHEDULE)
-    epsilon_step_fraction: float = setting(0.5, FRACTION)
-    epsilon_rate: float = setting(5.0, NON_NEGATIVE)
-    warmup_fraction: float = setting(0.1, FRACTION)
-    warmup_rounds: int | None = setting(None, NON_NEGATIVE_COUNT)
-    criterion: str = setting("loss", CRITERION)
-
-
-@dataclass
-class FedAlignSettings(GateSettings, PrioritySettings):
-    """See ``strategies.FedALIGN``."""
-
-    name: str = "fedalign"
-
-
-@dataclass
-class FedAvgSettings(PrioritySettings):
-    """See ``strategies.FedAvg``."""
-
-    name: str = "fedavg"
-    priority_only: bool = False
-
-
-@dataclass
-class LocalOnlySettings(StrategySettings):
-    """See ``strategies.LocalOnly``."""
-
-    name: str = "local_only"
-
-
-@dataclass
-class SampledSettings(StrategySettings):
-    """What the strategies have that sample clients; see ``strategies.sampled``."""
-
-    server_lr: float = setting(1.0, POSITIVE)
-
-
-@dataclass
-class MemorySettings(SampledSettings):
-    """See ``strategies.FedVarp`` and ``strategies.MIFA``; null keeps the memory in memory."""
-
-    memory_dir: str | None = None
 
 
 @dataclass
 class PartSettings:
-    """One part of ``strategy=composed``; see ``conf.rules``."""
+    """The settings that every part of ``strategy=composed`` has."""
 
     name: str = MISSING
 
 
 @dataclass
-class FedAuPart(PartSettings):
-    """See ``strategies.weighting.FedAU``."""
+class PartsSettings(StrategySettings):
+    """Who takes part, how much an update counts, and what corrects for absence.
 
-    name: str = "fedau"
-    cutoff: float = setting(math.inf, CUTOFF)
-
-
-@dataclass
-class FedAuSettings(FedAuPart, SampledSettings):
-    """See ``strategies.FedAU``."""
-
-
-@dataclass
-class KnownStatisticsPart(PartSettings):
-    """See ``strategies.weighting.KnownRates``; null takes the simulated availability's own."""
-
-    name: str = "known_statistics"
-    probabilities: Any = None
-
-
-@dataclass
-class KnownStatisticsSettings(KnownStatisticsPart, SampledSettings):
-    """See ``strategies.KnownStatistics``."""
-
-
-@dataclass
-class AaggffSPart(PartSettings):
-    """See ``strategies.weighting.AAggFFS``; the range of responses null takes the paper's."""
-
-    name: str = "aaggff_s"
-    cdf: str = setting("normal", CDF)
-    c1: float | None = setting(None, NON_NEGATIVE)
-    c2: float | None = setting(None, POSITIVE)
-
-
-@dataclass
-class AaggffSSettings(AaggffSPart, SampledSettings):
-    """See ``strategies.AAggFFS``."""
-
-
-@dataclass
-class AaggffDPart(PartSettings):
-    """See ``strategies.weighting.AAggFFD``; the range of responses null takes the paper's."""
-
-    name: str = "aaggff_d"
-    cdf: str = setting("weibull", CDF)
-    c1: float | None = setting(None, NON_NEGATIVE)
-    c2: float | None = setting(None, POSITIVE)
-    rbar: str = setting("sample", RBAR)
-
-
-@dataclass
-class AaggffDSettings(AaggffDPart, SampledSettings):
-    """See ``strategies.AAggFFD``."""
-
-
-@dataclass
-class QFedAvgPart(PartSettings):
-    """See ``strategies.weighting.QFedAvg``."""
-
-    name: str = "qfedavg"
-    q: float = setting(1.0, NON_NEGATIVE)
-    lipschitz: float | None = setting(None, POSITIVE)
-
-
-@dataclass
-class QFedAvgSettings(QFedAvgPart, SampledSettings):
-    """See ``strategies.QFedAvg``."""
-
-
-@dataclass
-class TermPart(PartSettings):
-    """See ``strategies.weighting.TERM``."""
-
-    name: str = "term"
-    tilt: float = setting(1.0, REAL)
-
-
-@dataclass
-class TermSettings(TermPart, SampledSettings):
-    """See ``strategies.TERM``."""
-
-
-@dataclass
-class PropFairPart(PartSettings):
-    """See ``strategies.weighting.PropFair``."""
-
-    name: str = "propfair"
-    bound: float = setting(3.0, POSITIVE)
-    guard: float = setting(0.2, POSITIVE)
-
-
-@dataclass
-class PropFairSettings(PropFairPart, SampledSettings):
-    """See ``strategies.PropFair``."""
-
-
-@dataclass
-class AflPart(PartSettings):
-    """See ``strategies.weighting.AFL``."""
-
-    name: str = "afl"
-    step_size: float = setting(0.1, POSITIVE)
-
-
-@dataclass
-class OwnRuleSettings(SampledSettings):
-    """A weighting rule of the user's own, made by ``path`` of ``args``; see docs/own-rule.md."""
-
-    name: str = "own"
-    path: str = setting("", ImportPath())
-    args: Any = field(default=None, metadata={"allowed": ARGUMENTS})
-
-
-@dataclass
-class AflSettings(AflPart, SampledSettings):
-    """See ``strategies.AFL``."""
-
-
-@dataclass
-class FedMgdaPart(PartSettings):
-    """See ``strategies.weighting.FedMGDAPlus``."""
-
-    name: str = "fedmgda"
-    deviation: float = setting(1.0, FRACTION)
-
-
-@dataclass
-class FedMgdaSettings(FedMgdaPart, SampledSettings):
-    """See ``strategies.FedMGDAPlus``."""
-
-
-@dataclass
-class GatePart(GateSettings, PartSettings):
-    """See ``strategies.selection.EpsilonGate``."""
-
-
-@dataclass
-class ComposedSettings(PrioritySettings):
-    """Who takes part, how much an update counts, and what corrects for being away.
-
-    See ``strategies.composition``.
+    See ``fedquorum.composition``.
     """
 
-    name: str = "composed"
     selection: PartSettings = MISSING
     weighting: PartSettings = MISSING
     participation: PartSettings = MISSING
+
+
+def _shared(*, draws: bool, aggregates: bool) -> Iterator[Setting]:
+    """Yield the settings of sampling, and the learning rate where the server's model moves."""
+    for setting in settings_of_rule(Sampling):
+        if draws or setting[0] != "priority_draws":
+            yield setting
+    if aggregates:
+        yield "server_lr", float, parameter(1.0, POSITIVE)
+
+
+def _named(named: Named) -> type[Any]:
+    """Return the schema of a named strategy: the settings of all of its parts."""
+    parts = [setting for part in named.parts for setting in settings_of_rule(part)]
+    shared = _shared(draws=named.draws, aggregates=named.weighting.aggregates)
+    return make_schema(StrategySettings, named.key, named.summary, (*shared, *parts))
+
+
+ComposedSettings = make_schema(
+    PartsSettings,
+    COMPOSED,
+    "Parts to choose; see ``fedquorum.composition``.",
+    _shared(draws=True, aggregates=True),
+)
+STRATEGY_SCHEMAS: dict[str, type[Any]] = {
+    **{named.key: _named(named) for named in NAMED.values()},
+    CUSTOM: custom_schema(
+        StrategySettings,
+        "A weighting of the user's own, on all clients or a sample; see ``docs/own-rule.md``.",
+        _shared(draws=False, aggregates=True),
+    ),
+}
+"""The schema of every strategy by its name, beside ``composed``, which has a YAML file."""
+
+_CUSTOM_PART = custom_schema(PartSettings, "A rule of the user's own; see ``docs/own-rule.md``.")
+PART_SCHEMAS: dict[str, dict[str, type[Any]]] = {
+    "selection": {**schemas_of(PartSettings, SELECTIONS.values()), CUSTOM: _CUSTOM_PART},
+    "weighting": {**schemas_of(PartSettings, WEIGHTINGS.values()), CUSTOM: _CUSTOM_PART},
+    "participation": {
+        NONE: make_schema(PartSettings, NONE, "Nothing is corrected."),
+        **schemas_of(PartSettings, PARTICIPATIONS.values()),
+    },
+}
+"""The schemas of the parts of a composed strategy."""

@@ -29,7 +29,8 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the jobs; end the process unless all completed."""
-        from conf.errors import FedQuorumError
+        from fedquorum.errors import FedQuorumError
+
         from server_app.job import fail
 
         overrides = self._parser.parse_overrides(arguments)

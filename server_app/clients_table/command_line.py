@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedquorum.errors import FedQuorumError, RunError
 from rich.console import Console
 
 from conf.compose import compose_words
-from conf.errors import FedQuorumError, RunError
 
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
@@ -48,7 +48,7 @@ def show_clients(words: Sequence[str], output: Path) -> None:
     # The libraries that divide and draw take seconds to import: not for --help or a typo.
     from server_app.clients_table.rows import client_rows, remarks, write_csv
     from server_app.clients_table.show import clients_figure, terminal_table
-    from server_app.report.figures import save
+    from server_app.drawing import save
 
     settings = composed.settings
     rows = client_rows(settings)

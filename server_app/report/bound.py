@@ -24,6 +24,8 @@ from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 import torch
+from fedquorum.errors import RunError
+from fedquorum.records.reader import Run
 from rich.table import Table
 from safetensors.torch import load_file
 
@@ -33,10 +35,9 @@ from client_app.measurements import Measurements
 from client_app.models import model_for
 from client_app.tasks import build_task
 from conf import Settings
-from conf.errors import RunError
 from server_app.build import build_population
 from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data
-from server_app.report.runs import LOCAL_ONLY, Run
+from server_app.report.methods import trains_alone
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def _key(run: Run) -> str:
 
 
 def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
-    alone = [run for run in runs if run.strategy == LOCAL_ONLY]
-    aggregating = [run for run in runs if run.strategy != LOCAL_ONLY]
+    alone = [run for run in runs if trains_alone(run.strategy)]
+    aggregating = [run for run in runs if not trains_alone(run.strategy)]
     if not alone or not aggregating:
         return
     data, settings = run_data(runs[0])

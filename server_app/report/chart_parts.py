@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fedquorum.errors import RunError
+from fedquorum.records.reader import Run, read_parts
+from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
 
-from conf.errors import RunError
-from server_app.records.round_record import TEST_GROUPS, RoundRecord
 from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, metric_after_round
 from server_app.report.published import Published, published_values
-from server_app.report.runs import Run, read_parts
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ def published(methods: Sequence[Method]) -> Iterator[tuple[Method, Published]]:
             yield method, one
 
 
-def sources(methods: Sequence[Method], what: str) -> str:
+def sources(methods: Sequence[Method], values: str) -> str:
     """Return a sentence that names the papers, empty where there is nothing published."""
     found = sorted({one.source for _, one in published(methods)})
-    return f" Dotted: published {what}, {'; '.join(found)}." if found else ""
+    return f" Dotted: published {values}, {'; '.join(found)}." if found else ""
 
 
 def run_columns(run: Run, folder: str, names: Sequence[str]) -> dict[str, Column]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from fedquorum.types import FloatArray
 from numpy.typing import NDArray
-
-from strategies.types import FloatArray
 
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -167,7 +166,9 @@ def band(line: Line, panel: Panel) -> tuple[FloatArray, FloatArray]:
     spread = np.zeros_like(line.y) if line.spread is None else line.spread
     low, high = panel.bounds
     if "y" in panel.log:
-        positive = [float(y[y > 0].min()) for y in (own.y for own in panel.lines) if (y > 0).any()]
+        positive = [
+            float(y[y > 0].min()) for y in (shown.y for shown in panel.lines) if (y > 0).any()
+        ]
         low = max(low, min(positive, default=1.0) / 2)
     return np.clip(line.y - spread, low, high), np.clip(line.y + spread, low, high)
 

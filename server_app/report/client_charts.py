@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from fedquorum.records.fairness import spread
+from fedquorum.records.reader import Run
+from fedquorum.types import FloatArray
 
-from server_app.fairness import spread
 from server_app.report.chart_parts import (
     Method,
     bounds_of,
@@ -29,9 +31,8 @@ from server_app.report.charts import (
     Ticks,
     thinned,
 )
-from server_app.report.runs import Run
+from server_app.report.methods import is_given_rates
 from server_app.report.tables import METRIC_NAMES
-from strategies.types import FloatArray
 
 # Told apart with any colour vision, and by their lightness in print.
 STATUS_COLOURS = (
@@ -57,7 +58,7 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
     metrics = {method.group.metric for method in methods}
     bounds = bounds_of(metrics)
-    told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     panels = []
     for clients in tested_clients(methods):
         lines = [line for m in methods if (line := _ranked_line(m, clients)) is not None]
@@ -66,7 +67,7 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
                 Panel(
                     f"{clients.replace('_', '-')} clients",
                     "clients, from the lowest value, %",
-                    f"test {told}",
+                    f"test {metric_name}",
                     tuple(lines),
                     _published_spread(methods) if clients != "non_priority" else (),
                     x_ticks=TENTHS,
@@ -88,11 +89,13 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
 def _ranked_line(method: Method, clients: str) -> Line | None:
     metric = method.group.metric
     values = [_final_metrics(run, clients, metric) for run in method.group.counted]
-    found = [own for own in values if len(own)]
+    found = [client_values for client_values in values if len(client_values)]
     if not found:
         return None
-    grid = np.linspace(0.0, 100.0, min(MAX_POINTS, max(len(own) for own in found)) + 1)
-    curves = np.stack([_ranked(own, grid) for own in found]) * _factor(metric)
+    grid = np.linspace(
+        0.0, 100.0, min(MAX_POINTS, max(len(client_values) for client_values in found)) + 1
+    )
+    curves = np.stack([_ranked(client_values, grid) for client_values in found]) * _factor(metric)
     return Line(
         method.label,
         method.style,
@@ -115,7 +118,9 @@ def _ranked(values: FloatArray, grid: FloatArray) -> FloatArray:
 
 def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
     factor, digits = _factor(metric), 3 if metric == "loss" else 1
-    spreads = [spread(own.tolist(), higher_is_better=metric != "loss") for own in found]
+    spreads = [
+        spread(client_values.tolist(), higher_is_better=metric != "loss") for client_values in found
+    ]
     low, high, gini = (
         math.fsum(one[name] for one in spreads) / len(spreads)
         for name in ("worst10", "best10", "gini")
@@ -224,7 +229,7 @@ def _merged(layers: Sequence[Layer]) -> list[Layer]:
     merged: dict[tuple[tuple[str, ...], tuple[str, ...], bytes], list[Layer]] = {}
     for layer in layers:
         merged.setdefault((layer.columns, layer.rows, layer.values.tobytes()), []).append(layer)
-    return [replace(own[0], label=_together(own)) for own in merged.values()]
+    return [replace(same[0], label=_together(same)) for same in merged.values()]
 
 
 def _together(layers: Sequence[Layer]) -> str:
@@ -272,11 +277,10 @@ def _client_layer(
 
 def omega_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return FedAU's estimates against what the simulation knows, and the error over rounds."""
-    known = "known_statistics"  # is given p_n, so there is nothing to compare
     found = [
         (method, line)
         for method in methods
-        if method.group.strategy != known and (line := _omega_line(method)) is not None
+        if not is_given_rates(method.group.strategy) and (line := _omega_line(method)) is not None
     ]
     estimating, lines = [method for method, _ in found], [line for _, line in found]
     if not lines:

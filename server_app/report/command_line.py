@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedquorum.errors import FedQuorumError, RunError
 from rich.console import Console
 
-from conf.errors import FedQuorumError, RunError
-
 if TYPE_CHECKING:
-    from server_app.report.audit import Audit
+    from fedquorum.audit.check import Audit
+
     from server_app.report.experiment import Experiment
 
 EXIT_ERROR = 1
@@ -70,9 +70,11 @@ def report(directories: Iterable[Path], output: Path) -> None:
         If the bound's terms need data that is not here.
     """
     # These take seconds to import: not for --help.
+    from fedquorum.records.reader import read_runs
+
     from server_app.report.experiment import experiments_of
     from server_app.report.groups import group_runs
-    from server_app.report.runs import LOCAL_ONLY, read_runs
+    from server_app.report.methods import trains_alone
     from server_app.report.tables import terminal_table
 
     runs, damaged = read_runs(directories)
@@ -88,7 +90,7 @@ def report(directories: Iterable[Path], output: Path) -> None:
         raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
     console = _console()
     console.print(terminal_table([row for one in experiments for row in one.rows]))
-    if any(run.strategy == LOCAL_ONLY for run in runs):
+    if any(trains_alone(run.strategy) for run in runs):
         from server_app.report.bound import bound_table, bound_terms
 
         terms = bound_terms(runs)
@@ -102,7 +104,8 @@ def _write(
     experiments: Sequence["Experiment"], warnings: Sequence[str], output: Path
 ) -> list[Path]:
     """Write all files and return those that a reader opens."""
-    from server_app.report.figures import draw, save, small_picture
+    from server_app.drawing import save
+    from server_app.report.figures import draw, small_picture
     from server_app.report.page import page
     from server_app.report.sweep_charts import slug
     from server_app.report.tables import (
@@ -146,8 +149,8 @@ def audit_runs(directory: Path) -> int:
     RunError
         If there is no run, or a record is missing or damaged.
     """
-    from server_app.report.audit import audit
-    from server_app.report.runs import find_runs
+    from fedquorum.audit.check import audit
+    from fedquorum.records.reader import find_runs
 
     found = [_tell_audit(audit(run)) for run in find_runs([directory])]
     return EXIT_ERROR if any(found) else 0
@@ -156,13 +159,13 @@ def audit_runs(directory: Path) -> int:
 def _tell_audit(audited: "Audit") -> int:
     """Print an audit and return how much does not fit."""
     console, run, problems = _console(), audited.run, audited.problems
-    told = (
+    summary = (
         f"  {run.strategy}, seed {run.seed}, {run.status}: {audited.rounds} of {len(run.rounds)} "
         f"rounds and {audited.decisions} answers of clients decided again"
     )
     lines = [
         str(run.directory),
-        told,
+        summary,
         *(f"  not in the records: {text}" for text in audited.unknown),
         *(f"  does not fit: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
     ]
@@ -183,9 +186,9 @@ def explain_decision(directory: Path, client: int, server_round: int) -> None:
     RunError
         If ``directory`` is not one run, or has no such client or round.
     """
-    from server_app.report.explain import explain
-    from server_app.report.replay import read_recorded
-    from server_app.report.runs import find_runs
+    from fedquorum.audit.explain import explain
+    from fedquorum.audit.replay import read_recorded
+    from fedquorum.records.reader import find_runs
 
     runs = find_runs([directory])
     if len(runs) > 1:

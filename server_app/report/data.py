@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from fedquorum.errors import RunError
+from fedquorum.records.reader import Run
+
 from client_app.data import FederatedData, load_data
 from conf import Settings
 from conf.compose import compose_words
-from conf.errors import RunError
-from server_app.report.runs import Run
 
 SHARED_GROUPS = ("data.", "model.")
 WHERE_DATA_LIES = ("data.root", "data.path", "data.download")

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -39,7 +38,6 @@ LEGEND_LINE_INCHES = 0.24
 LEGEND_CHARACTERS = 60
 GRIDS_IN_A_ROW = 3
 MOST_GRIDS = 6
-DPI = 150
 PAGE_SCALE = 2 / 3
 PAGE_QUALITY = 80
 
@@ -47,22 +45,6 @@ PAGE_QUALITY = 80
 def draw(chart: Chart) -> Figure:
     """Return a chart's figure; of tables the first six, side by side."""
     return _grids(chart) if isinstance(chart, GridChart) else _lines(chart)
-
-
-def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write ``name.png`` (150 dpi) and ``name.svg``, the same bytes for the same runs.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be written.
-    """
-    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-    figure.savefig(png, dpi=DPI)
-    figure.set_layout_engine(None)  # placed once, for both formats
-    with mpl.rc_context({"svg.hashsalt": "fedquorum"}):
-        figure.savefig(svg, metadata={"Date": None})
-    return png, svg
 
 
 def small_picture(path: Path) -> bytes:

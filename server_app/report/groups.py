@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server_app.records.round_record import RoundRecord
-from server_app.report.runs import Run
+from fedquorum.records.reader import Run
+from fedquorum.records.round_record import RoundRecord
 
 _WITHOUT_INFLUENCE = ("engine.", "client.device", "client.batching", "tracker.", "resume")
 

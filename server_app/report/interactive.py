@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
+from fedquorum.types import FloatArray
 from plotly.subplots import make_subplots
 
 from server_app.report.charts import (
@@ -23,7 +24,6 @@ from server_app.report.charts import (
     band_opacity,
     grid_shape,
 )
-from strategies.types import FloatArray
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 SEQUENTIAL = "Cividis"

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from fedquorum.errors import RunError
+from fedquorum.records.fairness import SPREAD
+from fedquorum.records.reader import Run, read_parts
+from fedquorum.records.round_record import TEST_GROUPS
 
-from conf.errors import RunError
-from server_app.fairness import SPREAD
-from server_app.records.round_record import TEST_GROUPS
 from server_app.report.groups import Group, metric_after_round
-from server_app.report.runs import Run, read_parts
 
 OF_CLIENTS = ("test", *SPREAD, "left_out")
 """Measured on the test parts of one of ``TEST_GROUPS``."""
@@ -32,10 +32,10 @@ def final_measures(run: Run, clients: str) -> Mapping[str, float]:
 
     ``test`` is the metric that ``evaluation.metric`` names, mean over the test parts by training
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
-    (``server_app.fairness``), ``left_out`` how many have none. ``largest_training_loss``: see
-    there. ``global_loss`` is F(w) of the last model broadcast, ``theta`` theta_T. ``regret`` and
-    ``regret_bound`` are AAggFF's. Per round, mean over rounds: ``admitted`` updates, ``seconds``,
-    ``megabytes`` of messages both ways; ``state_bytes`` after the last.
+    (``fedquorum.records.fairness``), ``left_out`` how many have none. ``largest_training_loss``:
+    see there. ``global_loss`` is F(w) of the last model broadcast, ``theta`` theta_T. ``regret``
+    and ``regret_bound`` are AAggFF's. Per round, mean over rounds: ``admitted`` updates,
+    ``seconds``, ``megabytes`` of messages both ways; ``state_bytes`` after the last.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
 
 def _warnings(one: Experiment) -> list[str]:
     """Say which runs did not get to their end, and whether they count."""
-    told = []
+    warnings = []
     for group in one.groups:
         counted = {run.directory for run in group.counted}
         for run in group.runs:
@@ -108,8 +108,8 @@ def _warnings(one: Experiment) -> list[str]:
                 state = "running, or was killed" if run.status == "running" else run.status
                 use = "in the statistics" if run.directory in counted else "not in the statistics"
                 error = f" ({run.error})" if run.error else ""
-                told.append(f"{group.method}, seed {run.seed}: {state}, {rounds}, {use}{error}")
-    return told
+                warnings.append(f"{group.method}, seed {run.seed}: {state}, {rounds}, {use}{error}")
+    return warnings
 
 
 def _shared(one: Experiment) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
-from server_app.records.round_record import RoundRecord
+from fedquorum.records.round_record import RoundRecord
+
 from server_app.report.chart_parts import (
     Method,
     over_rounds,

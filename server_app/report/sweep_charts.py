@@ -73,7 +73,7 @@ def sweep_charts(methods: Sequence[Method], rows: Sequence[Row]) -> Iterator[Cha
     by_strategy: dict[str, list[Group]] = {}
     for method in methods:
         by_strategy.setdefault(method.group.strategy, []).append(method.group)
-    sweeps = [sweep for own in by_strategy.values() if (sweep := _sweep(own)) is not None]
+    sweeps = [sweep for groups in by_strategy.values() if (sweep := _sweep(groups)) is not None]
     for key in dict.fromkeys(key for sweep in sweeps for key in sweep.keys):
         swept = [sweep for sweep in sweeps if key in sweep.keys]
         chart = _curves(key, swept, methods, rows)
@@ -84,19 +84,19 @@ def sweep_charts(methods: Sequence[Method], rows: Sequence[Row]) -> Iterator[Cha
             yield _heat_map(sweep, rows)
 
 
-def _sweep(own: Sequence[Group]) -> Sweep | None:
-    texts = [{k: word(v) for k, v in influential(g.runs[0]).items()} for g in own]
+def _sweep(groups: Sequence[Group]) -> Sweep | None:
+    texts = [{k: word(v) for k, v in influential(g.runs[0]).items()} for g in groups]
     keys = tuple(telling_keys(texts))
     if not keys:
         return None
     places = [tuple(text.get(key, "-") for key in keys) for text in texts]
-    return Sweep(own[0].strategy, keys, tuple(zip(places, own, strict=True)))
+    return Sweep(groups[0].strategy, keys, tuple(zip(places, groups, strict=True)))
 
 
 def _main_row(group: Group, rows: Sequence[Row]) -> Row | None:
     """Return the row of the clients that an experiment is about: priority, or all."""
-    own = [row for row in rows if row.group is group and row.by_seed]
-    return min(own, key=lambda row: row.clients != "priority", default=None)
+    counted = [row for row in rows if row.group is group and row.by_seed]
+    return min(counted, key=lambda row: row.clients != "priority", default=None)
 
 
 def _final(group: Group, rows: Sequence[Row], name: str) -> Statistic | None:
@@ -163,13 +163,13 @@ def _series(key: str, sweeps: Sequence[Sweep]) -> Iterator[tuple[str, dict[str, 
     """Yield the groups by the value of ``key``, under a name for all that they share else."""
     for sweep in sweeps:
         place = sweep.keys.index(key)
-        own: dict[str, dict[str, Group]] = {}
+        series: dict[str, dict[str, Group]] = {}
         for at, group in sweep.groups:
             others = [f"{k.rpartition('.')[2]}={v}" for k, v in zip(sweep.keys, at, strict=True)]
             others.pop(place)
             label = f"{sweep.strategy} ({', '.join(others)})" if others else sweep.strategy
-            own.setdefault(label, {})[at[place]] = group
-        yield from own.items()
+            series.setdefault(label, {})[at[place]] = group
+        yield from series.items()
 
 
 def _line(

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from fedquorum.records.reader import STATUSES, Run
 from rich.markup import escape
 from rich.table import Table
 
 from server_app.report.data import WHERE_DATA_LIES
 from server_app.report.groups import Group, Statistic, influential, statistic_of, word
 from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
-from server_app.report.runs import STATUSES, Run
+from server_app.report.methods import is_baseline
 
 METRIC_NAMES = {
     "accuracy": "accuracy, %",
@@ -23,7 +24,6 @@ METRIC_NAMES = {
     "f1": "F1, %",
     "loss": "loss, nats",
 }
-METHODS_OF_OURS = ("fedalign", "fedau", "aaggff_s", "aaggff_d")
 COMPARED = ("test", "average", "worst", "worst10", "gini", "largest_training_loss")
 WORLD = ("data.", "model.", "availability.", "evaluation.")
 
@@ -139,8 +139,8 @@ def _world(row: Row) -> tuple[object, ...]:
 
 
 def _pairs(rows: Sequence[Row]) -> Iterator[Difference]:
-    ours = [row for row in rows if row.group.strategy in METHODS_OF_OURS]
-    others = [row for row in rows if row.group.strategy not in METHODS_OF_OURS]
+    ours = [row for row in rows if not is_baseline(row.group.strategy)]
+    others = [row for row in rows if is_baseline(row.group.strategy)]
     if not ours or not others:
         ours, others = list(rows[1:]), list(rows[:1])
     for one in ours:
@@ -164,9 +164,9 @@ def _gaps(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
 def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
     """Return how the clients' test metrics are spread, "mean ± standard deviation" over seeds."""
     metrics = {row.group.metric for row in rows}
-    told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     headings = {
-        "test": f"test {told}, by data",
+        "test": f"test {metric_name}, by data",
         "average": "average",
         "worst": "worst",
         "best": "best",
@@ -181,7 +181,7 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
     optional = [name for name in ("regret", "regret_bound") if _any(rows, name)]
     headings |= {name: name.replace("_", " ") for name in optional}
     return TextTable(
-        title=f"{title}: {told} over clients' own test parts",
+        title=f"{title}: {metric_name} over clients' own test parts",
         headings=("method", "clients", "seeds", *headings.values()),
         rows=tuple(
             (
@@ -198,9 +198,9 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
 def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
     """Return the paired differences, "mean ± standard deviation (in how many seeds above 0)"."""
     metrics = {pair.one.group.metric for pair in pairs}
-    told = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     headings = {
-        "test": f"test {told}, by data",
+        "test": f"test {metric_name}, by data",
         "average": "average",
         "worst": "worst",
         "worst10": "worst 10 %",
@@ -232,16 +232,16 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
         "megabytes": "MB a round, both ways",
         "state_bytes": "server state, bytes",
     }
-    told = {name: text for name, text in headings.items() if _any(rows, name)}
+    shown = {name: text for name, text in headings.items() if _any(rows, name)}
     return TextTable(
         title=f"{title}: admissions and costs",
-        headings=("method", "seeds", "rounds", *told.values()),
+        headings=("method", "seeds", "rounds", *shown.values()),
         rows=tuple(
             (
                 row.group.method,
                 str(len(row.by_seed)),
                 _range(row.rounds),
-                *(_cell(row.statistic(name), name, row.group.metric) for name in told),
+                *(_cell(row.statistic(name), name, row.group.metric) for name in shown),
             )
             for row in rows
             if first[id(row.group)] is row
@@ -290,14 +290,16 @@ def settings_table(groups: Sequence[Group], title: str) -> TextTable:
     settings = [
         {key: word(value) for key, value in influential(group.runs[0]).items()} for group in groups
     ]
-    keys = dict.fromkeys(key for own in settings for key in own)
-    telling = [key for key in keys if len({own[key] for own in settings if key in own}) > 1]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    telling = [
+        key for key in keys if len({values[key] for values in settings if key in values}) > 1
+    ]
     return TextTable(
         title=f"{title}: settings that differ",
         headings=("method", "settings"),
         rows=tuple(
-            (group.method, " ".join(f"{key}={own[key]}" for key in telling if key in own))
-            for group, own in zip(groups, settings, strict=True)
+            (group.method, " ".join(f"{key}={values[key]}" for key in telling if key in values))
+            for group, values in zip(groups, settings, strict=True)
             if telling
         ),
     )

@@ -1,6 +1,5 @@
 """The ClientApp: messages in and out, through Flower's Message and Context."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.flower.codec import (
+    PROTOCOL,
+    EvaluateRequest,
+    Status,
+    TrainAnswer,
+    TrainRequest,
+    decode_evaluate_reply,
+    decode_hosted_clients,
+    decode_sum,
+    decode_train_reply,
+    encode_arrays,
+    encode_evaluate_request,
+    encode_train_request,
+    metrics_of,
+)
+from fedquorum.types import Call, Objective, Proportions
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
@@ -21,19 +36,6 @@ from client_app.trainer import Trainer
 from conf import compose
 from conf.schema.data import SynthSettings
 from server_app.in_process import InProcessGrid
-from strategies.codec import (
-    ClientReply,
-    EvaluateRequest,
-    Status,
-    TrainRequest,
-    decode_hosted_clients,
-    decode_replies,
-    decode_sum,
-    encode_arrays,
-    encode_evaluate_request,
-    encode_train_request,
-)
-from strategies.types import Call, GlobalMeasure, Proportions
 from tests.client_app.clients import assert_same_part
 from tests.reference import sgd
 
@@ -89,29 +91,29 @@ def train_request(
             server_round=1,
             call=Call(clients, epsilon=epsilon, criterion="loss"),
             priority=tuple(k < NUM_PRIORITY for k in clients),
-            measure=GlobalMeasure(global_loss, 0.5),
+            objective=Objective(global_loss, 0.5),
         ),
     )
 
 
 def trained(
     num_nodes: int, epsilon: float | None = None, overrides: str = OVERRIDES
-) -> dict[int, ClientReply]:
+) -> dict[int, TrainAnswer]:
     """Return every client's part of one round's replies, with this number of nodes."""
     contents = {
         j + 1: train_request(tuple(range(j, NUM_CLIENTS, num_nodes)), epsilon)
         for j in range(min(num_nodes, NUM_CLIENTS))
     }
-    parts: dict[int, ClientReply] = {}
+    parts: dict[int, TrainAnswer] = {}
     for reply in ask(grid_of(num_nodes, overrides), MessageType.TRAIN, contents):
-        for part in decode_replies(reply.content):
+        for part in decode_train_reply(reply.content):
             assert part.client is not None
             assert part.client not in parts
             parts[part.client] = part
     return parts
 
 
-def arrays(part: ClientReply) -> dict[str, NDArray[Any]]:
+def arrays(part: TrainAnswer) -> dict[str, NDArray[Any]]:
     assert part.arrays is not None
     return part.arrays
 
@@ -151,7 +153,7 @@ def test_query(num_nodes: int, expected: list[tuple[int, ...]]) -> None:
     assert [decode_hosted_clients(reply.content) for reply in replies] == expected
     for reply in replies:
         assert list(reply.content) == ["metrics"]
-        assert list(reply.content.metric_records["metrics"]) == ["client-id"]
+        assert sorted(reply.content.metric_records["metrics"]) == ["client-id", "protocol"]
 
 
 def test_query_of_a_device() -> None:
@@ -189,7 +191,7 @@ def test_training_reply() -> None:
     for k, part in trained(2).items():
         loss, accuracy = measured(k, "train")
         assert part.status is Status.DONE
-        assert part.metrics == pytest.approx(
+        assert metrics_of(part) == pytest.approx(
             {"num-examples": len(own_data(k).y_train), "loss": loss, "accuracy": accuracy},
             abs=1e-6,
         )
@@ -202,9 +204,9 @@ def test_training_reply() -> None:
 def test_clients_not_asked_do_nothing() -> None:
     """Only the clients that the request names are in the reply, in its order."""
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((4, 1))})[0]
-    assert [part.client for part in decode_replies(reply.content)] == [4, 1]
+    assert [part.client for part in decode_train_reply(reply.content)] == [4, 1]
     expected = trained(1)
-    for part in decode_replies(reply.content):
+    for part in decode_train_reply(reply.content):
         assert_same_part(part, expected[part.client or 0])
 
 
@@ -214,6 +216,7 @@ def test_silent_clients_tell_id_and_status_only() -> None:
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
     assert metrics.pop("status") == [0, 0, 1, 1, 1]
+    assert metrics.pop("protocol") == PROTOCOL
     assert metrics.keys() == {"num-examples", "loss", "accuracy"}
     assert all(isinstance(v, list) and len(v) == NUM_PRIORITY for v in metrics.values())
     stacked = {name: a.numpy().shape for name, a in reply.content.array_records["arrays"].items()}
@@ -228,8 +231,8 @@ def test_all_silent() -> None:
     )
     contents = [{name: dict(record) for name, record in r.content.items()} for r in replies]
     assert contents == [
-        {"metrics": {"client-id": [2, 3], "status": [1, 1]}},
-        {"metrics": {"client-id": 2, "status": 1}},
+        {"metrics": {"client-id": [2, 3], "status": [1, 1], "protocol": 2}},
+        {"metrics": {"client-id": 2, "status": 1, "protocol": 2}},
     ]
 
 
@@ -239,7 +242,7 @@ def test_each_client_decides_by_its_own_loss() -> None:
     middle = sorted(losses.values())[1]
     request = train_request(tuple(losses), epsilon=0.5, global_loss=middle - 0.5 + 1e-5)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: request})[0]
-    joined = {p.client for p in decode_replies(reply.content) if p.status is Status.DONE}
+    joined = {p.client for p in decode_train_reply(reply.content) if p.status is Status.DONE}
     assert len(set(losses.values())) == 3
     assert joined == {k for k, loss in losses.items() if loss <= middle}
 
@@ -259,9 +262,9 @@ def test_a_failing_client_fails_alone(
 
     monkeypatch.setattr(FederatedClient, "join", fails_for_one)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
-    parts = {part.client: part for part in decode_replies(reply.content)}
+    parts = {part.client: part for part in decode_train_reply(reply.content)}
     failed = parts.pop(1)
-    assert failed == ClientReply(1, Status.FAILED, reason="RuntimeError: out of battery")
+    assert failed == TrainAnswer(1, Status.FAILED, reason="RuntimeError: out of battery")
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
     for k, part in parts.items():
         assert_same_part(part, expected[k or 0])
@@ -278,9 +281,9 @@ def test_data_that_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Synth, "client", fails_for_one)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request((0, 4))})[0]
-    one, other = decode_replies(reply.content)
+    one, other = decode_train_reply(reply.content)
     assert (one.client, one.status) == (0, Status.DONE)
-    assert other == ClientReply(4, Status.FAILED, reason="OSError: disk is gone")
+    assert other == TrainAnswer(4, Status.FAILED, reason="OSError: disk is gone")
 
 
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
@@ -377,8 +380,8 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
     monkeypatch.setattr(Trainer, "together", together)
     monkeypatch.setattr(Trainer, "alone", alone)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
-    parts = {part.client: part for part in decode_replies(reply.content)}
-    assert parts.pop(1) == ClientReply(1, Status.FAILED, reason="RuntimeError: out of battery")
+    parts = {part.client: part for part in decode_train_reply(reply.content)}
+    assert parts.pop(1) == TrainAnswer(1, Status.FAILED, reason="RuntimeError: out of battery")
     assert sorted(parts, key=str) == [k for k in asked if k != 1]
     for k, part in parts.items():
         assert_same_part(part, expected[k or 0])
@@ -388,11 +391,11 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
 def test_updates_that_are_not_finite_are_not_in_the_sum(batching: str) -> None:
     """A client that diverges is rejected by its node, with the reason; all of them: no sum."""
     overrides = f"{OVERRIDES} client.batching={batching} client.lr=1e38"
-    request = TrainRequest(1, Call((0, 1)), (True, True), GlobalMeasure(1.0, 0.5), Proportions())
+    request = TrainRequest(1, Call((0, 1)), (True, True), Objective(1.0, 0.5), Proportions())
     [reply] = ask(
         grid_of(1, overrides), MessageType.TRAIN, {1: encode_train_request(record(), request)}
     )
-    for part in decode_replies(reply.content):
+    for part in decode_train_reply(reply.content):
         assert part.status is Status.REJECTED
         assert part.reason == "its update holds NaN or Inf"
     assert decode_sum(reply.content) is None
@@ -416,7 +419,7 @@ def test_a_node_returns_one_sum(
             server_round=1,
             call=Call(clients),
             priority=tuple(k < NUM_PRIORITY for k in clients),
-            measure=GlobalMeasure(1.0, 0.5),
+            objective=Objective(1.0, 0.5),
             proportions=Proportions(factor, by_data=by_data),
         ),
     )
@@ -429,7 +432,7 @@ def test_a_node_returns_one_sum(
 
     monkeypatch.setattr(FederatedClient, "join", fails_for_one)
     [reply] = ask(grid_of(1, overrides), MessageType.TRAIN, {1: content})
-    parts = decode_replies(reply.content)
+    parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(clients)
     assert [part.status for part in parts] == [Status.DONE] * 3 + [Status.FAILED]
     assert all(part.arrays is None for part in parts)
@@ -439,15 +442,15 @@ def test_a_node_returns_one_sum(
         assert array.dtype == np.float64
         whole = np.zeros_like(array)
         for k in (0, 1, 2):
-            examples = expected[k].metrics["num-examples"] if by_data else 1
+            examples = expected[k].num_examples or 0 if by_data else 1
             whole += factor[k] * examples * (arrays(expected[k])[name] - start[name])
         scale = np.abs(whole).max()
         np.testing.assert_allclose(array, whole, rtol=0, atol=1e-5 * scale)
 
 
-def test_own_models_train_one_by_one(trained_clients: dict[str, list[list[int]]]) -> None:
+def test_kept_models_train_one_by_one(trained_clients: dict[str, list[list[int]]]) -> None:
     """Clients that keep models of their own have no model in common to train together."""
-    ask(grid_of(1), MessageType.TRAIN, {1: own_model_request(1, (0, 1, 2))})
+    ask(grid_of(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
     assert trained_clients == {"together": [], "alone": [[0], [1], [2]]}
 
 
@@ -471,10 +474,10 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
     settings = compose("custom", overrides).settings
     own = build_model(settings.model, (1, 16, 16), 2, settings.seed)
     received = {name: tensor.numpy() for name, tensor in own.state_dict().items()}
-    request = TrainRequest(1, Call((0, 1, 2, 3)), (False,) * 4, GlobalMeasure(1.0, 0.5))
+    request = TrainRequest(1, Call((0, 1, 2, 3)), (False,) * 4, Objective(1.0, 0.5))
     content = encode_train_request(encode_arrays(received), request)
     batched, sequential = (
-        decode_replies(
+        decode_train_reply(
             ask(
                 grid_of(1, f"{overrides} client.batching={batching}"),
                 MessageType.TRAIN,
@@ -504,28 +507,29 @@ def evaluate_request(
 def test_evaluation_measures_what_is_asked_of_whom() -> None:
     """Each client's numbers are those of its own parts; what was not asked for is NaN."""
     request = evaluate_request((0, 3), (True, False), measure_test=True)
-    one, other = decode_replies(ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content)
+    one, other = decode_evaluate_reply(
+        ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
+    )
     for part, k in ((one, 0), (other, 3)):
         own = own_data(k)
-        loss, accuracy = measured(k, "train") if k == 0 else (math.nan, math.nan)
+        expected: dict[str, float] = {"num-examples": len(own.y_train)}
+        if k == 0:
+            expected |= dict(zip(("loss", "accuracy"), measured(k, "train"), strict=True))
         test_loss, test_accuracy = measured(k, "test")
-        expected = {
-            "num-examples": len(own.y_train),
-            "loss": loss,
-            "accuracy": accuracy,
+        expected |= {
             "test-num-examples": len(own.y_test),
             "test-loss": test_loss,
             "test-accuracy": test_accuracy,
         }
-        assert (part.client, part.status, part.arrays) == (k, Status.DONE, None)
-        assert part.metrics == pytest.approx(expected, abs=1e-6, nan_ok=True)
+        assert (part.client, part.status) == (k, Status.DONE)
+        assert metrics_of(part) == pytest.approx(expected, abs=1e-6)
 
 
 def test_evaluation_of_training_parts_only() -> None:
-    """Without measure-test nothing is said about any test part."""
+    """Without the test part nothing is said about any test part."""
     request = evaluate_request((1,), (True,), measure_test=False)
-    part = decode_replies(ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content)[0]
-    assert part.metrics.keys() == {"num-examples", "loss", "accuracy"}
+    part = decode_evaluate_reply(ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content)[0]
+    assert metrics_of(part).keys() == {"num-examples", "loss", "accuracy"}
 
 
 def test_evaluation_between_rounds_changes_no_training() -> None:
@@ -535,41 +539,43 @@ def test_evaluation_between_rounds_changes_no_training() -> None:
     request = evaluate_request((0, 1, 2, 3, 4), (True,) * 5, measure_test=True)
     ask(grid, MessageType.EVALUATE, {1: request})
     reply = ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
-    for part in decode_replies(reply.content):
+    for part in decode_train_reply(reply.content):
         assert_same_part(part, expected[part.client or 0])
 
 
-def own_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
-    call = Call(clients, own_model=True)
-    measure, priority = GlobalMeasure(1.0, 0.5), (False,) * len(clients)
-    return encode_train_request(record(), TrainRequest(server_round, call, priority, measure))
+def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
+    call = Call(clients, keeps_model=True)
+    objective, priority = Objective(1.0, 0.5), (False,) * len(clients)
+    return encode_train_request(record(), TrainRequest(server_round, call, priority, objective))
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
-def test_own_models_stay_and_go_on(num_nodes: int) -> None:
-    """With own-model each client goes on from its last model and sends none."""
+def test_kept_models_stay_and_go_on(num_nodes: int) -> None:
+    """With keeps-model each client goes on from its last model and sends none."""
     grid = grid_of(num_nodes)
     node = Node(compose("custom", OVERRIDES).settings)
     expected = {k: list(model().values()) for k in range(NUM_CLIENTS)}
     for server_round in (1, 2, 3):
         contents = {
-            j + 1: own_model_request(server_round, tuple(range(j, NUM_CLIENTS, num_nodes)))
+            j + 1: keeps_model_request(server_round, tuple(range(j, NUM_CLIENTS, num_nodes)))
             for j in range(num_nodes)
         }
         for reply in ask(grid, MessageType.TRAIN, contents):
-            for part in decode_replies(reply.content):
+            for part in decode_train_reply(reply.content):
                 k = part.client
                 assert k is not None
                 expected[k], _, metrics = node.client(k).fit(
                     expected[k], {"server-round": server_round}
                 )
                 assert (part.status, part.arrays) == (Status.DONE, None)
-                assert part.metrics["loss"] == pytest.approx(metrics["loss"], abs=1e-6)
+                assert part.loss == pytest.approx(metrics["loss"], abs=1e-6)
     kept = evaluate_request((0,), (True,), measure_test=True)
-    kept.config_records["config"]["own-model"] = True
+    kept.config_records["config"]["keeps-model"] = True
     broadcast = evaluate_request((0,), (True,), measure_test=True)
     own, received = (
-        decode_replies(ask(grid, MessageType.EVALUATE, {1: content})[0].content)[0].metrics
+        metrics_of(
+            decode_evaluate_reply(ask(grid, MessageType.EVALUATE, {1: content})[0].content)[0]
+        )
         for content in (kept, broadcast)
     )
     assert own == node.client(0).evaluate(expected[0], {})[2]
@@ -581,6 +587,6 @@ def test_another_run_config_is_another_node() -> None:
     first = trained(1)
     other = OVERRIDES.replace(f"seed={SEED}", f"seed={SEED + 1}")
     reply = ask(grid_of(1, other), MessageType.TRAIN, {1: train_request((0, 1))})[0]
-    changed = decode_replies(reply.content)[0]
+    changed = decode_train_reply(reply.content)[0]
     assert not np.array_equal(arrays(changed)["linear.bias"], arrays(first[0])["linear.bias"])
     assert_same_part(trained(1)[0], first[0])

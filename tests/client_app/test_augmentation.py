@@ -7,6 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from fedquorum.parameters import AUGMENTATION
+from fedquorum.streams import stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as torchvision
@@ -23,8 +25,6 @@ from client_app.augmentation import (
     recoloured,
 )
 from conf import SettingsError, compose
-from strategies.parameters import AUGMENTATION
-from strategies.streams import stream
 
 CHANGES = [name for name in AUGMENTATION.choices if name != "none"]
 MOVES = [name for name in CHANGES if name != "cifar100"]

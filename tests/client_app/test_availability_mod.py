@@ -7,6 +7,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.client.availability import (
+    AvailabilityMod,
+    Bernoulli,
+    Cyclic,
+    Markov,
+    NodeAvailability,
+    Process,
+    Trace,
+)
+from fedquorum.client.availability.processes import moment
+from fedquorum.flower.codec import (
+    EvaluateRequest,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainRequest,
+    decode_train_reply,
+    encode_arrays,
+    encode_evaluate_request,
+    encode_train_reply,
+    encode_train_request,
+)
+from fedquorum.types import Call, Objective
 from flwr.app import (
     ConfigRecord,
     Context,
@@ -19,30 +42,8 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from client_app import app as client_app
-from client_app.availability import (
-    AvailabilityMod,
-    Bernoulli,
-    Cyclic,
-    Markov,
-    NodeAvailability,
-    Process,
-    Trace,
-)
-from client_app.availability.processes import moment
 from client_app.client import FederatedClient
 from server_app.in_process import InProcessGrid
-from strategies.codec import (
-    ClientReply,
-    EvaluateRequest,
-    NamedArrays,
-    Status,
-    TrainRequest,
-    decode_replies,
-    encode_arrays,
-    encode_evaluate_request,
-    encode_train_request,
-)
-from strategies.types import Call, GlobalMeasure
 from tests.client_app.clients import assert_same_part
 
 NUM_CLIENTS, SEED = 5, 3
@@ -68,7 +69,7 @@ def no_node_from_before() -> Iterator[None]:
 def train_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
     call = Call(clients, epsilon=1e9, criterion="loss")
     priority = tuple(k < 2 for k in clients)
-    request = TrainRequest(server_round, call, priority, GlobalMeasure(1.0, 0.5))
+    request = TrainRequest(server_round, call, priority, Objective(1.0, 0.5))
     return encode_train_request(encode_arrays(MODEL), request)
 
 
@@ -88,13 +89,13 @@ def own_grid(num_nodes: int, overrides: str) -> InProcessGrid:
     )
 
 
-def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, ClientReply]:
+def one_round(grid: InProcessGrid, num_nodes: int, server_round: int) -> dict[int, TrainAnswer]:
     """Return every client's part of the nodes' replies, all asked."""
-    parts: dict[int, ClientReply] = {}
+    parts: dict[int, TrainAnswer] = {}
     for j in range(num_nodes):
         asked = tuple(range(j, NUM_CLIENTS, num_nodes))
         reply = ask(grid, train_request(server_round, asked), node=j + 1)
-        of_node = decode_replies(reply.content)
+        of_node = decode_train_reply(reply.content)
         assert [part.client for part in of_node] == list(asked)
         parts |= {part.client: part for part in of_node if part.client is not None}
     return parts
@@ -125,7 +126,7 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
             if k in available:
                 assert_same_part(part, expected[k])
             else:
-                assert part == ClientReply(k, Status.UNAVAILABLE)
+                assert part == TrainAnswer(k, Status.UNAVAILABLE)
         seen.add(len(available))
     assert len(seen) > 1
 
@@ -137,14 +138,15 @@ def test_an_unavailable_clients_part_is_id_and_status() -> None:
     reply = ask(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
-    statuses = metrics.pop("status")
+    statuses, number = metrics.pop("status"), metrics.pop("protocol")
+    assert number == 2
     assert statuses == [0 if k in there(rounds[2]) else 2 for k in range(5)]
     assert all(isinstance(v, list) and len(v) == 2 for v in metrics.values())
     assert reply.content.array_records["arrays"]["linear.bias"].shape == (2, 10)
     absent = next(k for k in range(5) if k not in there(rounds[2]))
     reply = ask(grid, train_request(rounds[2], (absent,)))
     content = {name: dict(record) for name, record in reply.content.items()}
-    assert content == {"metrics": {"client-id": absent, "status": 2}}
+    assert content == {"metrics": {"client-id": absent, "status": 2, "protocol": 2}}
 
 
 def test_parts_are_in_the_order_asked() -> None:
@@ -152,7 +154,7 @@ def test_parts_are_in_the_order_asked() -> None:
     server_round = next(t for t in range(1, 40) if len(there(t)) == 3)
     asked = (4, 1, 0, 3, 2)
     reply = ask(own_grid(1, HALF), train_request(server_round, asked))
-    parts = decode_replies(reply.content)
+    parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(asked)
     expected = one_round(own_grid(1, OVERRIDES), 1, server_round)
     for part in parts:
@@ -173,7 +175,7 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     grid = own_grid(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
     reply = ask(grid, train_request(2, (0, 1, 2)))
     content = {name: dict(record) for name, record in reply.content.items()}
-    assert content == {"metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2]}}
+    assert content == {"metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2], "protocol": 2}}
 
 
 def test_evaluation_and_queries_pass() -> None:
@@ -190,14 +192,14 @@ def test_evaluation_and_queries_pass() -> None:
 
 
 def test_own_models_of_unavailable_clients_stay() -> None:
-    """With own-model an unavailable client's model is where its last round left it."""
+    """With keeps-model an unavailable client's model is where its last round left it."""
     available = [set(there(t)) for t in (1, 2)]
     assert available[0] - available[1]
     grid = own_grid(1, HALF)
 
     def kept(server_round: int) -> dict[str, bytes]:
         request = TrainRequest(
-            server_round, Call((0, 1, 2, 3, 4), own_model=True), (False,) * 5, GlobalMeasure(1, 1)
+            server_round, Call((0, 1, 2, 3, 4), keeps_model=True), (False,) * 5, Objective(1, 1)
         )
         ask(grid, encode_train_request(encode_arrays(MODEL), request))
         state = grid._contexts[1].state.array_records
@@ -214,7 +216,7 @@ def test_an_error_in_the_settings_is_the_nodes() -> None:
     grid = own_grid(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
     reply = ask(grid, RecordDict(), MessageType.QUERY)
     assert reply.has_error()
-    assert "availability.path must be a CSV file" in str(reply.error.reason)
+    assert "availability.path: a trace must be a CSV file" in str(reply.error.reason)
 
 
 def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +304,7 @@ def test_a_standard_client_app(process: Process, kind: str) -> None:
                 assert metrics == {"num-examples": 7, "train_loss": 0.5}
                 assert list(reply.content) == ["arrays", "metrics"]
             else:
-                assert metrics == {"client-id": client, "status": 2}
+                assert metrics == {"client-id": client, "status": 2, "protocol": 2}
                 assert list(reply.content) == ["metrics"]
     assert foreign.asked == asked
     assert 0 < len(asked) < 8 * 3
@@ -312,7 +314,7 @@ def test_our_strategies_read_the_reply_of_a_standard_client_app() -> None:
     """It decodes to the unavailable part of that client."""
     foreign = Foreign(lambda _: Trace(frozenset()))
     reply = ask(foreign.grid(2), train_request(1, (1,)), node=2)
-    assert decode_replies(reply.content) == [ClientReply(1, Status.UNAVAILABLE)]
+    assert decode_train_reply(reply.content) == [TrainAnswer(1, Status.UNAVAILABLE)]
 
 
 def test_an_evaluation_of_a_standard_client_app_passes() -> None:
@@ -375,9 +377,8 @@ def test_the_app_gets_a_request_of_its_own() -> None:
 
     def app(message: Message, _: Context) -> Message:
         received.append(message)
-        content = RecordDict()
-        content["metrics"] = MetricRecord({"client-id": [6, 2], "status": [1, 1]})
-        return Message(content, reply_to=message)
+        silent = [TrainAnswer(k, Status.SILENT) for k in (6, 2)]
+        return Message(encode_train_reply(silent), reply_to=message)
 
     where = context()
     message = Message(train_request(1, (6, 4, 2)), 1, "train")
@@ -455,5 +456,5 @@ def test_clients_asked_in_turn_keep_their_own_state() -> None:
     other = own_grid(1, CHAIN)
     for server_round, asked in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
         reply = ask(other, train_request(server_round, asked))
-        for part in decode_replies(reply.content):
+        for part in decode_train_reply(reply.content):
             assert int(part.status) == expected[server_round][part.client or 0]

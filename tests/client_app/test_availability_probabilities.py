@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from client_app.availability import client_processes, participation_probabilities
-from client_app.availability.probabilities import (
+from fedquorum.client.availability.probabilities import (
     class_contribution,
     class_distribution,
     correlated_probability,
 )
-from client_app.availability.processes import Bernoulli, Cyclic, Markov, Trace
+from fedquorum.client.availability.processes import Bernoulli, Cyclic, Markov, Trace
+from fedquorum.errors import DataError
+
+from client_app.availability import client_processes, participation_probabilities
 from client_app.data import ClientData, FederatedData, load_data
 from client_app.data.base import Labels, Part, Pool, Target, Targets
 from conf import Settings, SettingsError, compose
-from conf.errors import DataError
 from conf.schema.availability import AvailabilitySettings, RandomAvailabilitySettings
 
 CYCLIC = "availability=cyclic availability.p=0.3"

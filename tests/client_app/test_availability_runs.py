@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.client.availability import Bernoulli
+from fedquorum.client.availability.processes import moment
 from safetensors.numpy import load_file
 
-from client_app.availability import Bernoulli, participation_probabilities
-from client_app.availability.processes import moment
+from client_app.availability import participation_probabilities
 from client_app.data import load_data
 from conf.compose import compose_words
 from server_app.job import run_in_process

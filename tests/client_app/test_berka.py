@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError
 
 from client_app.data import load_data
 from client_app.data.sources import berka
 from client_app.data.sources.berka import berka_table
 from client_app.data.sources.csv_table import Table, csv_table
-from conf.errors import DataError
 from conf.schema.data import BerkaSettings, CsvSettings
 
 # Account k of district k % 3 + 1 has loan 100 + k; account 9 has none.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.datasets import CelebA
@@ -13,7 +14,6 @@ from torchvision.datasets import CelebA
 from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.celeba import celeba_arrays
-from conf.errors import DataError
 from conf.schema.data import CelebASettings
 
 PEOPLE = [7] * 6 + [3] * 5 + [12] * 4  # of 15 images

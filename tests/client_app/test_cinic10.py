@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -11,7 +12,6 @@ from client_app.data import load_data
 from client_app.data.sources import cinic10
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.cinic10 import CLASSES, cinic10_arrays
-from conf.errors import DataError
 from conf.schema.data import Cinic10Settings
 
 Pixels = NDArray[np.uint8]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
@@ -14,7 +15,6 @@ from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.models import LogisticRegression, SmallCNN
 from client_app.training import LocalTraining
-from strategies.streams import stream
 from tests.client_app.clients import federated_client
 from tests.reference import sgd
 
@@ -75,6 +75,7 @@ def test_get_properties_tells_only_the_id() -> None:
 
 
 LOSS, ACCURACY = received()
+TRAIN_KEYS = {"num-examples", "loss", "accuracy"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_who_trains(config: dict[str, Any], silent: bool) -> None:
     else:
         assert len(arrays) == 2
         assert num_examples == 18
-        assert metrics.keys() == {"loss", "accuracy"}
+        assert metrics.keys() == TRAIN_KEYS
 
 
 def test_fit_measures_the_received_model() -> None:
@@ -114,22 +115,22 @@ def test_fit_measures_the_received_model() -> None:
 
 @pytest.mark.parametrize("priority", [True, False])
 @pytest.mark.parametrize("gate", [False, True])
-@pytest.mark.parametrize("measure", [False, True])
-def test_measuring_can_be_left_out(priority: bool, gate: bool, measure: bool) -> None:
-    """Without measure nothing is computed nor said, unless there is a gate; the model is equal."""
+@pytest.mark.parametrize("measures", [False, True])
+def test_measuring_can_be_left_out(priority: bool, gate: bool, measures: bool) -> None:
+    """Unless asked nothing is computed nor said, if there is no gate; the model is equal."""
     seen: list[bool] = []
     model = LogisticRegression((FEATURES,), CLASSES)
     model.register_forward_pre_hook(lambda module, _: seen.append(module.training))
     config = gated("loss", math.inf, 0.0, 1.0) if gate else request()
     arrays, num_examples, metrics = client(model=model).fit(
-        broadcast(), config | {"priority": priority, "measure": measure}
+        broadcast(), config | {"priority": priority, "measures-loss": measures}
     )
     assert num_examples == 18
-    if gate or measure:
-        assert metrics == pytest.approx({"loss": LOSS, "accuracy": ACCURACY}, abs=1e-6)
-    else:
-        assert metrics == {}
-    assert seen.count(False) == int(gate or measure)
+    said: dict[str, float] = {"num-examples": 18}
+    if gate or measures:
+        said |= {"loss": LOSS, "accuracy": ACCURACY}
+    assert metrics == pytest.approx(said, abs=1e-6)
+    assert seen.count(False) == int(gate or measures)
     for array, expected in zip(arrays, client().fit(broadcast(), request())[0], strict=True):
         np.testing.assert_array_equal(array, expected)
 
@@ -243,7 +244,6 @@ def test_wrong_number_of_arrays(arrays: list[NDArray[Any]]) -> None:
         client().fit(arrays, request())
 
 
-TRAIN_KEYS = {"num-examples", "loss", "accuracy"}
 TEST_KEYS = {"test-num-examples", "test-loss", "test-accuracy"}
 
 
@@ -251,10 +251,10 @@ TEST_KEYS = {"test-num-examples", "test-loss", "test-accuracy"}
     ("config", "keys", "count"),
     [
         ({}, TRAIN_KEYS | TEST_KEYS, 7),
-        ({"measure-train": True, "measure-test": True}, TRAIN_KEYS | TEST_KEYS, 7),
-        ({"measure-train": True, "measure-test": False}, TRAIN_KEYS, 18),
-        ({"measure-train": False, "measure-test": True}, {"num-examples"} | TEST_KEYS, 7),
-        ({"measure-train": False, "measure-test": False}, {"num-examples"}, 0),
+        ({"train-part": True, "test-part": True}, TRAIN_KEYS | TEST_KEYS, 7),
+        ({"train-part": True, "test-part": False}, TRAIN_KEYS, 18),
+        ({"train-part": False, "test-part": True}, {"num-examples"} | TEST_KEYS, 7),
+        ({"train-part": False, "test-part": False}, {"num-examples"}, 0),
     ],
 )
 def test_evaluate_measures_what_is_asked(
@@ -285,9 +285,9 @@ def test_evaluate_touches_only_the_part_asked_for(monkeypatch: pytest.MonkeyPatc
     model = LogisticRegression((FEATURES,), CLASSES)
     model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     own = client(model=model)
-    own.evaluate(broadcast(), {"measure-train": False, "measure-test": True})
-    own.evaluate(broadcast(), {"measure-train": True, "measure-test": False})
-    own.evaluate(broadcast(), {"measure-train": False, "measure-test": False})
+    own.evaluate(broadcast(), {"train-part": False, "test-part": True})
+    own.evaluate(broadcast(), {"train-part": True, "test-part": False})
+    own.evaluate(broadcast(), {"train-part": False, "test-part": False})
     assert seen == [7, 18]
 
 

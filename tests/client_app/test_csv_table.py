@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 
 from client_app.data.sources.csv_table import Table, csv_table
 from conf.compose import compose
-from conf.errors import DataError, SettingsError
 from conf.schema.data import CsvSettings
 
 HEADER = "where,age,job,paid,note"

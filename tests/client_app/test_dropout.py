@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from fedquorum.streams import stream
 from torch import nn
 
 from client_app.dropout import GivenDropout, dropouts, give_dropout
 from client_app.models import CNN, SmallCNN
 from client_app.randomness import draws_numbers
-from strategies.streams import stream
 
 IMAGES = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.parameters import FAIRNESS_METRIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
 from client_app import evaluation
-from client_app.evaluation import Measure, evaluate
+from client_app.evaluation import Measurement, evaluate
 from client_app.metrics import metric
 from client_app.models import CNN, LogisticRegression
 from client_app.tasks import NO_TARGET, CrossEntropy, SequenceCrossEntropy, SquaredError, Task
-from strategies.parameters import FAIRNESS_METRIC
 from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 7
@@ -42,7 +42,7 @@ def weights(model: nn.Module) -> sgd.Softmax:
 
 def alone(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task | None = None, name: str = "loss"
-) -> Measure:
+) -> Measurement:
     """Return what a client measures that has these rows, all there are."""
     (measure,) = evaluate(model, x, y, [len(y)], task=task, metric_name=name)
     return measure
@@ -162,23 +162,25 @@ def test_evaluating_where_there_is_nothing() -> None:
     assert math.isnan(measure.accuracy)
     model = nn.Linear(FEATURES, 1, dtype=torch.float64)
     x, targets = torch.from_numpy(problem(9)[0]), torch.linspace(-1, 1, 9, dtype=torch.float64)
-    measure = alone(model, x, targets, SquaredError())
-    assert measure.loss == pytest.approx(float(((model(x)[:, 0] - targets) ** 2).mean().detach()))
-    assert math.isnan(measure.accuracy)
+    measurement = alone(model, x, targets, SquaredError())
+    assert measurement.loss == pytest.approx(
+        float(((model(x)[:, 0] - targets) ** 2).mean().detach())
+    )
+    assert math.isnan(measurement.accuracy)
 
 
-def assert_nothing(measure: Measure) -> None:
-    assert measure.num_examples == 0
-    assert math.isnan(measure.loss)
-    assert math.isnan(measure.accuracy)
-    assert math.isnan(measure.metric)
+def assert_nothing(measurement: Measurement) -> None:
+    assert measurement.num_examples == 0
+    assert math.isnan(measurement.loss)
+    assert math.isnan(measurement.accuracy)
+    assert math.isnan(measurement.metric)
 
 
 # --- several clients -------------------------------------------------------------------------
 
 
-def values(measure: Measure) -> tuple[Any, ...]:
-    return measure.num_examples, measure.loss, measure.accuracy, measure.metric
+def values(measurement: Measurement) -> tuple[Any, ...]:
+    return measurement.num_examples, measurement.loss, measurement.accuracy, measurement.metric
 
 
 def parts(tensor: torch.Tensor, counts: list[int]) -> list[torch.Tensor]:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError
 
 from client_app.data import load_data
 from client_app.data.sources import heart
 from client_app.data.sources.csv_table import csv_table
 from client_app.data.sources.heart import heart_table
-from conf.errors import DataError
 from conf.schema.data import CsvSettings, HeartSettings
 
 LINES = {

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 from PIL import Image
 
 from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.image_folder import image_folder_arrays
 from conf.compose import compose
-from conf.errors import DataError, SettingsError
 from conf.schema.data import ImageFolderSettings
 
 

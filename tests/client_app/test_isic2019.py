@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError
 from PIL import Image
 
 from client_app.data import load_data
 from client_app.data.sources import isic2019
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.isic2019 import isic2019_arrays
-from conf.errors import DataError
 from conf.schema.data import Isic2019Settings
 
 ROWS = 12

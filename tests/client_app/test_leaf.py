@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.leaf import leaf_arrays
-from conf.errors import DataError, SettingsError
 from conf.schema.data import LeafSettings
 
 Users = dict[str, tuple[list[Any], list[Any]]]

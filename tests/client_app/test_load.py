@@ -116,6 +116,7 @@ def test_unknown_settings_are_refused(settings: DataSettings) -> None:
 SLOW = ("torchvision", "flwr_datasets", "datasets")
 
 
+@pytest.mark.slow
 def test_slow_libraries_wait_until_they_are_needed() -> None:
     """SYNTH runs without torchvision and flwr-datasets, which take seconds to import."""
     code = (

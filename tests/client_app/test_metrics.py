@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.parameters import FAIRNESS_METRIC
 from numpy.typing import NDArray
 from torchmetrics.functional.classification import multiclass_accuracy
 
 from client_app.metrics import auroc, check_metric, metric
 from client_app.tasks import NO_TARGET, SequenceCrossEntropy
 from conf import SettingsError
-from strategies.parameters import FAIRNESS_METRIC
 
 
 def pair_counting(scores: NDArray[Any], positive: NDArray[Any]) -> float:

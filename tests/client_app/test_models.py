@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.aggregation import as_float64, combined_update, like
+from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
@@ -22,8 +24,6 @@ from conf.schema.model import (
     ModelSettings,
     SmallCnnSettings,
 )
-from strategies.aggregation import as_float64, combined_update, like
-from strategies.streams import stream
 
 LOGISTIC = LogisticRegressionSettings()
 

@@ -1,5 +1,7 @@
 """Models by import path: what works, and every mistake in one line."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -66,6 +68,17 @@ def test_a_class_with_arguments() -> None:
     assert torch.equal(model.linear.weight, again.state_dict()["linear.weight"])
 
 
+def test_a_model_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file's path, relative to the working directory, without any PYTHONPATH."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "small.py").write_text(f"from {HERE} import Net as Small\n")
+    model = build("./nets/small.py:Small", "{features: 6, classes: 4}", num_outputs=4)
+    assert isinstance(model, Net)
+    with pytest.raises(SettingsError, match=r"^model\.path must be .*: there is no Python file"):
+        build("./nets/no.py:Small")
+
+
 def test_a_function_that_makes_a_model() -> None:
     """Libraries have functions for their models: torchvision's networks for example."""
     words = "model=module model.path=torchvision.models.squeezenet1_1 'model.args={num_classes: 4}'"
@@ -87,7 +100,7 @@ def test_a_model_of_tokens() -> None:
 
 MISTAKES = {
     "nowhere.at.all.Net": "import path of .*got 'nowhere.at.all.Net': No module named 'nowhere'",
-    f"{HERE}.Nat": "import path of .* has no attribute 'Nat'",
+    f"{HERE}.Nat": "import path of .*: there is no Nat in it; did you mean Net?",
     f"{HERE}.NUMBER": "import path of .*NUMBER', which is int",
     f"{HERE}.number": "import path of .*number', which makes int",
     f"{HERE}.Several": r"a model with outputs \(n, 3\), got .*Several' with tuple",
@@ -126,10 +139,12 @@ def test_models_for_other_inputs_or_outputs() -> None:
         build(f"{HERE}.Net", "{features: 7}")
 
 
-@pytest.mark.parametrize("path", ["''", "Net", "a..b", "a.b-c", "nets/net.py"])
+@pytest.mark.parametrize("path", ["''", "Net", "a..b", "a.b-c", "nets/net.py", "nets/net.txt:Net"])
 def test_what_is_no_import_path(path: str) -> None:
     """Refused when composed."""
-    message = "model.path must be an import path such as package.module.Class, got"
+    message = (
+        "model.path must be an import path such as package.module.Class or folder/file.py:Class"
+    )
     with pytest.raises(SettingsError, match=message):
         compose("custom", f"model=module model.path={path}")
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.flower.codec import EvaluateTask
 from numpy.typing import NDArray
 
 from client_app import node
@@ -183,6 +184,9 @@ MISTAKES = {
     ("number", "evaluation.metric=loss strategy=fedalign strategy.criterion=accuracy"): (
         "strategy.criterion must be loss where targets are numbers, got accuracy"
     ),
+    ("number", "evaluation.metric=loss strategy=composed strategy.selection.criterion=accuracy"): (
+        "strategy.selection.criterion must be loss where targets are numbers, got accuracy"
+    ),
     ("two", "evaluation.metric=top5"): "evaluation.metric must be another than top5",
     ("sequence", "model=text"): "model must be lstm or module where each position has a target",
     ("text", "model=mlp"): "model must be one of lstm, text, distilbert, module where inputs are t",
@@ -216,8 +220,9 @@ def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(node, "load_data", lambda *_: data)
     own = Node(settings_of("evaluation.metric=auroc"))
     arrays = [np.full((2, 4), np.nan, np.float32), np.zeros(2, np.float32)]
-    _, _, metrics = own.client(0).evaluate(arrays, {})
-    assert math.isnan(metrics["test-metric"])
+    measured = own.client(0).measure(arrays, EvaluateTask(0))
+    assert measured.test_num_examples > 0
+    assert math.isnan(measured.test_metric)
 
 
 @pytest.mark.parametrize("batching", ["auto", "batched"])

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.npz import npz_arrays
 from conf.compose import compose
-from conf.errors import DataError, SettingsError
 from conf.schema.data import NpzSettings
 
 RNG = np.random.default_rng(0)

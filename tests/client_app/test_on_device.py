@@ -5,21 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.flower.codec import (
+    Status,
+    TrainAnswer,
+    TrainRequest,
+    decode_hosted_clients,
+    decode_train_reply,
+    encode_arrays,
+    encode_train_request,
+)
+from fedquorum.types import Call, Objective
 from flwr.app import Message, RecordDict
 
 from client_app.app import app
 from conf import compose
 from server_app.in_process import InProcessGrid
-from strategies.codec import (
-    ClientReply,
-    Status,
-    TrainRequest,
-    decode_hosted_clients,
-    decode_replies,
-    encode_arrays,
-    encode_train_request,
-)
-from strategies.types import Call, GlobalMeasure
 
 WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
 WORDS += "data.input_shape=[2] data.num_classes=2 client.local_epochs=1"
@@ -48,12 +48,12 @@ def ask(content: RecordDict, kind: str, words: str = WORDS, **node_config: Any) 
 
 def train_request() -> RecordDict:
     model = {"linear.weight": np.zeros((2, 2), np.float32), "linear.bias": np.zeros(2, np.float32)}
-    request = TrainRequest(1, Call((2,)), (True,), GlobalMeasure(1.0, 0.5))
+    request = TrainRequest(1, Call((2,)), (True,), Objective(1.0, 0.5))
     return encode_train_request(encode_arrays(model), request)
 
 
-def trained(reply: Message) -> ClientReply:
-    (part,) = decode_replies(reply.content)
+def trained(reply: Message) -> TrainAnswer:
+    (part,) = decode_train_reply(reply.content)
     return part
 
 
@@ -63,7 +63,7 @@ def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
     reply = ask(RecordDict(), "query", **{"data-path": str(own)})
     assert decode_hosted_clients(reply.content) == (2,)
     reply = ask(train_request(), "train", **{"data-path": str(own)})
-    assert trained(reply).metrics["num-examples"] == 6
+    assert trained(reply).num_examples == 6
 
 
 def test_data_of_everybody_is_where_the_settings_say(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 
 from client_app.data.partition import Shares, single_class_shards
-from conf.errors import SettingsError
 
 Labels = NDArray[np.int64]
 

@@ -5,10 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
+from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 
 from client_app.data.partition import Shares, dirichlet_shares
-from conf.errors import SettingsError
 
 Labels = NDArray[np.int64]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 
 from client_app.availability import client_processes
 from client_app.data import load_data
@@ -13,7 +14,6 @@ from client_app.data.partition import Shares, natural_shares
 from client_app.data.partitioned import PartitionedData
 from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
-from conf.errors import DataError, SettingsError
 from conf.schema.data import NpzSettings
 
 RNG = np.random.default_rng(0)

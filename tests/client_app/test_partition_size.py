@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from fedquorum.errors import SettingsError
 
 from client_app.data.partition import Shares, iid_shares, quantity_shares
-from conf.errors import SettingsError
 
 
 def sizes(shares: list[Shares], part: str = "train") -> list[int]:

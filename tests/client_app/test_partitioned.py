@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import SettingsError
 
 from client_app.data import load_data
 from client_app.data.base import Samples
 from client_app.data.partitioned import PartitionedData
 from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
-from conf.errors import SettingsError
 from conf.schema.data import NpzSettings, PartitionedSettings, TorchvisionSettings
 
 TRAIN, TEST = 80, 40  # 10 classes of 8 and of 4

@@ -4,56 +4,56 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from fedquorum.flower.codec import (
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainRequest,
+    decode_train_reply,
+    decode_train_request,
+    encode_arrays,
+    encode_train_reply,
+    encode_train_request,
+)
+from fedquorum.types import Call, Objective
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.privacy import ClippingMod
 from conf.schema.privacy import PrivacySettings
 from server_app.in_process import InProcessGrid
-from strategies.codec import (
-    ClientReply,
-    NamedArrays,
-    Status,
-    TrainRequest,
-    decode_replies,
-    decode_request,
-    encode_arrays,
-    encode_replies,
-    encode_train_request,
-)
-from strategies.types import Call, GlobalMeasure
 
 MODEL: NamedArrays = {"w": np.array([1.0, 2.0], dtype=np.float32), "b": np.zeros(1, np.float32)}
-Fit = Callable[[int], ClientReply]
+Fit = Callable[[int], TrainAnswer]
 
 
-def trained(client: int, by: float) -> ClientReply:
+def trained(client: int, by: float) -> TrainAnswer:
     """Return a client whose update is (by, 0) and 0."""
     arrays = {"w": MODEL["w"] + np.array([by, 0], np.float32), "b": MODEL["b"].copy()}
-    return ClientReply(client, Status.DONE, {"num-examples": 4.0}, arrays)
+    return TrainAnswer(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
 
-def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[ClientReply]:
+def ask(fit: Fit, clients: tuple[int, ...], kind: str, **config: float) -> list[TrainAnswer]:
     """Return what one node with these clients replies to a train message."""
     app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings(kind), clients))])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        _, configs = decode_request(message.content, clients)
-        return Message(encode_replies([fit(k) for k in configs]), reply_to=message)
+        _, tasks = decode_train_request(message.content, clients)
+        return Message(encode_train_reply([fit(task.client) for task in tasks]), reply_to=message)
 
     call = Call(clients)
-    request = TrainRequest(1, call, (True,) * len(clients), GlobalMeasure(1.0, 0.5))
+    request = TrainRequest(1, call, (True,) * len(clients), Objective(1.0, 0.5))
     content = encode_train_request(encode_arrays(MODEL), request)
     for key, value in config.items():
         content.config_records["config"][key] = value
     grid = InProcessGrid(app, {}, 1)
     (node,) = grid.get_node_ids()
     (reply,) = grid.send_and_receive([Message(content, node, "train")])
-    return decode_replies(reply.content)
+    return decode_train_reply(reply.content)
 
 
-def moved(part: ClientReply) -> float:
+def moved(part: TrainAnswer) -> float:
     assert part.arrays is not None
     return float(part.arrays["w"][0] - MODEL["w"][0])
 
@@ -69,8 +69,8 @@ def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> N
         assert part.client is not None
         assert moved(part) == pytest.approx(min(1.0, lengths[part.client]), rel=1e-6)
         if kind == "dp_adaptive_client":
-            assert part.metrics["norm_bit"] == (lengths[part.client] > 1)
-        assert part.metrics["num-examples"] == 4
+            assert part.norm_bit == (lengths[part.client] > 1)
+        assert part.num_examples == 4
 
 
 def test_without_privacy_nothing_happens() -> None:
@@ -83,11 +83,11 @@ def test_without_privacy_nothing_happens() -> None:
 def test_who_did_not_train_is_as_it_was(kind: str) -> None:
     """Silence, failures with their reasons, and updates of zero have nothing to clip."""
 
-    def fit(client: int) -> ClientReply:
+    def fit(client: int) -> TrainAnswer:
         if client == 0:
-            return ClientReply(0, Status.SILENT)
+            return TrainAnswer(0, Status.SILENT)
         if client == 1:
-            return ClientReply(1, Status.FAILED, reason="no memory")
+            return TrainAnswer(1, Status.FAILED, reason="no memory")
         return trained(client, 0.0 if client == 2 else 5.0)
 
     parts = ask(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)

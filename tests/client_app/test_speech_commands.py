@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 from numpy.typing import NDArray
 from scipy.io import wavfile
 
@@ -12,7 +13,6 @@ from client_app.data.sources import speech_commands
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.speech_commands import speech_commands_arrays
 from conf.compose import compose
-from conf.errors import DataError, SettingsError
 from conf.schema.data import SpeechCommandsSettings
 
 WORDS = ("bird", "yes")

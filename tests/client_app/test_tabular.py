@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import SettingsError
 
 from client_app.data import load_data
 from client_app.data.tabular import TabularData
 from conf.compose import compose
-from conf.errors import SettingsError
 from conf.schema.data import CsvSettings
 
 SIZES = {"a": 40, "b": 25, "c": 2}
@@ -230,6 +230,7 @@ def test_other_clients_than_there_are(
         load(save(tmp_path), **settings)
 
 
+@pytest.mark.slow
 def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
     """A table needs neither torchvision nor flwr-datasets, which take seconds to import."""
     slow = ("torchvision", "flwr_datasets", "datasets")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
@@ -17,7 +18,6 @@ from client_app.data.sources.vocabulary import (
     words,
 )
 from conf.compose import compose
-from conf.errors import DataError, SettingsError
 from conf.schema.data import TextSettings
 
 PAIRS = """\

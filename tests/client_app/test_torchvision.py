@@ -9,12 +9,12 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import scipy.io
+from fedquorum.errors import DataError
 from numpy.typing import NDArray
 from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.torchvision import torchvision_arrays
-from conf.errors import DataError
 from conf.schema.data import TorchvisionSettings
 from tests.reference.idx import write_idx
 

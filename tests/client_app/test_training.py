@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.errors import DataError
+from fedquorum.parameters import AUGMENTATION
+from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
@@ -26,9 +29,6 @@ from client_app.tasks import (
 )
 from client_app.training import LocalTraining, batch_sizes, train
 from conf import SettingsError, compose
-from conf.errors import DataError
-from strategies.parameters import AUGMENTATION
-from strategies.streams import stream
 from tests.reference import losses, sgd
 
 FEATURES, CLASSES = 6, 4

@@ -1,6 +1,7 @@
 """Composing settings: every preset works, every mistake is one line."""
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ import yaml
 
 from conf import SettingsError, compose
 from conf.compose import _composed, options, settings_of, split_overrides
-from conf.schema.strategy import FedAlignSettings, FedAvgSettings
 
 
 @pytest.mark.parametrize("experiment", options("experiment"))
@@ -25,15 +25,20 @@ def test_every_experiment_composes(experiment: str) -> None:
 @pytest.mark.parametrize("strategy", options("strategy"))
 def test_every_strategy_composes_with_any_experiment(experiment: str, strategy: str) -> None:
     """A preset's values for one strategy do not stand in the way of comparing another."""
-    words = f"strategy={strategy}" + (" strategy.path=package.Rule" if strategy == "own" else "")
+    words = f"strategy={strategy}"
+    words += " strategy.path=package.Rule" if strategy == "custom" else ""
+    if strategy == "aaggff_s" and experiment == "fedalign/fmnist_partial":
+        with pytest.raises(SettingsError, match=r"^strategy\.fraction must be 1 for AAggFF-S"):
+            compose(experiment, words)
+        words += " strategy.fraction=1"
     assert compose(experiment, words).settings.strategy.name == strategy
 
 
 def test_the_default_experiment() -> None:
     """Without words: FedALIGN on SYNTH(1,1), low additive noise, 20 clients, 10 with priority."""
     settings = compose().settings
-    assert isinstance(settings.strategy, FedAlignSettings)
-    assert settings.strategy.epsilon == 0.2
+    assert settings.strategy.name == "fedalign"
+    assert asdict(settings.strategy)["epsilon"] == 0.2
     data = settings.data
     assert (data.name, data.num_clients, data.num_priority) == ("synth", 20, 10)
     assert (settings.seed, settings.rounds) == (1, 200)
@@ -44,13 +49,11 @@ def test_presets_hold_the_papers_values() -> None:
     epsilons = {}
     for level in ("low", "medium", "high"):
         strategy = compose(f"fedalign/synth_{level}").settings.strategy
-        assert isinstance(strategy, FedAlignSettings)
-        epsilons[level] = strategy.epsilon
+        epsilons[level] = asdict(strategy)["epsilon"]
     assert epsilons == {"low": 0.2, "medium": 0.2, "high": 0.4}
     fmnist = compose("fedalign/fmnist").settings
-    assert isinstance(fmnist.strategy, FedAlignSettings)
-    assert fmnist.strategy.criterion == "accuracy"
-    assert fmnist.strategy.epsilon_schedule == "step"
+    gate = asdict(fmnist.strategy)
+    assert (gate["criterion"], gate["epsilon_schedule"]) == ("accuracy", "step")
     assert (fmnist.data.num_clients, fmnist.data.num_priority) == (60, 2)
     assert (fmnist.client.lr, fmnist.client.local_epochs) == (0.1, 5)
 
@@ -58,9 +61,8 @@ def test_presets_hold_the_papers_values() -> None:
 def test_overrides_win_over_the_preset() -> None:
     """The last word is the command line's."""
     strategy = compose("fedalign/synth_high", "strategy.epsilon=inf").settings.strategy
-    assert isinstance(strategy, FedAlignSettings)
-    assert math.isinf(strategy.epsilon)
-    assert isinstance(compose("", "strategy=fedavg").settings.strategy, FedAvgSettings)
+    assert math.isinf(asdict(strategy)["epsilon"])
+    assert compose("", "strategy=fedavg").settings.strategy.name == "fedavg"
 
 
 def test_what_is_sent_to_clients_composes_to_the_same() -> None:
@@ -132,6 +134,21 @@ def test_records_that_are_no_settings_are_one_line(text: str, problem: str) -> N
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("older", "now"),
+    [
+        ("{name: own, path: package.Rule, args: null}", ("custom", "package.Rule")),
+        ("{name: fedavg_priority, priority_only: true}", ("fedavg_priority", None)),
+        ("{name: fedavg, priority_only: false}", ("fedavg", None)),
+        ("{name: fedavg, priority_only: true}", ("fedavg_priority", None)),
+    ],
+)
+def test_settings_of_an_older_version(older: str, now: tuple[str, str | None]) -> None:
+    """What had another name is read as what it is called now."""
+    strategy = asdict(settings_of(f"strategy: {older}").strategy)
+    assert (strategy["name"], strategy.get("path")) == now
+
+
 def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """FEDQUORUM_DATA is the data folder; a setting wins over it."""
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
@@ -188,12 +205,12 @@ MISTAKES = {
     "tracker=mlflow 'tracker.uri= '": "tracker.uri must be the path of an SQLite file, or a tracki",
     "tracker.uri=runs.db": "tracker.uri is not a setting; tracker has name, got 'uri'",
     "strategy.epsilon": "strategy.epsilon",
-    "server_optimizer=lion": "server_optimizer must be one of adagrad, adam, momentum, sgd, yogi",
+    "server_optimizer=lion": "server_optimizer must be one of adagrad, adam, custom, momentum, sgd",
     "server_optimizer=adam server_optimizer.beta2=1": (
         "server_optimizer.beta2 must be a number >= 0 and < 1, got 1.0"
     ),
     "strategy=composed strategy/selection=some": (
-        "strategy/selection must be one of epsilon_gate, everyone, priority_only, got 'some'"
+        "strategy/selection must be one of alone, custom, epsilon_gate, everyone, priority_only"
     ),
     "strategy=composed strategy.selection.epsilon=-1": (
         r"strategy.selection.epsilon must be a number >= 0 \(inf allowed\), got -1"
@@ -201,15 +218,31 @@ MISTAKES = {
     "strategy=composed strategy.weighting.q=2": "strategy.weighting.q is not a setting; strategy.w",
     "strategy/selection=everyone": "strategy/selection is of strategy=composed only",
     "strategy=composed strategy/weighting=aaggff_s": (
-        "strategy.selection must be everyone with weighting=aaggff_s .*, got EpsilonGate"
+        "strategy/selection must be everyone with the weighting aaggff_s .*, got 'epsilon_gate'"
     ),
     "strategy=composed strategy/selection=everyone strategy/weighting=aaggff_s "
     "availability=markov": (
         "availability must be always with strategy/weighting=aaggff_s .*, got markov"
     ),
     "strategy=composed privacy=dp_fixed_server": "privacy must be none with strategy=composed",
+    "strategy=fedau privacy=dp_fixed_server": (
+        "privacy must be none with strategy=fedau .*; set a cutoff.*, got dp_fixed_server"
+    ),
+    "strategy=fedavg privacy=dp_fixed_server": (
+        "privacy must be none with strategy=fedavg .an update counts by its client's amount"
+    ),
+    "strategy=local_only server_optimizer=adam": "server_optimizer must be sgd where every client",
+    "strategy=aaggff_d strategy.c1=3 strategy.c2=1": "strategy.c2 must be a number > 3, got 1.0",
+    "strategy=composed strategy/weighting=afl strategy.priority_draws=3": (
+        "strategy.priority_draws must be null with a weighting that is not by data .*, got 3"
+    ),
+    "strategy=custom": "strategy.path must be an import path such as package.module.Class or ",
+    "strategy=custom strategy.path=rule.txt:Rule": "strategy.path must be an import path",
+    "server_optimizer=custom server_optimizer.path=a.b server_optimizer.args=3": (
+        "server_optimizer.args must be null, or a mapping such as {hidden: 200}, got 3"
+    ),
     "strategy=fedau strategy.cutoff=5 server_optimizer=adam privacy=dp_fixed_server": (
-        "server_optimizer must be sgd with privacy=dp_fixed_server"
+        "privacy must be none with strategy=fedau .of another server optimizer than sgd"
     ),
     "'seed=1": "overrides must be Hydra overrides separated by spaces",
 }
@@ -220,6 +253,41 @@ def test_mistakes_are_one_line(overrides: str) -> None:
     """Setting, what is allowed, and what was given, in one line, before any work."""
     with pytest.raises(SettingsError, match=MISTAKES[overrides]) as caught:
         compose("", overrides)
+    assert "\n" not in str(caught.value)
+
+
+NEARLY = {
+    "strategy=fedua": ("strategy must be one of ", "'fedua' (did you mean fedau?)"),
+    "experiment=fedau/cifar11": ("experiment must be one of ", "(did you mean fedau/cifar10?)"),
+    "data=shakspeare": ("data must be one of ", "'shakspeare' (did you mean shakespeare?)"),
+    "strategy=composed strategy/weighting=aaggf_d": (
+        "strategy/weighting must be one of ",
+        "'aaggf_d' (did you mean aaggff_d?)",
+    ),
+    "server_optimizer=adm": ("server_optimizer must be one of ", "(did you mean adam?)"),
+    "hydra/sweeper=optna": ("hydra/sweeper must be one of ", "(did you mean optuna?)"),
+    "strategy.epsilom=1": ("strategy.epsilom is not a setting; ", "(did you mean epsilon?)"),
+    "'strategy={epsilom: 1}'": ("strategy.epsilom is not a setting; ", "(did you mean epsilon?)"),
+    "strategy=composed strategy.selection.epsilom=1": (
+        "strategy.selection.epsilom is not a setting; ",
+        "(did you mean epsilon?)",
+    ),
+    "stratgy=fedau": ("stratgy is not a setting; ", "'stratgy' (did you mean strategy?)"),
+    "round=3": ("round is not a setting; ", "'round' (did you mean rounds?)"),
+    "strategy=own": ("strategy must be one of ", "'own' (it is called custom now)"),
+    "data=schema_csv": ("data must be one of ", "'schema_csv' (it is called csv now)"),
+    "strategy=xyzzy": ("strategy must be one of ", "got 'xyzzy'"),
+}
+
+
+@pytest.mark.parametrize("overrides", NEARLY)
+def test_a_mistyped_name_is_answered_with_the_nearest(overrides: str) -> None:
+    """In one line, at its end; a name like no other has no such answer."""
+    with pytest.raises(SettingsError) as caught:
+        compose("", overrides)
+    begin, end = NEARLY[overrides]
+    assert str(caught.value).startswith(begin)
+    assert str(caught.value).endswith(end)
     assert "\n" not in str(caught.value)
 
 

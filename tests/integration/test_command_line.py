@@ -33,7 +33,8 @@ def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
     }
     again = shell("fedquorum", "rounds=2", "hydra.run.dir=here")
     assert again.status == 1
-    assert again.stderr == f"fedquorum: output-dir must not hold a run already, got {run}\n"
+    told = "fedquorum: the directory of a new run must not hold a run already, got"
+    assert again.stderr == f"{told} {run}\n"
 
 
 def test_a_sweep(shell: Shell) -> None:

@@ -113,7 +113,7 @@ def test_fedalign_as_in_the_simulation(deployment: Deployment, simulated: dict[s
     assert_same_run(deployment.folder / "fedalign", simulated["fedalign"])
     assert "silent" in statuses(deployment.folder / "fedalign")
     fingerprint = key_fingerprint(deployment.key("uninvited"))
-    assert f"with key {fingerprint} is of no client in engine.nodes" in done.stdout
+    assert f"with key {fingerprint} is of no client of this run" in done.stdout
     assert "RUN" not in deployment.log("uninvited").read_text()
 
 

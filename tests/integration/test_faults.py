@@ -4,7 +4,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from flwr.app import Message, MessageType
+from fedquorum.named import NAMED
 from safetensors.numpy import load_file
 
 import server_app.command_line
 import server_app.in_process
 import server_app.loop
 from conf.compose import compose_words
-from server_app.build import STRATEGIES
-from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
+from tests.builders_flower import FaultyGrid
 from tests.integration.conftest import ROOT, Shell, wait_for
 from tests.integration.deployed import Cable, Deployment, deployed
 
@@ -50,25 +49,13 @@ MUTE: Mapping[int, set[int]] = {
 }
 
 
-class FaultyGrid(InProcessGrid):
-    """Nodes of which some are away or do not answer in time, by the tables above."""
+class Faulty(FaultyGrid):
+    """Nodes that are away and mute by the tables above."""
 
-    server_round = 1
-
-    def get_node_ids(self) -> Iterable[int]:
-        return [n for n in super().get_node_ids() if n not in AWAY.get(self.server_round, set())]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        mute = MUTE.get(self.server_round, set())
-        return [
-            answer
-            for answer in super().pull_messages(message_ids)
-            if answer.metadata.message_type == MessageType.QUERY
-            or answer.metadata.src_node_id not in mute
-        ]
+    away, mute = AWAY, MUTE
 
 
-@pytest.mark.parametrize("strategy", sorted({*STRATEGIES, "composed"}))
+@pytest.mark.parametrize("strategy", sorted({*NAMED, "composed"}))
 def test_every_strategy_under_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
@@ -80,7 +67,7 @@ def test_every_strategy_under_faults(
         return play(parts, arrays, server_round, previous)
 
     monkeypatch.setattr("server_app.loop._round", in_round)
-    monkeypatch.setattr("server_app.in_process.InProcessGrid", FaultyGrid)
+    monkeypatch.setattr("server_app.in_process.InProcessGrid", Faulty)
     words: tuple[str, ...] = (*FAST, f"strategy={strategy}")
     if strategy == "known_statistics":
         words = (*words, "strategy.probabilities=[0.5,0.5,0.5,0.5]")

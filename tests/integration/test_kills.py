@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.records.checkpoint import Checkpoints
 
 from conf.compose import compose_words
-from server_app.checkpoint import Checkpoints
 from server_app.job import run_in_process
 from tests.integration.conftest import assert_same_run
 

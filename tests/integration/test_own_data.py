@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.errors import DataError
 from PIL import Image
 
 from conf.compose import compose_words
-from conf.errors import DataError
 from server_app.job import run_in_process
 from tests.integration.conftest import read_rounds
 

@@ -4,22 +4,16 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Context, Message
+from fedquorum import FedAU
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from server_app.in_process import InProcessGrid
-from strategies.codec import (
-    Status,
-    TrainRequest,
-    decode_replies,
-    encode_arrays,
-    encode_train_request,
-)
-from strategies.types import Call, GlobalMeasure
 from tests.integration.conftest import BIN, ROOT
-from tests.strategies.test_adapter import MODEL, moved, scripted_app
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
@@ -77,39 +71,52 @@ def test_the_mistake_shown_is_what_one_gets(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, answer)
 
 
-def test_the_code_of_the_readme_runs() -> None:
-    """The strategy in someone's own app, with four clients that train."""
-    strategy_code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    grid = InProcessGrid(scripted_app(4, lambda k, config, arrays: moved(k, 1.0)), {}, 4)
-    names = {"grid": grid, "initial_arrays": encode_arrays(MODEL)}
-    exec(strategy_code, names)  # noqa: S102 - our own README
-    result: object = names["result"]
-    assert sorted(getattr(result, "evaluate_metrics_clientapp", {})) == [1, 2, 3]
-
-
-def test_the_mod_of_the_readme_keeps_clients_away() -> None:
-    """In someone's own ClientApp, one client a node: it answers in some rounds only."""
-    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    names: dict[str, object] = {}
-    exec(code, names)  # noqa: S102 - our own README
-    app = names["app"]
-    assert isinstance(app, ClientApp)
-    trained = scripted_app(1, lambda k, config, arrays: moved(k, 1.0))
+def for_fedavg(app: ClientApp, trained: list[tuple[Any, Any]]) -> ClientApp:
+    """Make an app one that is written for Flower's FedAvg, and notes (round, client) in a list."""
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return trained(message, context)
+        server_round = message.content["config"]["server-round"]
+        trained.append((server_round, context.node_config["partition-id"]))
+        arrays = message.content.array_records["arrays"]
+        moved = {name: Array(array.numpy() + 1.0) for name, array in arrays.items()}
+        return reply(message, arrays=ArrayRecord(moved))
 
-    grid = InProcessGrid(app, {}, 1)
-    statuses = []
-    for server_round in range(1, 41):
-        request = encode_train_request(
-            encode_arrays(MODEL),
-            TrainRequest(server_round, Call((0,)), (True,), GlobalMeasure(1.0, 0.5)),
-        )
-        (reply,) = grid.send_and_receive([Message(request, 1, "train")])
-        statuses.append(decode_replies(reply.content)[0].status)
-    assert set(statuses) == {Status.DONE, Status.UNAVAILABLE}
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return reply(message)
+
+    def reply(message: Message, **arrays: ArrayRecord) -> Message:
+        metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({**arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def test_the_code_of_the_readme_runs() -> None:
+    """The strategy in someone's own app: two clients with priority, two with the same loss."""
+    strategy_code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    trained: list[tuple[Any, Any]] = []
+    names: dict[str, Any] = {
+        "grid": InProcessGrid(for_fedavg(ClientApp(), trained), {}, 4),
+        "initial_arrays": ArrayRecord({"w": Array(np.zeros(2))}),
+    }
+    exec(strategy_code, names)  # noqa: S102 - our own README
+    assert sorted(names["result"].evaluate_metrics_clientapp) == [1, 2, 3]
+    assert names["result"].arrays["w"].numpy() == pytest.approx([3.0, 3.0])
+    assert {server_round for server_round, _ in trained} == {1, 2, 3}
+
+
+def test_the_mod_of_the_readme_keeps_clients_away() -> None:
+    """In someone's own ClientApp, one client a node: each trains in some rounds only."""
+    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102 - our own README
+    trained: list[tuple[Any, Any]] = []
+    grid = InProcessGrid(for_fedavg(names["app"], trained), {}, 2)
+    FedAU().start(grid, ArrayRecord({"w": Array(np.zeros(2))}), num_rounds=100)
+    for client in range(2):
+        assert 0 < sum(k == client for _, k in trained) < 100
 
 
 def test_links_lead_somewhere() -> None:

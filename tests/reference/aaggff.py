@@ -1,4 +1,4 @@
-"""AAggFF's decisions a second time, in high precision; shares no code with ``strategies``.
+"""AAggFF's decisions a second time, in high precision; shares no code with ``fedquorum``.
 
 Transforms, estimates and gradients are computed by mpmath with 40 digits, from the formulas of
 Hahn, Kim and Lee 2024 (Algorithms 2 and 3). The quadratic programs of AAggFF-S are solved exactly,

@@ -1,6 +1,6 @@
 """FedALIGN's decisions recomputed from the records of a run, from the paper's formulas alone.
 
-Shares no code with ``strategies``: plain Python, exact fractions for the weights.
+Shares no code with ``fedquorum``: plain Python, exact fractions for the weights.
 """
 
 import json

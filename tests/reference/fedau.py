@@ -1,6 +1,6 @@
 """FedAU's aggregation weights, client by client from its history, in exact fractions.
 
-Algorithm 2 of Wang and Ji 2024, written down a second time; shares no code with ``strategies``.
+Algorithm 2 of Wang and Ji 2024, written down a second time; shares no code with ``fedquorum``.
 """
 
 import math

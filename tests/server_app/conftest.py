@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedquorum.records.directory import remove_unfinished
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from conf.compose import compose_words
 from server_app.job import LOCK_FILE
 from server_app.locks import lock
-from server_app.records.directory import remove_unfinished
 
 Do = Callable[[Path, tuple[str, ...]], None]
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.errors import RunError
+from fedquorum.records.reader import find_runs, load_run
 from safetensors.numpy import load_file, save_file
 
 from client_app.data import load_data
 from conf.compose import compose_words
-from conf.errors import RunError
 from server_app.job import run_in_process
 from server_app.report.bound import BoundTerms, bound_terms
 from server_app.report.command_line import main
-from server_app.report.runs import find_runs, load_run
 from tests.reference import sgd
 
 WORDS = (

@@ -1,17 +1,19 @@
 """From settings to the parts of a run."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fedquorum import ComposedStrategy, Population, Robustness
+from fedquorum.composition import Rules
+from fedquorum.named import NAMED, build
+from fedquorum.rule import RunFacts
+from fedquorum.selection import Sampling
+from fedquorum.weighting import WEIGHTINGS, TiltedLoss
 
 from conf import SettingsError
 from conf.compose import compose_words
 from server_app.build import build_strategy
 from server_app.job import run_in_process
-from strategies import ComposedStrategy, Population, Robustness
-from strategies.parameters import ParameterError
-from strategies.weighting import TERM
 
 HERE = "tests.server_app.test_build"
 NUMBER = 3
@@ -22,18 +24,15 @@ def no_rule() -> int:
     return NUMBER
 
 
-class Picky:
-    """A rule that checks its parameter."""
-
-    def __init__(self, power: float) -> None:
-        if power < 0:
-            raise ParameterError(f"power must be a number >= 0, got {power}")
+def built(*words: str, clients: int = 4, rates: list[float] | None = None) -> ComposedStrategy:
+    """Return the strategy of these words, for so many clients."""
+    return build_strategy(compose_words(words).settings, Population.of(clients), rates)
 
 
-def own_rule(path: str, args: str = "{}") -> ComposedStrategy[Any]:
-    rule = ("strategy=own", f"strategy.path={path}", f"strategy.args={args}")
-    other = ("strategy.fraction=0.5", "strategy.server_lr=0.25", "seed=9")
-    return build_strategy(compose_words((*rule, *other)).settings, Population.of(4), None)
+def custom_rules(path: str, args: str = "{}") -> Rules:
+    """Return the rules of a custom weighting, on half of the clients."""
+    rule = ("strategy=custom", f"strategy.path={path}", f"strategy.args={args}")
+    return built(*rule, "strategy.fraction=0.5", "strategy.server_lr=0.25", "seed=9").rules
 
 
 @pytest.mark.parametrize("strategy", ["fedvarp", "mifa"])
@@ -46,41 +45,163 @@ def test_a_memory_that_cannot_be_written(tmp_path: Path, strategy: str) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_memory_is_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative one is below the working directory, and is made."""
+    monkeypatch.chdir(tmp_path)
+    memory = built("strategy=mifa", "strategy.memory_dir=kept").rules.memory
+    assert memory is not None
+    assert memory.memory_dir == str(tmp_path / "kept")
+    assert (tmp_path / "kept").is_dir()
+
+
 def test_bounds_reach_the_strategy() -> None:
     """What the settings bound is what the strategy bounds."""
-    words = ("robustness.clip_norm=2.5", "robustness.max_weight=0.25", "strategy=fedau")
-    strategy = build_strategy(
-        compose_words(words).settings, Population((0, 1), frozenset({0})), None
-    )
+    bounds = ("robustness.clip_norm=2.5", "robustness.max_weight=0.25")
+    strategy = built(*bounds, "strategy=fedau", clients=2)
     assert strategy.communication.robustness == Robustness(2.5, 0.25)
     with pytest.raises(SettingsError, match=r"robustness\.max_weight must be a number > 0, got 0"):
         compose_words(("robustness.max_weight=0",))
 
 
-def test_a_rule_of_ones_own_is_built_by_its_path() -> None:
+@pytest.mark.parametrize("name", NAMED)
+def test_a_strategy_is_what_the_library_makes_of_its_settings(name: str) -> None:
+    """The settings, the run's rounds and seed, the clients and their rates, and nothing else."""
+    rates = [0.5, 0.25, 1.0, 0.125]
+    facts = RunFacts(7, 9, dict(enumerate(rates)), (0, 1, 2, 3))
+    expected = build({"name": name}, {"name": "sgd"}, facts)
+    words = ("experiment=custom", f"strategy={name}", "rounds=7", "seed=9")
+    assert built(*words, rates=rates).rules == expected
+
+
+@pytest.mark.parametrize("path", ["fedquorum.weighting.TiltedLoss", "{folder}/rules.py:Tilted"])
+def test_a_custom_rule_is_built_by_its_path(tmp_path: Path, path: str) -> None:
     """With its arguments, and what all strategies have that sample clients."""
-    strategy = own_rule("strategies.weighting.TERM", "{tilt: 2.0}")
-    assert strategy.weighting == TERM(2.0)
-    assert "Sampling(fraction=0.5, priority_draws=None, seed=9)" in repr(strategy.selection)
-    assert "0.25" in repr(strategy.server_optimizer)
+    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TiltedLoss as Tilted\n")
+    rules = custom_rules(path.format(folder=tmp_path), "{tilt: 2.0}")
+    assert rules.weighting == TiltedLoss(2.0)
+    assert rules.selection.sampling == Sampling(0.5, None, 9)
+    assert rules.server_optimizer.learning_rate == 0.25
+
+
+def test_custom_parts_are_built_by_their_paths() -> None:
+    """A selection gets the sampling, a server optimizer the learning rate."""
+    rules = built(
+        "strategy=composed",
+        "strategy/selection=custom",
+        "strategy.selection.path=fedquorum.selection.Everyone",
+        "strategy/weighting=custom",
+        "strategy.weighting.path=fedquorum.weighting.TiltedLoss",
+        "server_optimizer=custom",
+        "server_optimizer.path=fedquorum.server_optimizer.Momentum",
+        "server_optimizer.args={momentum: 0.5}",
+        "strategy.server_lr=0.125",
+        "strategy.fraction=0.75",
+        "seed=2",
+    ).rules
+    whole = built(
+        "strategy=composed",
+        "strategy/selection=everyone",
+        "strategy/weighting=term",
+        "server_optimizer=momentum",
+        "server_optimizer.momentum=0.5",
+        "strategy.server_lr=0.125",
+        "strategy.fraction=0.75",
+        "seed=2",
+    ).rules
+    assert rules == whole
+
+
+PATH = "strategy.path must be the import path of a fedquorum Weighting, such as package.module."
 
 
 @pytest.mark.parametrize(
-    ("path", "args", "message"),
+    ("path", "args", "begin", "end"),
     [
-        ("no.such.Rule", "{}", r"strategy\.path must be .*, got 'no\.such\.Rule': No module named"),
-        (f"{HERE}.NUMBER", "{}", r"strategy\.path must be .*NUMBER', which is int"),
-        (f"{HERE}.no_rule", "{}", r"strategies.weighting.Weighting.*no_rule', which makes int"),
-        (f"{HERE}.Picky", "{}", r"strategy\.args must be arguments of .*Picky, got {}: .*missing"),
+        ("no.such.Rule", "{}", f"{PATH}Class or ", "(No module named 'no'), got 'no.such.Rule'"),
+        (f"{HERE}.NUMBER", "{}", PATH, f"(it is a int), got '{HERE}.NUMBER'"),
+        (f"{HERE}.no_rule", "{}", PATH, f"(it makes int), got '{HERE}.no_rule'"),
+        (f"{HERE}.no_rul", "{}", PATH, f"did you mean no_rule?), got '{HERE}.no_rul'"),
+        ("./nowhere.py:Rule", "{}", PATH, "nowhere.py), got './nowhere.py:Rule'"),
         (
-            f"{HERE}.Picky",
-            "{power: -1}",
-            r"strategy\.args must .*power must be a number >= 0, got -1",
+            "fedquorum.weighting.TiltedLoss",
+            "{tilt: fast}",
+            "strategy.args must be arguments of fedquorum.weighting.TiltedLoss (tilt must be ",
+            "got {'tilt': 'fast'}",
+        ),
+        (
+            "fedquorum.weighting.TiltedLoss",
+            "{tlit: 1}",
+            "strategy.args must be arguments of fedquorum.weighting.TiltedLoss (",
+            "got {'tlit': 1}",
         ),
     ],
 )
-def test_what_is_no_rule(path: str, args: str, message: str) -> None:
+def test_what_is_no_rule(path: str, args: str, begin: str, end: str) -> None:
     """One line that names the setting, what is wanted there and what was given."""
-    with pytest.raises(SettingsError, match=message) as caught:
-        own_rule(path, args)
+    with pytest.raises(SettingsError) as caught:
+        custom_rules(path, args)
+    assert str(caught.value).startswith(begin)
+    assert str(caught.value).endswith(end)
     assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_a_part_names_the_part() -> None:
+    """Of two custom parts the one that has the value, and a part by its group."""
+    words = (
+        "strategy=composed",
+        "strategy/selection=custom",
+        "strategy.selection.path=fedquorum.selection.Everyone",
+        "strategy/weighting=custom",
+        "strategy.weighting.path=fedquorum.weighting.Nothing",
+    )
+    with pytest.raises(SettingsError, match=r"^strategy\.weighting\.path must be .*Nothing'$"):
+        built(*words)
+    parts = ("strategy=composed", "strategy/selection=alone", "strategy/weighting=term")
+    with pytest.raises(SettingsError, match=r"^strategy/selection must be alone where the weight"):
+        compose_words(parts)
+
+
+def test_a_custom_rule_is_imported_before_any_data(tmp_path: Path) -> None:
+    """So its mistake is told first, where the data is missing too."""
+    words = ("strategy=custom", "strategy.path=no.such.Rule", "data=npz", "data.path=nowhere.npz")
+    with pytest.raises(SettingsError, match=r"^strategy\.path must be "):
+        run_in_process(compose_words(words), str(tmp_path / "run"))
+
+
+def test_a_custom_rule_without_a_bound_is_not_private() -> None:
+    """Its own word is taken for it, once it is imported."""
+    words = ("privacy=dp_fixed_server", "strategy=custom")
+    with pytest.raises(SettingsError, match=r"privacy must be none with strategy=custom .an updat"):
+        built(*words, "strategy.path=fedquorum.weighting.TiltedLoss")
+    rules = built(*words, "strategy.path=fedquorum.weighting.AverageAll").rules
+    assert rules.largest_share(4) == 0.25
+
+
+@pytest.mark.parametrize("given", ["null", "[0.5, 0.5]", "[0.5, 2.0, 0.5, 0.5]", "{0: 0.5}"])
+def test_rates_that_are_not_known(given: str) -> None:
+    """One line with the setting, of the strategy and of a part."""
+    for place, words in (
+        ("strategy", ("strategy=known_statistics",)),
+        (
+            "strategy.participation",
+            (
+                "strategy=composed",
+                "strategy/selection=everyone",
+                "strategy/weighting=average_all",
+                "strategy/participation=known_statistics",
+            ),
+        ),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            built(*words, f"{place}.probabilities={given}")
+        assert str(caught.value).startswith(f"{place}.probabilities")
+        assert "None" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_every_weighting_is_a_part() -> None:
+    """By its key, with its own defaults."""
+    for key, rule in WEIGHTINGS.items():
+        selection = "everyone" if rule.aggregates else "alone"
+        parts = (f"strategy/selection={selection}", f"strategy/weighting={key}")
+        assert built("strategy=composed", *parts).rules.weighting == rule()

@@ -1,16 +1,19 @@
 """The command ``fedquorum`` in this process; in processes of its own it is in integration/."""
 
 import json
+import re
 import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fedquorum.named import NAMED
+from fedquorum.records.round_record import RoundRecord
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 
 from server_app.command_line import main
 from server_app.display import Display
-from server_app.records.round_record import RoundRecord
 from tests.integration.conftest import assert_same_rounds
 
 SMALL = (
@@ -51,6 +54,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
         (["seed"], "missing EQUAL"),
         (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
+        (["strategy=fedua"], "strategy must be one of aaggff_d, "),
         (["rounds=0"], "rounds must be a whole number >= 1, got 0"),
         (["experiment=fedalign/nope"], "experiment must be one of aaggff/berka"),
         (["client.lr=interval(0,1)"], "client.lr must be values for a sweep over all of them"),
@@ -70,6 +74,37 @@ def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
     assert told.err.startswith(f"fedquorum: {message}")
     assert told.err.count("\n") == 1
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("word", "end"),
+    [
+        ("strategy=fedua", "got 'fedua' (did you mean fedau?)"),
+        ("strategy=own", "got 'own' (it is called custom now)"),
+        ("strategy.epsilom=0", "got 'epsilom' (did you mean epsilon?)"),
+        ("experiment=fedau/fmnits", "got 'fedau/fmnits' (did you mean fedau/fmnist?)"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest(
+    command: Command, capsys: pytest.CaptureFixture[str], word: str, end: str
+) -> None:
+    """At the end of the one line, of a single run."""
+    assert command(word) == 1
+    told = capsys.readouterr().err
+    assert told.endswith(f"{end}\n")
+    assert told.count("\n") == 1
+
+
+def test_the_help_has_every_option_and_the_settings(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of all groups, those without a file as well; the settings are those of the words."""
+    assert command("--help", "strategy=term", "strategy.tilt=2") == 0
+    options, settings = capsys.readouterr().out.split("Settings and their values here:\n")
+    for name in (*NAMED, *SERVER_OPTIMIZERS, "composed", "custom", "cifar10", "mlp", "in-process"):
+        assert re.search(rf"(?<![\w/-]){name}(?![\w/-])", options), name
+    assert settings.startswith("strategy:\n  name: term\n")
+    assert "\n  tilt: 2.0\n" in settings
 
 
 def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:

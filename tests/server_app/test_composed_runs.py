@@ -1,49 +1,76 @@
 """Combinations of parts from the settings: run, and decided again from their records.
 
-Every single combination is played in ``tests/strategies/test_combinations.py``, from Python. Here
+Every single combination is played in ``tests/fedquorum/test_combinations.py``, from Python. Here
 is what settings, clients that train and records add to it.
 """
 
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
+from fedquorum.audit.check import audit
+from fedquorum.errors import ParameterError
+from fedquorum.named import COMPOSED, NONE, build
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.rule import RunFacts
+from fedquorum.selection import SELECTIONS
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.weighting import WEIGHTINGS
 
 from conf import SettingsError
 from conf.compose import compose_words
-from conf.rules import OPTIMIZERS
-from server_app.report.audit import audit
 from tests.server_app.made_runs import real_run
-from tests.strategies.test_combinations import ALLOWED, COMBINATIONS, Combination, reason
 
+Combination = tuple[str, str, str, str]
+
+COMBINATIONS = [*product(SELECTIONS, WEIGHTINGS, (NONE, *PARTICIPATIONS), SERVER_OPTIMIZERS)]
 SMALL = ("rounds=3", "strategy.server_lr=0.05")
 COMING_AND_GOING = ("availability=bernoulli", "availability.p=0.7")
 
 
-def words(selection: str, weighting: str, correction: str, optimizer: str) -> tuple[str, ...]:
+def refusal(combination: Combination) -> ParameterError | None:
+    """Return why the library refuses a combination of rules, None where it takes it."""
+    selection, weighting, participation, optimizer = combination
+    parts = {"selection": selection, "weighting": weighting, "participation": participation}
+    options = {part: {"name": name} for part, name in parts.items()}
+    try:
+        build({"name": COMPOSED, **options}, {"name": optimizer}, RunFacts(num_rounds=3))
+    except ParameterError as error:
+        return error
+    return None
+
+
+WHY = {one: refusal(one) for one in COMBINATIONS}
+ALLOWED = [one for one, why in WHY.items() if why is None]
+PARTS = [*dict.fromkeys(one[:3] for one in ALLOWED)]
+RUNS = [
+    (*parts, optimizer if (*parts, optimizer) in ALLOWED else "sgd")
+    for parts, optimizer in zip(PARTS, cycle(SERVER_OPTIMIZERS), strict=False)
+]
+"""Every selection with every weighting and correction, the optimizers in turn."""
+REFUSED = {str(why): one for one, why in WHY.items() if why is not None}
+"""A combination for every refusal."""
+
+
+def words(combination: Combination) -> tuple[str, ...]:
+    """Return the command line of a combination."""
+    selection, weighting, participation, optimizer = combination
+    everyone = WEIGHTINGS[weighting].needs_everyone
     return (
         "strategy=composed",
         f"strategy/selection={selection}",
         f"strategy/weighting={weighting}",
-        f"strategy/participation={correction}",
+        f"strategy/participation={participation}",
         f"server_optimizer={optimizer}",
         *SMALL,
-        *(() if weighting == "aaggff_s" else COMING_AND_GOING),
-        *(("strategy.selection.epsilon=1",) if selection == "epsilon_gate" else ()),
+        *(() if everyone else COMING_AND_GOING),
+        *(("strategy.selection.epsilon=1",) if SELECTIONS[selection].gated else ()),
     )
-
-
-PARTS = [*dict.fromkeys(one[:3] for one in ALLOWED)]
-RUNS = [
-    (*parts, optimizer if (*parts, optimizer) in ALLOWED else "sgd")
-    for parts, optimizer in zip(PARTS, cycle(OPTIMIZERS), strict=False)
-]
-"""Every selection with every weighting and correction, the optimizers in turn."""
 
 
 def test_every_part_is_run() -> None:
     """No selection with weighting and correction is left out, nor an optimizer with either end."""
-    assert [one[:3] for one in RUNS] == PARTS
+    assert len(PARTS) > len(WEIGHTINGS)
     for end in (0, 2):
         assert {(r[end], r[3]) for r in RUNS} == {(one[end], one[3]) for one in ALLOWED}
 
@@ -53,20 +80,16 @@ def test_three_rounds_of_every_combination_follow_from_their_records(
     tmp_path: Path, combination: Combination
 ) -> None:
     """On SYNTH, with clients that come and go: the run completes and the audit finds nothing."""
-    found = audit(real_run(tmp_path / "run", *words(*combination)).directory)
+    found = audit(real_run(tmp_path / "run", *words(combination)).directory)
     assert [str(problem) for problem in found.problems] == []
     assert (found.run.status, found.rounds) == ("completed", 3)
-
-
-REFUSED = {why: one for one in COMBINATIONS if (why := reason(*one)) is not None}
-"""A combination for every reason."""
 
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_makes_no_sense_is_refused_before_any_work(why: str) -> None:
     """One line with the setting's name and the reason, from the settings alone."""
     with pytest.raises(SettingsError) as caught:
-        compose_words(words(*REFUSED[why]))
-    assert str(caught.value).removeprefix("strategy.").startswith(why)
-    assert str(caught.value).startswith(("strategy.", "server_optimizer "))
+        compose_words(words(REFUSED[why]))
+    assert str(caught.value).removeprefix("strategy/") == why
+    assert str(caught.value).startswith(("strategy/", "server_optimizer "))
     assert "\n" not in str(caught.value)

@@ -4,12 +4,12 @@ import math
 from io import StringIO
 
 import pytest
+from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.report import ClientEvaluation
 from rich.console import Console
 
 from server_app.display import Display, describe, final_table, time_left
-from server_app.records.round_record import RoundRecord, round_record
-from strategies.report import ClientEvaluation
-from tests.server_app.test_records import report
+from tests.fedquorum.records.made import report
 
 NAN = math.nan
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fedquorum.flower.directory import fingerprint
 
 from conf import SettingsError
 from server_app.nodes import read_nodes
-from strategies.directory import fingerprint
 
 KEYS = [ec.generate_private_key(ec.SECP384R1()).public_key() for _ in range(3)]
 LINES = [key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode() for key in KEYS]

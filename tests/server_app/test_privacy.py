@@ -8,31 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from fedquorum import ComposedStrategy, Population
+from fedquorum.flower.codec import (
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    decode_arrays,
+    encode_arrays,
+)
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
 from safetensors.numpy import load_file
 
 from client_app.data import load_data
-from client_app.node import hosted_clients
 from conf import SettingsError, compose
 from conf.compose import options
-from conf.schema.privacy import NOT_PRIVATE, PrivacySettings
+from conf.schema.privacy import PrivacySettings
 from server_app.build import build_strategy, initial_arrays
-from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
-from server_app.privacy import PrivateStrategy, largest_share, with_privacy
-from strategies import ComposedStrategy, FedAU, FedAvgAll, KnownStatistics, Population
-from strategies.codec import (
-    ClientReply,
-    NamedArrays,
-    Status,
-    decode_arrays,
-    decode_request,
-    encode_arrays,
-    encode_hosted_clients,
-    encode_replies,
-)
+from server_app.privacy import PrivateStrategy, with_privacy
+from tests.builders_flower import grid_of, named, scripted_app
 from tests.integration.conftest import assert_same_rounds
 
 SIZE = 20_000
@@ -55,52 +50,33 @@ def settings(kind: str, words: str = "") -> PrivacySettings:
     return compose("custom", f"strategy=average_all privacy={kind} {words}").settings.privacy
 
 
-def update(client: int, length: float, **metrics: float) -> ClientReply:
+def update(client: int, length: float, **metrics: Any) -> TrainAnswer:
     """Return a client whose update has this L2 norm, in a direction of its own."""
     rng = np.random.default_rng(client)
     direction = rng.normal(size=SIZE)
     moved = START["w"] + length * direction / np.linalg.norm(direction)
     arrays = {"w": moved.astype(np.float32), "b": START["b"].copy()}
-    return ClientReply(client, Status.DONE, {"num-examples": 10, **metrics}, arrays)
-
-
-def scripted_app(fit: Callable[[int], ClientReply]) -> ClientApp:
-    """Return a ClientApp with four clients, which train as ``fit`` says."""
-    app = ClientApp()
-
-    def hosted(context: Context) -> tuple[int, ...]:
-        return hosted_clients(dict(context.node_config), 4)
-
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        return Message(encode_hosted_clients(hosted(context)), reply_to=message)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        _, configs = decode_request(message.content, hosted(context))
-        return Message(encode_replies([fit(k) for k in configs]), reply_to=message)
-
-    return app
+    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays, **metrics)
 
 
 def play(
     strategy: PrivateStrategy,
-    fit: Callable[[int], ClientReply],
+    fit: Callable[[int], TrainAnswer],
     *,
     nodes: int = 2,
     change: Callable[[list[Message]], list[Message]] = lambda replies: replies,
 ) -> NamedArrays | None:
     """Play round 1 from START and return the new model."""
-    grid = InProcessGrid(scripted_app(fit), {}, nodes)
+    grid = grid_of(scripted_app(4, lambda k, task, arrays: fit(k)), nodes)
     messages = strategy.configure_train(1, encode_arrays(START), ConfigRecord(), grid)
     arrays, _ = strategy.aggregate_train(1, change(list(grid.send_and_receive(messages))))
     return None if arrays is None else decode_arrays(arrays)
 
 
-def private(
-    kind: str, words: str = "", inner: ComposedStrategy[Any] | None = None
-) -> PrivateStrategy:
-    driven = with_privacy(inner or FedAvgAll(EVERYONE), settings(kind, words), encode_arrays(START))
+def private(kind: str, words: str = "", inner: ComposedStrategy | None = None) -> PrivateStrategy:
+    driven = with_privacy(
+        inner or named("average_all", EVERYONE), settings(kind, words), encode_arrays(START)
+    )
     assert isinstance(driven, PrivateStrategy)
     return driven
 
@@ -160,17 +136,17 @@ def test_the_server_clips_every_client() -> None:
 @pytest.mark.parametrize(
     ("inner", "share"),
     [
-        (FedAvgAll(EVERYONE), 1 / 4),
-        (FedAvgAll(EVERYONE, server_lr=0.5), 1 / 8),
-        (FedAU(EVERYONE, cutoff=3), 3 / 4),
-        (KnownStatistics(EVERYONE, probabilities={0: 1.0, 1: 0.5, 2: 0.2, 3: 1.0}), 5 / 4),
+        (named("average_all", EVERYONE), 1 / 4),
+        (named("average_all", EVERYONE, server_lr=0.5), 1 / 8),
+        (named("fedau", EVERYONE, cutoff=3), 3 / 4),
+        (named("known_statistics", EVERYONE, rates={0: 1.0, 1: 0.5, 2: 0.2, 3: 1.0}), 5 / 4),
     ],
 )
 def test_noise_is_scaled_to_the_most_that_one_client_counts(
-    inner: ComposedStrategy[Any], share: float
+    inner: ComposedStrategy, share: float
 ) -> None:
     """Standard deviation noise_multiplier * C * c, with c the largest coefficient of the rule."""
-    assert largest_share(inner) == pytest.approx(share)
+    assert inner.rules.largest_share(4) == pytest.approx(share)
     words = "privacy.noise_multiplier=2 privacy.clipping_norm=0.5"
     got = play(private("dp_fixed_server", words, inner), lambda k: update(k, 1e-6))
     assert got is not None
@@ -239,22 +215,22 @@ def test_flower_still_moves_the_norm_the_other_way() -> None:
 def test_what_cannot_be_used_stops_nothing() -> None:
     """Errors, NaN, other shapes, updates of zero: rejected as ever, and the others count."""
 
-    def fit(client: int) -> ClientReply:
+    def fit(client: int) -> TrainAnswer:
         if client == 1:
-            return ClientReply(1, Status.FAILED, reason="no memory")
+            return TrainAnswer(1, Status.FAILED, reason="no memory")
         if client == 2:
             arrays = {"w": np.full(SIZE, np.nan, dtype=np.float32), "b": START["b"]}
-            return ClientReply(2, Status.DONE, {"num-examples": 10}, arrays)
+            return TrainAnswer(2, Status.DONE, num_examples=10, arrays=arrays)
         if client == 3:
-            return ClientReply(3, Status.DONE, {"num-examples": 10}, dict(START))
+            return TrainAnswer(3, Status.DONE, num_examples=10, arrays=dict(START))
         return update(0, 5.0)
 
-    inner = FedAvgAll(EVERYONE)
+    inner = named("average_all", EVERYONE)
     words = "privacy.noise_multiplier=0 privacy.clipping_norm=1"
     got = play(private("dp_fixed_server", words, inner), fit)
     assert got is not None
     assert np.linalg.norm(got["w"]) == pytest.approx(1 / 4, rel=1e-4)
-    decisions = [(d.status, d.reason) for d in inner.train_report.decisions]
+    decisions = [(d.status, d.reason) for d in inner.outcome.report.decisions]
     assert decisions == [
         ("trained", None),
         ("failed", "no memory"),
@@ -270,26 +246,26 @@ def test_an_error_reply_and_one_that_cannot_be_read() -> None:
         replies[0].content = RecordDict()
         return replies
 
-    def fit(client: int) -> ClientReply:
+    def fit(client: int) -> TrainAnswer:
         if client == 1:
             raise RuntimeError("broke")
         return update(client, 5.0)
 
-    inner = FedAvgAll(EVERYONE)
+    inner = named("average_all", EVERYONE)
     words = "privacy.noise_multiplier=0 privacy.clipping_norm=1"
     got = play(private("dp_fixed_server", words, inner), fit, nodes=4, change=change)
     assert got is not None
     assert np.linalg.norm(got["w"]) == pytest.approx(np.linalg.norm([0.25, 0.25]), rel=0.05)
-    statuses = [d.status for d in inner.train_report.decisions]
+    statuses = [d.status for d in inner.outcome.report.decisions]
     assert statuses == ["rejected", "failed", "trained", "trained"]
 
 
 def test_a_client_that_does_not_say_whether_it_clipped_does_not_count() -> None:
     """Client-side adaptive clipping needs every client's bit."""
-    inner = FedAvgAll(EVERYONE)
+    inner = named("average_all", EVERYONE)
     strategy = private("dp_adaptive_client", "privacy.noise_multiplier=0", inner)
     play(strategy, lambda k: update(k, 0.1, **({"norm_bit": 0.0} if k else {})))
-    first, *others = inner.train_report.decisions
+    first, *others = inner.outcome.report.decisions
     assert (first.status, first.reason) == (
         "failed",
         "norm_bit is missing: its update may not be clipped",
@@ -305,44 +281,57 @@ def test_a_reply_of_nobody_does_not_count() -> None:
             del reply.content.metric_records["metrics"]["client-id"]
         return replies
 
-    inner = FedAvgAll(EVERYONE)
+    inner = named("average_all", EVERYONE)
     strategy = private("dp_fixed_server", "", inner)
     assert play(strategy, lambda k: update(k, 1.0), nodes=4, change=change) is None
-    assert inner.train_report.admitted == 0
+    assert inner.outcome.report.admitted == 0
 
 
 def test_a_round_without_updates_leaves_the_model() -> None:
     """Nothing is released, so nothing is added."""
-    silent = lambda k: ClientReply(k, Status.UNAVAILABLE)  # noqa: E731
-    inner = FedAvgAll(EVERYONE)
+    silent = lambda k: TrainAnswer(k, Status.UNAVAILABLE)  # noqa: E731
+    inner = named("average_all", EVERYONE)
     assert play(private("dp_fixed_server", "", inner), silent) is None
-    assert inner.train_report.count("unavailable") == 4
+    assert inner.outcome.report.count("unavailable") == 4
 
 
-@pytest.mark.parametrize("strategy", options("strategy"))
-def test_every_strategy_is_private_or_says_why_not(strategy: str) -> None:
-    """A rule has a bound on what one client counts, or is refused with the reason."""
+# c of the 20 clients below, with fedau's cutoff of 50 and everybody always there.
+SHARES = {"average_all": 1 / 20, "known_statistics": 1 / 20, "fedau": 50 / 20}
+
+
+@pytest.mark.parametrize("strategy", sorted(SHARES))
+def test_rules_that_bound_what_one_client_counts(strategy: str) -> None:
+    """The most that one update can count is known, and updates come one by one."""
     words = f"strategy={strategy} privacy=dp_fixed_server"
-    if strategy == "own":
-        words += " strategy.path=package.Rule"
-    if strategy in NOT_PRIVATE:
-        message = f"privacy must be none with strategy={strategy} ({NOT_PRIVATE[strategy]})"
-        with pytest.raises(SettingsError, match=re.escape(message)):
-            compose("custom", words)
-        return
     if strategy == "fedau":
         words += " strategy.cutoff=50"
     composed = compose("custom", words).settings
-    population = Population(tuple(range(20)), frozenset({0}))
-    built = build_strategy(composed, population, [1.0] * 20)
-    assert largest_share(built) == (2.5 if strategy == "fedau" else 0.05)
+    built = build_strategy(composed, Population.of(20, {0}), [1.0] * 20)
+    assert built.rules.largest_share(20) == SHARES[strategy]
     assert not built.communication.partial_aggregation
+
+
+@pytest.mark.parametrize("strategy", sorted({*options("strategy")} - SHARES.keys()))
+def test_all_other_rules_say_why_they_cannot_be_private(strategy: str) -> None:
+    """Refused with the reason that the rules declare, custom ones when they are imported."""
+    words = f"strategy={strategy} privacy=dp_fixed_server"
+    if strategy == "custom":
+        words += " strategy.path=fedquorum.weighting.LossPower"
+    message = f"privacy must be none with strategy={strategy} ("
+
+    def built() -> ComposedStrategy:
+        return build_strategy(compose("custom", words).settings, Population.of(20, {0}), None)
+
+    with pytest.raises(SettingsError, match=re.escape(message)) as refused:
+        built()
+    reason = str(refused.value).removeprefix(message).removesuffix("), got dp_fixed_server")
+    assert len(reason) > 20
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("strategy=fedau", "strategy.cutoff must be a whole number >= 1 with privacy="),
+        ("strategy=fedau", "privacy must be none with strategy=fedau (with cutoff inf an update"),
         ("strategy=average_all engine.startup_clients=2", "engine.startup_clients must be null"),
         ("strategy=average_all privacy.noise_multiplier=-1", "privacy.noise_multiplier must be"),
         (
@@ -367,4 +356,4 @@ def test_models_with_whole_numbers_are_refused() -> None:
     """Counters, as of batch normalisation, cannot be clipped."""
     model = encode_arrays({"w": np.zeros(2, dtype=np.float32), "count": np.array(3)})
     with pytest.raises(SettingsError, match=r"privacy must be none for a model with whole numbers"):
-        with_privacy(FedAvgAll(EVERYONE), settings("dp_fixed_server"), model)
+        with_privacy(named("average_all", EVERYONE), settings("dp_fixed_server"), model)

@@ -1,41 +1,20 @@
-"""What a run says of the code that produced it."""
+"""What a run of the app says of the code that produced it."""
 
-import subprocess
-from pathlib import Path
+import fedquorum
 
-import pytest
-
-from server_app.records import provenance
+from server_app import provenance
+from tests.integration.conftest import ROOT
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a git checkout with code and a document, where the code is taken to be from."""
-    (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "rule.py").write_text("one = 1\n")
-    (tmp_path / "README.md").write_text("text\n")
-    own = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*own, *words], cwd=tmp_path, check=True)
-    monkeypatch.setattr(provenance, "SOURCE", tmp_path)
-    return tmp_path
+def test_the_source_is_the_checkout() -> None:
+    """Its root, with all the folders that shape a result, and not one of them."""
+    assert provenance.SOURCE == ROOT
+    assert all((provenance.SOURCE / name).exists() for name in provenance.CODE)
 
 
-def test_the_commit_is_dirty_where_code_changed(checkout: Path) -> None:
-    """A changed document changes no result; changed code, or code not in git, may."""
-    head = provenance.commit()
-    assert head is not None
-    assert len(head) == 40
-    (checkout / "README.md").write_text("other text\n")
-    assert provenance.commit() == head
-    (checkout / "strategies" / "new.py").write_text("two = 2\n")
-    assert provenance.commit() == f"{head}-dirty"
-    (checkout / "strategies" / "new.py").unlink()
-    (checkout / "strategies" / "rule.py").write_text("one = 2\n")
-    assert provenance.commit() == f"{head}-dirty"
-
-
-def test_outside_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle that Flower installed is no checkout."""
-    monkeypatch.setattr(provenance, "SOURCE", tmp_path)
-    assert provenance.commit() is None
+def test_the_versions_are_of_what_shapes_a_result() -> None:
+    """The library's is that of the copy that runs, first in the list."""
+    found = provenance.versions()
+    assert list(found) == ["fedquorum", *provenance.PACKAGES]
+    assert found["fedquorum"] == fedquorum.__version__
+    assert found["flwr"]

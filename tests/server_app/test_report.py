@@ -1,16 +1,11 @@
 """The report: what is read from the records, what is averaged, and what a user sees."""
 
 import csv
-import json
 import math
 from pathlib import Path
 
 import pytest
 
-from conf import compose
-from conf.errors import RunError
-from server_app.records.round_record import round_record
-from server_app.records.writer import RunRecords
 from server_app.report.command_line import main
 from server_app.report.groups import (
     Statistic,
@@ -20,11 +15,15 @@ from server_app.report.groups import (
     metric_after_round,
     paired,
 )
-from server_app.report.runs import find_runs, load_run
 from server_app.report.tables import summarize, terminal_table
-from strategies.report import ClientDecision, ClientEvaluation, TrainReport
-from strategies.types import Call, GlobalMeasure
-from tests.server_app.made_runs import accuracy, line, load_all, make_run, write_table
+from tests.fedquorum.records.made import (
+    FIXTURES,
+    accuracy,
+    line,
+    load_all,
+    make_run,
+    write_table,
+)
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -32,122 +31,6 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def table_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-# --- reading -----------------------------------------------------------------------------------
-
-
-def test_reads_what_run_records_writes(tmp_path: Path) -> None:
-    """A run comes back as it was recorded, with an infinite epsilon and an unmeasured loss."""
-    decisions = (ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, weight=1.0),)
-    evaluations = (ClientEvaluation(0, 1.0, 10, 1.0, 0.5, 4, 2.0, 0.75),)
-    records = []
-    composed = compose("fedalign/synth_low", "seed=7 client.lr=0.05")
-    with RunRecords(tmp_path / "run", composed, engine="in-process") as writer:
-        for number, loss, measured in ((1, 1.25, evaluations), (2, math.nan, ())):
-            made = TrainReport(
-                number, Call((0,), math.inf), GlobalMeasure(loss, 0.5), decisions, None
-            )
-            record = round_record(
-                made,
-                measured,
-                bytes_down=5,
-                bytes_up=7,
-                seconds=0.5,
-                state_bytes=24,
-                rates=None,
-                metric="accuracy",
-                all_evaluated=False,
-            )
-            records.append(record)
-            writer.add_round(record, made, measured)
-    run = load_run(tmp_path / "run")
-    assert (run.status, run.experiment, run.strategy) == (
-        "completed",
-        "fedalign/synth_low",
-        "fedalign",
-    )
-    assert (run.seed, run.settings["client.lr"]) == (7, 0.05)
-    assert run.rounds[0] == records[0]
-    assert math.isnan(run.rounds[1].global_loss)
-    assert (run.rounds[1].epsilon, run.rounds[1].test) == (math.inf, None)
-
-
-def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
-    """Runs are found below the folders given, not below a run, and not twice."""
-    one = make_run(tmp_path / "a" / "deep" / "one", [])
-    two = make_run(tmp_path / "two", [])
-    make_run(two / "inside", [])
-    assert find_runs([tmp_path, one]) == (one, two)
-
-
-@pytest.mark.parametrize("torn", ['{"round": 3, "epsi', "{", '{"round": 3'])
-def test_a_torn_last_line_is_ignored(tmp_path: Path, torn: str) -> None:
-    """What an interrupted process wrote half is left out, the rounds before it are kept."""
-    run = make_run(tmp_path / "run", [line(1), line(2)], status="interrupted")
-    with (run / "rounds.jsonl").open("a") as file:
-        file.write(torn)
-    assert [record.round for record in load_run(run).rounds] == [1, 2]
-
-
-def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> None:
-    """An editor that drops the last line end drops no round."""
-    run = make_run(tmp_path / "run", [line(1), line(2)])
-    text = (run / "rounds.jsonl").read_text()
-    (run / "rounds.jsonl").write_text(text.rstrip("\n"))
-    assert [record.round for record in load_run(run).rounds] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("damaged", "problem"),
-    [
-        ('{"round": 2, "epsi', "expected one round as a JSON object, got something else"),
-        ("[2]", r"a record must be a JSON object, got \[2\]"),
-        (json.dumps({"round": 2}), "asked is missing"),
-        (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
-        (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
-        (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
-    ],
-)
-def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
-    """A whole line that is no round is refused with file, line number and what is wrong."""
-    run = make_run(tmp_path / "run", [line(1)])
-    with (run / "rounds.jsonl").open("a") as file:
-        file.write(damaged + "\n" + json.dumps(line(3)) + "\n")
-    with pytest.raises(RunError, match=rf"run/rounds\.jsonl, line 2: {problem}"):
-        load_run(run)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("manifest.json", '{\n"status": }', r"manifest\.json, line 2: expected JSON"),
-        ("manifest.json", "{}", r"manifest\.json: experiment is missing"),
-        ("config.yaml", "a: 1\nb: [", r"config\.yaml, line \d: expected YAML"),
-        ("config.yaml", "- 1\n", r"config\.yaml: expected settings by name, got list"),
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, problem: str) -> None:
-    """Manifest and settings are checked like the rounds."""
-    run = make_run(tmp_path / "run", [line(1)])
-    (run / name).write_text(text)
-    with pytest.raises(RunError, match=problem):
-        load_run(run)
-
-
-def test_an_unknown_status_is_refused(tmp_path: Path) -> None:
-    """A status is one of the four that runs have."""
-    run = make_run(tmp_path / "run", [], status="done")
-    with pytest.raises(RunError, match=r"status must be one of completed, .*, got 'done'"):
-        load_run(run)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A run without its rounds is an error that names the file."""
-    run = make_run(tmp_path / "run", [])
-    (run / "rounds.jsonl").unlink()
-    with pytest.raises(RunError, match=r"expected a file of a run, got .*rounds\.jsonl"):
-        load_run(run)
 
 
 # --- averaging ---------------------------------------------------------------------------------
@@ -453,3 +336,16 @@ def test_an_output_that_is_a_file_is_refused(
     error = capsys.readouterr().err
     assert error.startswith("fedquorum-report: --output must be a folder to write to, got")
     assert len(error.splitlines()) == 1
+
+
+def test_runs_of_the_version_before_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Page, tables and figures, by the names of this version."""
+    assert main([str(FIXTURES), "--output", str(tmp_path / "report")]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    rows = table_csv(tmp_path / "report" / "table.csv")
+    assert {row["strategy"] for row in rows} == {"fedalign", "custom", "composed"}
+    assert all((row["completed"], row["rounds_max"]) == ("1", "12") for row in rows)
+    assert all(float(row["average_mean"]) > 0 for row in rows)

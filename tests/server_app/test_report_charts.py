@@ -14,7 +14,7 @@ from server_app.report.figures import draw
 from server_app.report.groups import group_runs
 from server_app.report.interactive import figure
 from server_app.report.published import published_values
-from tests.server_app.made_runs import line, load_all, make_run, write_population, write_table
+from tests.fedquorum.records.made import line, load_all, make_run, write_population, write_table
 
 
 def charts(directory: Path) -> dict[str, Chart]:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from server_app.report.command_line import main
-from tests.server_app.made_runs import line, make_run, write_population, write_table
+from tests.fedquorum.records.made import line, make_run, write_population, write_table
 
 PLOTS = ("training", "sweep-strategy-epsilon", "participation", "admission", "costs")
 MAX_BYTES = 6_000_000

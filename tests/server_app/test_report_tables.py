@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedquorum.records.reader import load_run
 
 from server_app.report.groups import group_runs
 from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
-from server_app.report.runs import load_run
 from server_app.report.tables import (
     Row,
     costs_table,
@@ -24,7 +24,7 @@ from server_app.report.tables import (
     write_csv,
     write_differences_csv,
 )
-from tests.server_app.made_runs import line, load_all, make_run, write_table
+from tests.fedquorum.records.made import line, load_all, make_run, write_table
 
 
 def spread(average: float, **others: float) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from fedquorum.errors import RunError
 
 from conf import compose
-from conf.errors import RunError
-from server_app.checkpoint import quoted_path
+from server_app.resuming import quoted_path
 from server_app.submit import submit, with_absolute_paths
 
 # Starts a run, which goes on until flwr stop, and then writes how it ended.
@@ -139,3 +140,29 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(
         word.endswith("host:5000") and str(tmp_path) in word for word in server.overrides
     )
+
+
+def test_paths_of_custom_rules_and_models_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they name a file; an import path stays what it is."""
+    monkeypatch.chdir(tmp_path)
+    given = {
+        "strategy.selection.path": "./mine.py:Selection",
+        "strategy.weighting.path": "package.rules.Weighting",
+        "server_optimizer.path": "steps/mine.py:Step",
+        "model.path": "nets.py:Net",
+    }
+    groups = (
+        "strategy=composed strategy/selection=custom strategy/weighting=custom "
+        "server_optimizer=custom model=module"
+    )
+    words = " ".join((groups, *(f"{key}={path}" for key, path in given.items())))
+    settings = with_absolute_paths(compose("", words)).settings
+    strategy, optimizer = asdict(settings.strategy), asdict(settings.server_optimizer)
+    assert strategy["selection"]["path"] == f"{tmp_path}/mine.py:Selection"
+    assert strategy["weighting"]["path"] == "package.rules.Weighting"
+    assert optimizer["path"] == f"{tmp_path}/steps/mine.py:Step"
+    assert asdict(settings.model)["path"] == f"{tmp_path}/nets.py:Net"
+    single = with_absolute_paths(compose("", "strategy=custom strategy.path=a/b.py:C")).settings
+    assert asdict(single.strategy)["path"] == f"{tmp_path}/a/b.py:C"

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from fedquorum.errors import RunError, SettingsError
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from conf.errors import RunError, SettingsError
 from server_app.job import SweepUnfinished
 from server_app.locks import lock
 from server_app.sweep import choices_of, run_grid
@@ -49,11 +49,11 @@ def test_jobs_with_the_same_data_follow_each_other(
 
 
 def test_a_glob_is_of_the_options() -> None:
-    """``glob`` leaves out what only options inherit from, which is no option."""
+    """``glob`` stands for the options that match it."""
 
     class Loader:
         def get_group_options(self, *_: object, **__: object) -> list[str]:
-            return ["fedau", "fedavg", "schema_fedau"]
+            return ["fedau", "fedavg", "mifa"]
 
     [override] = OverridesParser.create().parse_overrides(["strategy=glob(*au)"])
     override.config_loader = cast("ConfigLoader", Loader())

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conf.compose import compose_words
 from server_app.locks import lock
@@ -119,3 +120,16 @@ def test_paths_of_flower_jobs_are_absolute(tmp_path: Path, monkeypatch: pytest.M
     absolute = ("engine=flower", "experiment=fedalign/fmnist", f"data.root={tmp_path / 'here'}")
     leave_run(tmp_path / "6", absolute)
     assert SweepFolder(tmp_path).job(words, "", 0).number == 6
+
+
+def test_a_job_of_an_older_version_is_found(tmp_path: Path) -> None:
+    """However its settings were written and called then, it is not run again."""
+    words = ("strategy=fedavg", "seed=2")
+    leave_run(tmp_path / "7", words)
+    config = tmp_path / "7" / "config.yaml"
+    settings = yaml.safe_load(config.read_text())
+    settings["strategy"]["priority_only"] = False
+    config.write_text(yaml.safe_dump(settings, sort_keys=True))
+    folder = SweepFolder(tmp_path)
+    assert folder.job(words, "", 0).number == 7
+    assert folder.job(("strategy=fedavg", "seed=3"), "", 0).number == 0

@@ -9,18 +9,24 @@ from pathlib import Path
 import mlflow
 import pytest
 import wandb
+from fedquorum.composition import Rules
+from fedquorum.errors import RunError, SettingsError
+from fedquorum.records.observer import Observer
+from fedquorum.selection import Everyone
+from fedquorum.weighting import DataFraction
 from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from conf import compose
-from conf.errors import RunError, SettingsError
-from server_app.records.writer import RunRecords
+from server_app.recording import run_records
 from server_app.trackers import Trackers
+from tests.fedquorum.records.made import add
 from tests.integration.conftest import ROOT
-from tests.server_app.test_records import add
 
 # MLflow uses what SQLAlchemy 2.1 says it will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy:DeprecationWarning")
+
+RULES = Rules(Everyone(), DataFraction())
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +54,7 @@ def mlflow_runs(database: Path, experiment: str) -> list[Run]:
 def test_mlflow_is_told_all_of_a_run(tmp_path: Path, database: Path) -> None:
     """Parameters are the settings, steps the rounds, tags the records; into an SQLite file."""
     composed = compose("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
-    with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
+    with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
         add(records, 2)
     (run,) = mlflow_runs(database, "fedalign/synth_low")
@@ -76,7 +82,7 @@ def test_mlflow_knows_how_a_run_ended(
     composed = compose("", f"tracker=mlflow tracker.uri={database} tracker.experiment={status}")
 
     def end() -> None:
-        with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
+        with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
             add(records, 1)
             raise error
 
@@ -89,7 +95,7 @@ def test_mlflow_knows_how_a_run_ended(
 def test_wandb_offline(tmp_path: Path) -> None:
     """All stays in the run's folder, for ``wandb sync``, and TensorBoard is written as always."""
     composed = compose("", "tracker=wandb tracker.project=mine")
-    with RunRecords(tmp_path / "run", composed, engine="in-process") as records:
+    with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
     wandb.teardown()  # as at the end of a process: what writes has written
     (written,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
@@ -101,6 +107,21 @@ def test_wandb_offline(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
 
 
+def test_tensorboard_is_part_of_the_records(tmp_path: Path) -> None:
+    """Every number of a round, on the disk when a checkpoint notes how long the file is."""
+    with run_records(tmp_path / "run", compose(), RULES, engine="in-process") as records:
+        add(records, 1)
+        position = records.position()
+        (name,) = (name for name in position if name.startswith("tensorboard/"))
+        events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+        assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
+        add(records, 2)
+    assert (tmp_path / "run" / name).stat().st_size > position[name]
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("test_priority/accuracy")]
+    assert found == [(1, 0.75), (2, 0.75)]
+
+
 @pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow-skinny"), ("wandb", "wandb")])
 def test_a_tracker_that_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
@@ -108,7 +129,7 @@ def test_a_tracker_that_is_not_installed(
     """One line with the command that installs it, before the run has a folder."""
     monkeypatch.setattr("server_app.trackers.find_spec", lambda _: None)
     with pytest.raises(SettingsError) as told:
-        RunRecords(tmp_path / "run", compose("", f"tracker={name}"), engine="in-process")
+        run_records(tmp_path / "run", compose("", f"tracker={name}"), RULES, engine="in-process")
     assert str(told.value) == (
         f"tracker must be tensorboard where {name} is not installed (pip install {package}), "
         f"got {name}"
@@ -121,10 +142,10 @@ def test_a_tracker_that_cannot_begin(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("no database, but some text " * 100)
     composed = compose("", f"tracker=mlflow tracker.uri={tmp_path / 'mlflow.db'}")
     with pytest.raises(RunError, match="tracker=mlflow cannot begin: DatabaseError"):
-        RunRecords(tmp_path / "run", composed, engine="in-process")
+        run_records(tmp_path / "run", composed, RULES, engine="in-process")
 
 
-class Told:
+class Told(Observer):
     """A tracker that keeps what it is told, and breaks down in round ``breaks``."""
 
     def __init__(self, breaks: int = 0) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedquorum.errors import SettingsError
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from conf.compose import compose_words
-from conf.errors import SettingsError
 from server_app.job import SweepUnfinished
 from server_app.tuning import Tuning, tune
 from tests.server_app.conftest import ScriptedLauncher, leave_run

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+from fedquorum.errors import SettingsError
 
 from client_app.data.base import Labels
 from client_app.data.split import Rows
-from conf.errors import SettingsError
 
 __all__ = ["Rows", "Shares", "check_rows", "rows_by_class"]
 

@@ -3,12 +3,12 @@
 import warnings
 
 import numpy as np
+from fedquorum.errors import SettingsError
+from fedquorum.streams import derived_seed, stream
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
 from client_app.data.partition.base import Rows, Shares, check_rows, rows_by_class
-from conf.errors import SettingsError
-from strategies.streams import derived_seed, stream
 
 Counts = NDArray[np.int64]
 
@@ -75,11 +75,16 @@ def dirichlet_shares(
     train = _training_rows(train_labels, [size] * num_clients, alpha, seed)
     test: list[list[Rows]] = [[] for _ in train]
     for c, rows in rows_by_class(test_labels, stream(seed, "dirichlet-test")).items():
-        dealt = np.array([np.count_nonzero(train_labels[own] == c) for own in train])
+        dealt = np.array(
+            [np.count_nonzero(train_labels[rows_of_client] == c) for rows_of_client in train]
+        )
         total = int(np.count_nonzero(train_labels == c))
         for own_test, part in zip(test, _proportional(rows, dealt, total), strict=True):
             own_test.append(part)
-    shares = [Shares(own, np.concatenate(parts)) for own, parts in zip(train, test, strict=True)]
+    shares = [
+        Shares(train_rows, np.concatenate(parts))
+        for train_rows, parts in zip(train, test, strict=True)
+    ]
     for client, share in enumerate(shares):
         if not len(share.test):
             raise SettingsError(

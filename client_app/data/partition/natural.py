@@ -1,11 +1,11 @@
 """The clients that the data itself has."""
 
 import numpy as np
+from fedquorum.errors import DataError
 
 from client_app.data.base import Labels
 from client_app.data.partition.base import Rows, Shares
 from client_app.data.split import own_split
-from conf.errors import DataError
 
 ClientOfRow = Labels
 

@@ -3,11 +3,11 @@
 import warnings
 
 import numpy as np
+from fedquorum.errors import SettingsError
+from fedquorum.streams import derived_seed, stream
 
 from client_app.data.base import Labels
 from client_app.data.partition.base import Rows, Shares, rows_by_class
-from conf.errors import SettingsError
-from strategies.streams import derived_seed, stream
 
 
 def single_class_shards(
@@ -55,15 +55,18 @@ def single_class_shards(
         )
     test_parts: dict[int, list[Rows]] = {}
     for c, rows in kept.items():
-        shards, own = len(rows) // shard_size, test_rows.get(c, np.empty(0, dtype=np.int64))
-        fair_share = len(own) * len(rows) // len(train_rows[c])
+        shards, class_test_rows = (
+            len(rows) // shard_size,
+            test_rows.get(c, np.empty(0, dtype=np.int64)),
+        )
+        fair_share = len(class_test_rows) * len(rows) // len(train_rows[c])
         if fair_share < shards:
             raise SettingsError(
                 f"data.shard_size must leave each of the {shards} shards of class {c} at least one "
                 f"of its {fair_share} test rows, got {shard_size}"
             )
         if shards:
-            test_parts[c] = np.array_split(own[:fair_share], shards)
+            test_parts[c] = np.array_split(class_test_rows[:fair_share], shards)
     order = np.concatenate([kept[c] for c in sorted(kept)])
     shard_of_row = np.concatenate([np.arange(len(kept[c])) // shard_size for c in sorted(kept)])
     # Imported when asked for: these take seconds to load.

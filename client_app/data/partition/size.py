@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from fedquorum.errors import SettingsError
+from fedquorum.streams import stream
 from numpy.typing import NDArray
 
 from client_app.data.partition.base import Rows, Shares, check_rows
-from conf.errors import SettingsError
-from strategies.streams import stream
 
 
 def iid_shares(
@@ -127,7 +127,7 @@ def _check_clients(num_clients: int, num_train: int, num_test: int) -> None:
 
 def _dealt(train: Rows, test: Rows, train_partitioner: Any, test_partitioner: Any) -> list[Shares]:
     parts = _parts(train, train_partitioner), _parts(test, test_partitioner)
-    return [Shares(*own) for own in zip(*parts, strict=True)]
+    return [Shares(*client_rows) for client_rows in zip(*parts, strict=True)]
 
 
 def _parts(rows: Rows, partitioner: Any) -> Sequence[Rows]:

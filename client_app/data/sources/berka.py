@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 from pyarrow import csv
 
 from client_app.data.sources.csv_table import Table, arrow_table
-from conf.errors import DataError, one_line
 from conf.schema.data import BerkaSettings, CsvSettings
 
 FOLDER = "berka"

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 from torchvision.datasets import CelebA
 
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles
-from conf.errors import DataError, one_line
 from conf.schema.data import CelebASettings
 
 FOLDER = "celeba"

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 
 from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import ImageFiles
 from client_app.data.sources.image_folder import images_by_class, positions
-from conf.errors import DataError, one_line
 from conf.schema.data import Cinic10Settings
 
 CLASSES = (

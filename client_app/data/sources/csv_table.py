@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 from pyarrow import csv
 
 from client_app.data.base import Inputs, Labels, Targets
-from conf.errors import DataError, one_line
 from conf.schema.data import CsvSettings
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")

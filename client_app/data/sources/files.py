@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-
-from conf.errors import DataError, one_line
 
 COLOURS = 3
 FULL_SCALE = 2**15

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from fedquorum.errors import DataError, one_line
 from pyarrow import csv
 
 from client_app.data.sources.csv_table import Table, arrow_table
-from conf.errors import DataError, one_line
 from conf.schema.data import CsvSettings, HeartSettings
 
 FOLDER = "heart_disease"

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles, image_size
-from conf.errors import DataError, one_line
 from conf.schema.data import ImageFolderSettings
 
 PARTS = ("train", "test")
@@ -103,13 +103,13 @@ def images_by_class(folder: Path) -> tuple[list[Path], list[str]]:
     """
     paths: list[Path] = []
     classes: list[str] = []
-    for own in _folders(folder):
-        images, inner = _images(own), _folders(own)
+    for class_folder in _folders(folder):
+        images, inner = _images(class_folder), _folders(class_folder)
         if inner or not images:
             kind = f"has the folder {inner[0].name}" if inner else "has no images"
-            raise ValueError(f"{own} {kind}")
+            raise ValueError(f"{class_folder} {kind}")
         paths.extend(images)
-        classes.extend([own.name] * len(images))
+        classes.extend([class_folder.name] * len(images))
     if not paths:
         raise ValueError(f"{folder} has no folders of classes")
     _check_no_images(folder)

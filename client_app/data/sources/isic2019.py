@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from fedquorum.errors import DataError, one_line
 from pyarrow import csv
 
 from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import ImageFiles
-from conf.errors import DataError, one_line
 from conf.schema.data import Isic2019Settings
 
 IMAGES = "ISIC_2019_Training_Input_preprocessed"

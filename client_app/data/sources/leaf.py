@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 
 from client_app.data.base import Targets
@@ -18,7 +19,6 @@ from client_app.data.sources.base import (
     pooled_arrays,
 )
 from client_app.data.sources.vocabulary import PADDING, UNKNOWN, Vocabulary, common_tokens
-from conf.errors import DataError, one_line
 from conf.schema.data import LeafSettings
 
 KEYS = ("users", "num_samples", "user_data")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels, Samples, Targets
 from client_app.data.sources.base import LabelledArrays, count_classes
-from conf.errors import DataError, one_line
 from conf.schema.data import NpzSettings
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")

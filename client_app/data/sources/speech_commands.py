@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 
 from client_app.data.base import Labels
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.files import SoundFiles
-from conf.errors import DataError, one_line
 from conf.schema.data import SpeechCommandsSettings
 
 FOLDER = "SpeechCommands/speech_commands_v0.02"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 from pyarrow import csv
 
@@ -21,7 +22,6 @@ from client_app.data.sources.vocabulary import (
     words,
 )
 from client_app.data.split import Rows
-from conf.errors import DataError, one_line
 from conf.schema.data import TextSettings
 
 
@@ -158,12 +158,14 @@ def _classes(
 def _hashed(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
     """Return the tokens of all rows, (n, length)."""
     # Every text but the last is followed by a separator.
-    own = (length - (len(texts) - 1)) // len(texts)
+    words_each = (length - (len(texts) - 1)) // len(texts)
     x = np.full((len(texts[0]), length), PADDING, dtype=np.int32)
     for row, parts in enumerate(zip(*texts, strict=True)):
         ids: list[int] = []
         for part in parts:
-            ids += [SEPARATOR] * bool(ids) + [hashed_id(word, size) for word in words(part)[:own]]
+            ids += [SEPARATOR] * bool(ids) + [
+                hashed_id(word, size) for word in words(part)[:words_each]
+            ]
         x[row, : len(ids)] = ids
     return x
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedquorum.errors import DataError, one_line
 from torchvision.datasets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 from client_app.data.sources.base import LabelledArrays
-from conf.errors import DataError, one_line
 from conf.schema.data import TorchvisionSettings
 
 GREY, COLOUR = (28, 28), (32, 32, 3)

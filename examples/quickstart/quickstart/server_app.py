@@ -1,13 +1,10 @@
 """The ServerApp: one line is not Flower's quickstart's."""
 
+from fedquorum import FedAU
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from quickstart.task import Net
-from strategies import FedALIGN, PlainApp, Population
-
-# The ClientApp is written for Flower's own strategies, and calls its loss so.
-PLAIN = PlainApp(loss_key="train_loss")
 
 app = ServerApp()
 
@@ -18,7 +15,7 @@ def main(grid: Grid, context: Context) -> None:
     num_rounds = context.run_config["num-server-rounds"]
     arrays = ArrayRecord(Net().state_dict())
 
-    strategy = FedALIGN(Population.of(4, [0, 1]), num_rounds=num_rounds, communication=PLAIN)
+    strategy = FedAU()
 
     result = strategy.start(
         grid=grid,

@@ -5,6 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fedquorum.errors import DataError
+from fedquorum.streams import stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -13,8 +15,6 @@ from client_app.batched.schedule import Schedule, local_schedule
 from client_app.data.base import Pool
 from client_app.examples import Examples
 from client_app.training import LocalTraining, train
-from conf.errors import DataError
-from strategies.streams import stream
 
 SEED, T = 4, 2
 

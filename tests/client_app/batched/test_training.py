@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.errors import DataError
+from fedquorum.parameters import AUGMENTATION
+from fedquorum.streams import stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -22,9 +25,6 @@ from client_app.models import CNN, M5, MLP, LogisticRegression, SmallCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
 from client_app.training import LocalTraining, train
-from conf.errors import DataError
-from strategies.parameters import AUGMENTATION
-from strategies.streams import stream
 from tests.client_app.clients import CPU, arrays_of, examples_of, ragged_data
 
 CLASSES, SEED, T = 4, 9, 3

@@ -1,0 +1,114 @@
+"""From settings to the processes of a run's clients."""
+
+from collections.abc import Callable
+from functools import cache
+
+from fedquorum.client.availability.probabilities import (
+    class_contribution,
+    class_distribution,
+    correlated_probability,
+)
+from fedquorum.client.availability.processes import (
+    Bernoulli,
+    Cyclic,
+    Markov,
+    Process,
+    RandomProcess,
+    Trace,
+)
+from fedquorum.client.availability.trace import read_trace
+from fedquorum.errors import DataError, SettingsError
+
+from client_app.data.base import FederatedData
+from conf.schema.availability import (
+    AlwaysSettings,
+    AvailabilitySettings,
+    BernoulliSettings,
+    CyclicSettings,
+    MarkovSettings,
+    RandomAvailabilitySettings,
+    TraceSettings,
+)
+from conf.schema.settings import Settings
+
+
+def client_processes(settings: Settings, data: FederatedData) -> Callable[[int], Process] | None:
+    """Return what gives each client its process, made when first needed; None for ``always``.
+
+    The process of a client follows from the settings, the seed and its own labels.
+
+    Raises
+    ------
+    DataError
+        If the trace cannot be read.
+    SettingsError
+        If a list of probabilities is not for as many clients as the data has.
+    """
+    availability = settings.availability
+    if isinstance(availability, AlwaysSettings):
+        return None
+    if isinstance(availability, TraceSettings):
+        try:
+            rounds = read_trace(availability.path, data.num_clients)
+        except DataError as error:
+            raise DataError(f"availability.path: {error}") from None
+        return lambda client: Trace(rounds.get(client, frozenset()))
+    return _random_processes(availability, settings.seed, data)
+
+
+def participation_probabilities(settings: Settings, data: FederatedData) -> list[float] | None:
+    """Return the share of rounds in which each client is available, or None for a trace.
+
+    Shape (N,), in (0, 1]; 1 for ``always``. For ``cyclic`` it is the realised one, active
+    rounds / period, which differs from p_n by rounding. Only a simulation has the labels of all
+    clients in one place: this is for baselines and diagnostics that are handed what no server
+    knows.
+    """
+    availability = settings.availability
+    if isinstance(availability, TraceSettings):
+        return None
+    if isinstance(availability, AlwaysSettings):
+        return [1.0] * data.num_clients
+    process = _random_processes(availability, settings.seed, data)
+    return [process(client).rate for client in range(data.num_clients)]
+
+
+def _random_processes(
+    settings: AvailabilitySettings, seed: int, data: FederatedData
+) -> Callable[[int], RandomProcess]:
+    if not isinstance(settings, RandomAvailabilitySettings):
+        raise TypeError(f"no availability process for {type(settings).__name__}")
+    probability = _probability(settings, seed, data)
+    return cache(lambda client: _process(settings, probability(client)))
+
+
+def _probability(
+    settings: RandomAvailabilitySettings, seed: int, data: FederatedData
+) -> Callable[[int], float]:
+    given = settings.p
+    if isinstance(given, list):
+        if len(given) != data.num_clients:
+            raise SettingsError(
+                "availability.p must have one number for each of the "
+                f"{data.num_clients} clients in the data, got {len(given)}"
+            )
+        return lambda client: float(given[client])
+    if given is not None:
+        return lambda _: float(given)
+    contribution = class_contribution(seed, data.num_classes, settings.class_alpha)
+    return lambda client: correlated_probability(
+        class_distribution(data.labels(client), data.num_classes),
+        contribution,
+        mean=settings.mean,
+        minimum=settings.minimum,
+    )
+
+
+def _process(settings: RandomAvailabilitySettings, p: float) -> RandomProcess:
+    if isinstance(settings, BernoulliSettings):
+        return Bernoulli(p)
+    if isinstance(settings, MarkovSettings):
+        return Markov(p, settings.max_transition)
+    if isinstance(settings, CyclicSettings):
+        return Cyclic(p, settings.period, settings.start)
+    raise TypeError(f"no availability process for {type(settings).__name__}")

@@ -1,0 +1,59 @@
+"""Import the app's packages and its library from one folder, the one this file is in.
+
+A checkout and an unpacked Flower bundle hold the app and the library together. A node may have
+more on its path: an older ``fedquorum``, or a ``conf`` package of another project. Two copies of
+the library in one process make two classes of one name, so a foreign copy is refused.
+"""
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).absolute().parent.parent
+LIBRARY = ROOT / "strategies"
+FOLDERS = {"fedquorum": LIBRARY, "conf": ROOT}
+
+
+def use_packages_beside_this_one() -> None:
+    """Put this folder and its library first on ``sys.path``, and refuse copies from elsewhere.
+
+    A wheel installs the library beside the app, where nothing needs to be done.
+
+    Raises
+    ------
+    ImportError
+        If Python would still take ``fedquorum`` or ``conf`` from elsewhere, usually because that
+        copy is imported already.
+    """
+    if not (LIBRARY / "fedquorum").is_dir():
+        return
+    # Entries that are there already stay: Flower loads both apps of a simulation in two threads,
+    # and each takes the entry away again that it made.
+    sys.path[:0] = [str(ROOT), str(LIBRARY)]
+    for package, folder in FOLDERS.items():
+        found, expected = _location(package), folder / package
+        if found is None or found.resolve() != expected.resolve():
+            raise ImportError(
+                f"{_described(package, expected)} must be imported from {expected}, "
+                f"got {_described(package, found)} from {found}: import the app before the other "
+                "copy, or run it in a process of its own"
+            )
+
+
+def _location(package: str) -> Path | None:
+    """Return the folder, or the file, that a package is or would be imported from."""
+    spec = find_spec(package)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin else None
+
+
+def _described(package: str, location: Path | None) -> str:
+    """Return a package's name, with its version where its source states one."""
+    source = location / "__init__.py" if location and location.is_dir() else location
+    text = source.read_text(errors="replace") if source and source.is_file() else ""
+    version = re.search(r"""^__version__ = ["']([^"']*)["']""", text, re.MULTILINE)
+    return f"{package} {version[1]}" if version else package

@@ -1,0 +1,92 @@
+"""From settings to the rules, and what is wrong with rules in the command line's words."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.named import CUSTOM, build
+from fedquorum.rule import RunFacts
+
+from conf.schema.settings import Settings
+from conf.schema.strategy import PART_SCHEMAS, PartsSettings
+
+_YAML = {"None": "null", "True": "true", "False": "false"}
+
+
+def rules_of(
+    settings: Settings, rates: Mapping[int, float] | None = None, clients: tuple[int, ...] = ()
+) -> Rules:
+    """Return the rules of the settings.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the run.
+    rates : mapping of int to float, optional
+        p_n by client id, where a simulation knows it.
+    clients : tuple of int
+        All clients, empty as long as they are not known.
+
+    Raises
+    ------
+    SettingsError
+        If a rule refuses its settings, the rules make no sense together, or there is no custom
+        rule at the path given.
+    """
+    facts = RunFacts(settings.rounds, settings.seed, rates, clients)
+    try:
+        return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
+    except ParameterError as error:
+        raise SettingsError(told_of(error, setting_of(error, settings))) from None
+
+
+def is_custom(settings: Settings) -> bool:
+    """Say whether a rule is the user's own, so that building the rules imports it."""
+    return any(node.name == CUSTOM for node in rule_settings(settings).values())
+
+
+def told_of(error: ParameterError, name: str) -> str:
+    """Return the message of an error by the name of its setting, with values as in YAML."""
+    got = error.got if isinstance(error.got, str) else None
+    text = error.told_of(name)
+    end = "" if got is None else repr(got)
+    text = text.removesuffix(end)
+    return re.sub(r"\b(None|True|False)\b", lambda word: _YAML[word[0]], text) + end
+
+
+def setting_of(error: ParameterError, settings: Settings) -> str:
+    """Return the name of the setting behind a parameter of a rule.
+
+    It is the setting of that name, in the strategy, in its parts or in the server optimizer; of
+    several the one that has the value. A part as a whole is its group.
+    """
+    parameter, bracket, rest = error.parameter.partition("[")
+    found = {key: value for key, value in _flat(settings) if key.endswith(f".{parameter}")}
+    having = [key for key, value in found.items() if value == error.got]
+    for key in (*having, *found):
+        return f"{key}{bracket}{rest}"
+    is_part = isinstance(settings.strategy, PartsSettings) and parameter in PART_SCHEMAS
+    return f"strategy/{parameter}" if is_part else error.parameter
+
+
+def rule_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that each rule has, by their place such as ``strategy.weighting``."""
+    strategy = settings.strategy
+    parts = PART_SCHEMAS if isinstance(strategy, PartsSettings) else ()
+    return {
+        "strategy": strategy,
+        **{f"strategy.{part}": getattr(strategy, part) for part in parts},
+        "server_optimizer": settings.server_optimizer,
+    }
+
+
+def _flat(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of the rules by dotted key."""
+    for place, node in rule_settings(settings).items():
+        for item in fields(node):
+            value = getattr(node, item.name)
+            if not is_dataclass(value):
+                yield f"{place}.{item.name}", value

@@ -1,0 +1,24 @@
+"""Figures as files: what all that is drawn has in common."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+DPI = 150
+
+
+def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+    """Write ``name.png`` (150 dpi) and ``name.svg``, the same bytes for the same figure.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written.
+    """
+    png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+    figure.savefig(png, dpi=DPI)
+    figure.set_layout_engine(None)  # placed once, for both formats
+    with mpl.rc_context({"svg.hashsalt": "fedquorum"}):
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg

@@ -1,0 +1,74 @@
+"""The records of a run of the app: what its settings are to the library's ``RunRecords``."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedquorum.composition import Rules
+from fedquorum.records.checkpoint import Checkpoint
+from fedquorum.records.identity import RunIdentity
+from fedquorum.records.writer import RunRecords
+
+from conf import Composed
+from server_app.provenance import SOURCE, commit, versions
+from server_app.trackers import observers_of
+
+
+def run_records(
+    directory: Path,
+    composed: Composed,
+    rules: Rules,
+    *,
+    engine: str,
+    resumed: Checkpoint | None = None,
+) -> RunRecords:
+    """Return the records of a run, to be used as a context manager.
+
+    Parameters
+    ----------
+    directory : Path
+        Where to write; see ``RunRecords``.
+    composed : Composed
+        The run's settings.
+    rules : Rules
+        The strategy's rules, for the bound on their regret.
+    engine : str
+        ``in-process`` or ``flower``, for the manifest.
+    resumed : Checkpoint, optional
+        Go on with the run in ``directory`` from there.
+
+    Raises
+    ------
+    RunError
+        As ``RunRecords``.
+    SettingsError
+        If the tracker is not installed.
+    """
+    fraction = rules.selection.sampling.fraction
+
+    def regret_bound(rounds: int, clients: int) -> float | None:
+        return rules.weighting.regret_bound(rounds, clients, fraction)
+
+    return RunRecords(
+        directory,
+        _identity(composed, engine),
+        replace(composed, settings=replace(composed.settings, resume=None)).to_yaml(),
+        observers=observers_of(composed),
+        regret_bound=regret_bound,
+        resumed=resumed,
+    )
+
+
+def _identity(composed: Composed, engine: str) -> RunIdentity:
+    settings = composed.settings
+    return RunIdentity(
+        experiment=composed.experiment,
+        overrides=tuple(word for word in composed.overrides if not word.startswith("resume=")),
+        strategy=settings.strategy.name,
+        seed=settings.seed,
+        engine=engine,
+        device=settings.client.device,
+        rounds=settings.rounds,
+        source=str(SOURCE),
+        commit=commit(),
+        packages=versions(),
+    )

@@ -1,0 +1,142 @@
+"""The sum over updates, in float64 and in a fixed order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .server_optimizer import Parameters, ServerOptimizer
+from .types import FloatArray
+
+BLOCK = 65536
+
+
+def combined_update(
+    model: Mapping[str, NDArray[Any]],
+    weighted_models: Iterable[tuple[float, Mapping[str, NDArray[Any]]]],
+) -> dict[str, FloatArray]:
+    """Return sum_k c_k Delta_k with Delta_k = x_k - x_t, one float64 array per name.
+
+    ``weighted_models`` yields (c_k, x_k). Whoever calls yields them ascending by client id:
+    then the order in which replies arrive changes nothing, to the last bit. Memory is two
+    models, however many clients there are.
+    """
+    total = {name: np.zeros(array.shape) for name, array in model.items()}
+    for weight, client_model in weighted_models:
+        for name, array in client_model.items():
+            total[name] += weight * (array.astype(np.float64) - model[name])
+    return total
+
+
+def inner_products(
+    model: Mapping[str, NDArray[Any]], client_models: Sequence[Mapping[str, NDArray[Any]]]
+) -> FloatArray:
+    """Return <Delta_i, Delta_j> over all floating arrays, shape (n, n).
+
+    Whole numbers, such as counters, are no directions. Memory is n blocks of ``BLOCK`` numbers.
+    """
+    total = np.zeros((len(client_models), len(client_models)))
+    for name, array in model.items():
+        if not np.issubdtype(array.dtype, np.floating):
+            continue
+        start = array.reshape(-1)
+        flat = [client_model[name].reshape(-1) for client_model in client_models]
+        for low in range(0, array.size, BLOCK):
+            block = slice(low, low + BLOCK)
+            updates = (
+                np.array([client_array[block] for client_array in flat], dtype=np.float64)
+                - start[block]
+            )
+            total += updates @ updates.T
+    return total
+
+
+STATISTICS = frozenset({"running_mean", "running_var"})
+"""What PyTorch's normalisation layers call what they measure rather than learn."""
+
+
+def is_statistic(name: str, array: NDArray[Any]) -> bool:
+    """Say whether a model's array is counted or measured, not trained: no optimizer's business.
+
+    Whole numbers, and the running mean and variance of normalisation layers by their names. A
+    variance that some step made negative would be no model any more.
+    """
+    return not np.issubdtype(array.dtype, np.floating) or name.rpartition(".")[2] in STATISTICS
+
+
+def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
+    """Return x + sum_k c_k Delta_k / max(1, sum_k c_k): of statistics, always between theirs.
+
+    It is the clients' weighted mean where the weights sum to 1 or more, and in the mean with x
+    where they sum to less, for weights c_k >= 0.
+    """
+    moved: FloatArray = value + update / max(1.0, total_weight)
+    return moved
+
+
+def as_float64(model: Mapping[str, NDArray[Any]]) -> Parameters:
+    """Return the model's arrays in float64."""
+    return {name: array.astype(np.float64) for name, array in model.items()}
+
+
+def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return ``parameters`` in the dtypes of ``model``; whole numbers (counters) are rounded.
+
+    What is too large for its dtype becomes infinite.
+    """
+    with np.errstate(over="ignore"):
+        return {
+            name: (
+                np.rint(parameters[name])
+                if np.issubdtype(array.dtype, np.integer)
+                else parameters[name]
+            ).astype(array.dtype)
+            for name, array in model.items()
+        }
+
+
+def trained(arrays: Mapping[str, FloatArray], model: Mapping[str, NDArray[Any]]) -> Parameters:
+    """Return the arrays that are trained, which a server optimizer moves."""
+    return {name: a for name, a in arrays.items() if not is_statistic(name, model[name])}
+
+
+def server_step(
+    optimizer: ServerOptimizer[Any],
+    state: Any,
+    model: Mapping[str, NDArray[Any]],
+    update: Mapping[str, FloatArray],
+    total_weight: float,
+) -> tuple[Any, dict[str, NDArray[Any]] | None]:
+    """Return the optimizer's next state and the model after its step.
+
+    Trained arrays move by the optimizer, statistics are averaged. The model is None where it
+    would not be finite; the state is then not to be used.
+
+    Parameters
+    ----------
+    optimizer : ServerOptimizer
+        The optimizer.
+    state : Any
+        Its state, None before the first step.
+    model : mapping
+        x_t.
+    update : mapping
+        sum_k c_k Delta_k, float64.
+    total_weight : float
+        sum_k c_k.
+    """
+    before = as_float64(model)
+    parameters = trained(before, model)
+    if state is None:
+        state = optimizer.init(parameters)
+    state, after = optimizer.step(state, parameters, trained(update, model))
+    moved = like(
+        {
+            name: after[name] if name in after else averaged(value, update[name], total_weight)
+            for name, value in before.items()
+        },
+        model,
+    )
+    finite = all(np.isfinite(array).all() for array in moved.values())
+    return state, moved if finite else None

@@ -1,0 +1,363 @@
+"""Whether the decisions of a run follow from its records: each is made again and compared.
+
+Compared are: who was asked, the threshold, F(w), what was admitted, responses, mixing
+coefficients, omega, weights, inclusion mass, decision losses, counts, and the summaries of the
+clients' test metrics. What the records cannot show is named, and not passed over.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..client.decisions import joins
+from ..composition import Rules
+from ..records.reader import Run
+from ..records.round_record import evaluation_summary, weight_error
+from ..report import STATUSES
+from .replay import (
+    Recorded,
+    Replayed,
+    Row,
+    UndecidableError,
+    read_recorded,
+    replay,
+    rules_of,
+)
+
+TOLERANCE = 1e-9
+COUNTED = ("trained", "silent", "unavailable", "rejected", "failed")
+"""The statuses that a line of rounds.jsonl counts."""
+
+SHOWN_DIGITS = 9
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something recorded that does not follow from the other records.
+
+    ``round`` None is the run as a whole, ``client`` None the round as a whole.
+    """
+
+    round: int | None
+    client: int | None
+    text: str
+
+    def __str__(self) -> str:
+        words = [] if self.round is None else [f"round {self.round}"]
+        words += [] if self.client is None else [f"client {self.client}"]
+        return f"{', '.join(words) or 'run'}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What came of deciding a run again.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    rounds, decisions : int
+        How many rounds, and rows of the clients table, were decided again.
+    problems : tuple of Problem
+        What does not fit.
+    unknown : tuple of str
+        What cannot be decided again, and why.
+    """
+
+    run: Run
+    rounds: int
+    decisions: int
+    problems: tuple[Problem, ...]
+    unknown: tuple[str, ...]
+
+
+def audit(directory: Path) -> Audit:
+    """Decide a run again from its records and compare.
+
+    Raises
+    ------
+    RunError
+        If a record is missing or damaged.
+    """
+    recorded = read_recorded(directory)
+    rules = rules_of(recorded)
+    problems = list(_order_problems(recorded))
+    rounds = decisions = 0
+    before: float | None = None
+    statuses: Counter[str] = Counter()
+    admitted: Counter[int] = Counter()
+    try:
+        for replayed in replay(recorded):
+            problems += _round_problems(recorded, rules, replayed, before)
+            before = replayed.record.decision_loss_sum
+            rounds, decisions = rounds + 1, decisions + len(replayed.rows)
+            statuses.update(_kind(row) for row in replayed.rows)
+            admitted.update(row["client"] for row in replayed.rows if row["weight"] != 0.0)
+    except UndecidableError as error:
+        problems.append(Problem(error.number, None, f"the rules refuse what is recorded: {error}"))
+    else:
+        problems += _missing_rows(recorded, rounds)
+    problems += _summary_problems(recorded, admitted)
+    unknown = tuple(_unknown(recorded, rules, statuses, rounds))
+    return Audit(recorded.run, rounds, decisions, tuple(problems), unknown)
+
+
+# --- the order of the records -----------------------------------------------------------------
+
+
+def _order_problems(recorded: Recorded) -> Iterator[Problem]:
+    settings = recorded.run.settings
+    for name, noted, value in (
+        ("strategy", recorded.run.strategy, settings.get("strategy.name")),
+        ("seed", recorded.run.seed, settings.get("seed")),
+    ):
+        if noted != value:
+            yield Problem(None, None, f"the manifest's {name} is {noted}, config.yaml has {value}")
+    numbers = [record.round for record in recorded.run.rounds]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield Problem(None, None, "the rounds in rounds.jsonl are not 1, 2, 3, ...")
+    for number in sorted(set(recorded.rows.places) - set(numbers)):
+        yield Problem(number, None, "clients/ has rows of a round that rounds.jsonl lacks")
+    for number in recorded.rows.places:
+        clients = Counter(row["client"] for row in recorded.rows[number])
+        for client in (k for k, count in clients.items() if count > 1):
+            yield Problem(number, client, f"{clients[client]} rows in clients/, not one")
+
+
+def _missing_rows(recorded: Recorded, rounds: int) -> Iterator[Problem]:
+    missing = recorded.run.rounds[rounds:]
+    if missing and recorded.run.status != "running":
+        yield Problem(missing[0].round, None, "clients/ has no rows of this round")
+
+
+# --- one round --------------------------------------------------------------------------------
+
+
+def _round_problems(
+    recorded: Recorded, rules: Rules, replayed: Replayed, loss_sum_before: float | None
+) -> Iterator[Problem]:
+    number, tolerance = replayed.record.round, rules.weighting.tolerance
+    yield from _asked_problems(replayed)
+    for client, text in rules.weighting.check_recorded(replayed.round.decided):
+        yield Problem(number, client, text)
+    compared = _expected_rows(recorded, replayed)
+    for row in replayed.rows:
+        expected = compared.get(row["client"], {})
+        for name, value in expected.items():
+            if not _same(row[name], value, tolerance):
+                yield Problem(number, row["client"], _differs(name, row[name], value))
+        yield from _answer_problems(recorded, replayed, row)
+    record = replayed.record
+    for name, value in _expected_record(recorded, replayed, loss_sum_before).items():
+        if not _same(getattr(record, name), value, tolerance):
+            yield Problem(number, None, _differs(name, getattr(record, name), value))
+    yield from _test_problems(recorded, replayed)
+
+
+def _asked_problems(replayed: Replayed) -> Iterator[Problem]:
+    asked, rows = set(replayed.call.clients), {row["client"] for row in replayed.rows}
+    for client in sorted(rows - asked):
+        yield Problem(replayed.record.round, client, "has a row, but the rule does not ask it")
+    for client in sorted(asked - rows):
+        yield Problem(replayed.record.round, client, "the rule asks it, but it has no row")
+
+
+def _expected_rows(recorded: Recorded, replayed: Replayed) -> dict[int, dict[str, Any]]:
+    """Return what the rules give of each row, by client and column."""
+    tested = {e.client: e for e in recorded.evaluations(replayed.record.round)}
+    usable = set(replayed.round.clients)
+    found: dict[int, dict[str, Any]] = {}
+    for decision in replayed.report.decisions:
+        evaluation = tested.get(decision.client)
+        expected: dict[str, Any] = {
+            "priority": decision.priority,
+            "test_loss": None if evaluation is None else evaluation.test_loss,
+            "test_accuracy": None if evaluation is None else evaluation.test_accuracy,
+        }
+        if decision.client in usable:
+            expected["status"] = decision.status
+        if replayed.decidable:
+            for name in ("response", "weight", "mixing", "omega", "draws"):
+                expected[name] = getattr(decision, name)
+        found[decision.client] = expected
+    return found
+
+
+def _answer_problems(recorded: Recorded, replayed: Replayed, row: Row) -> Iterator[Problem]:
+    """Yield what does not go together in what one client answered."""
+    number, client, call = replayed.record.round, row["client"], replayed.call
+    if row["status"] not in STATUSES:
+        yield Problem(number, client, f"status is {row['status']!r}, which is none")
+    answered = row["num_examples"] is not None
+    if not answered and row["status"] == "trained":
+        yield Problem(number, client, "trained, but nothing usable of it is recorded")
+    if not answered and (row["loss"] is not None or row["accuracy"] is not None):
+        yield Problem(number, client, "has measurements, but no usable answer")
+    if not answered and row["weight"] != 0.0:
+        yield Problem(number, client, _differs("weight", row["weight"], 0.0))
+    gated = call.epsilon is not None and client not in recorded.population.priority
+    if answered and gated:
+        record = replayed.record
+        joined = joins(
+            call.criterion,
+            call.epsilon or 0.0,
+            global_loss=record.global_loss,
+            global_accuracy=record.global_accuracy,
+            loss=_nan(row["loss"]),
+            accuracy=_nan(row["accuracy"]),
+        )
+        if not joined:
+            yield Problem(
+                number,
+                client,
+                f"sent an update, though its {call.criterion} {_text(row[call.criterion])} is "
+                "outside its own half of the gate",
+            )
+
+
+def _expected_record(
+    recorded: Recorded, replayed: Replayed, loss_sum_before: float | None
+) -> dict[str, Any]:
+    rows, call, report = replayed.rows, replayed.call, replayed.report
+    statuses = Counter(row["status"] for row in rows)
+    expected: dict[str, Any] = {
+        "epsilon": call.epsilon,
+        "global_loss": replayed.objective.loss,
+        "global_accuracy": replayed.objective.accuracy,
+        "asked": len(call.clients),
+        **{status: statuses[status] for status in COUNTED},
+        "admitted": sum(row["weight"] != 0.0 for row in rows),
+        "priority_data": None if call.draws is None else call.draws.priority_data,
+    }
+    if replayed.decidable:
+        loss = report.decision_loss
+        omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
+        expected |= {
+            "inclusion_mass": report.inclusion_mass,
+            "theta": report.theta,
+            "weight_error": weight_error(omega, recorded.rates),
+            "decision_loss": loss,
+            "decision_loss_sum": (
+                loss_sum_before if loss is None else (loss_sum_before or 0.0) + loss
+            ),
+            "kl": report.divergence,
+        }
+    return expected
+
+
+def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
+    settings = recorded.run.settings
+    expected = evaluation_summary(
+        recorded.evaluations(replayed.record.round),
+        str(settings.get("evaluation.metric", "accuracy")),
+        settings.get("evaluation.clients", "all") == "all",
+    )
+    given, number = replayed.record.test, replayed.record.round
+    if (given is None) != (expected is None):
+        yield Problem(number, None, "test is not what evaluations/ gives")
+        return
+    for group, values in (expected or {}).items():
+        noted = (given or {}).get(group)
+        if (noted is None) != (values is None):
+            yield Problem(number, None, f"test.{group} is not what evaluations/ gives")
+            continue
+        for name, value in (values or {}).items():
+            if not _same((noted or {}).get(name), value, TOLERANCE):
+                text = _differs(f"test.{group}.{name}", (noted or {}).get(name), value)
+                yield Problem(number, None, text)
+
+
+# --- the whole run ----------------------------------------------------------------------------
+
+
+def _summary_problems(recorded: Recorded, admitted: Mapping[int, int]) -> Iterator[Problem]:
+    """Compare the manifest's summary with the rounds, and with who was admitted how often."""
+    if not recorded.summary:
+        return
+    rounds = recorded.run.rounds
+    masses = [r.inclusion_mass for r in rounds if r.inclusion_mass is not None]
+    thetas = [r.theta for r in rounds if r.theta is not None]
+    expected = {
+        "theta": fmean(thetas) if thetas else None,
+        "inclusion_mass": fmean(masses) if masses else None,
+        "empty_rounds": sum(record.admitted == 0 for record in rounds),
+    }
+    given = dict(recorded.summary)
+    mixing = given.get("mixing")
+    if mixing is not None and rounds:
+        given["decision_loss_sum"] = mixing.get("decision_loss_sum")
+        expected["decision_loss_sum"] = rounds[-1].decision_loss_sum
+    for name, value in expected.items():
+        if not _same(given.get(name), value, TOLERANCE):
+            text = _differs(f"the manifest's {name}", given.get(name), value)
+            yield Problem(None, None, text)
+    if given.get("admitted_rounds") != {str(k): n for k, n in sorted(admitted.items())}:
+        yield Problem(None, None, "the manifest's admitted_rounds are not those of clients/")
+
+
+def _unknown(
+    recorded: Recorded, rules: Rules, statuses: Mapping[str, int], rounds: int
+) -> Iterator[str]:
+    if rules.weighting.not_recorded:
+        yield rules.weighting.not_recorded
+    if rules.memory is not None:
+        name = recorded.run.strategy
+        yield f"the memory of updates that corrects {name}'s step; its weights are checked"
+    if statuses["silent"]:
+        yield (
+            f"why clients stayed silent ({statuses['silent']} times): a silent client tells "
+            "nothing but that"
+        )
+    if statuses["unusable"]:
+        yield (
+            f"that updates were unusable ({statuses['unusable']} times): the updates are not in "
+            "the records"
+        )
+    if statuses["absent"]:
+        yield f"that clients were unavailable or failed ({statuses['absent']} times)"
+    missing = len(recorded.run.rounds) - rounds
+    if missing and recorded.run.status == "running":
+        yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
+
+
+def _kind(row: Row) -> str:
+    if row["status"] in ("unavailable", "failed"):
+        return "absent"
+    if row["status"] == "rejected" and row["num_examples"] is None:
+        return "unusable"
+    return str(row["status"])
+
+
+# --- comparing --------------------------------------------------------------------------------
+
+
+def _same(recorded: Any, expected: Any, tolerance: float) -> bool:
+    """Compare numbers to rounding; what is not a number is None, and None is only None."""
+    one, other = _none(recorded), _none(expected)
+    if one is None or other is None or isinstance(one, str) or isinstance(other, str):
+        return bool(one == other)
+    return math.isclose(float(one), float(other), rel_tol=tolerance, abs_tol=tolerance * 1e-3)
+
+
+def _none(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _differs(name: str, recorded: Any, expected: Any) -> str:
+    return f"{name} is {_text(recorded)}, the other records give {_text(expected)}"
+
+
+def _text(value: Any) -> str:
+    if _none(value) is None:
+        return "null"
+    if isinstance(value, float):
+        return f"{value:.{SHOWN_DIGITS}g}"
+    return str(value)

@@ -1,0 +1,82 @@
+"""One decision in words: why a client was asked, what it answered, why its update got its weight.
+
+The words and formulas are the rules' own, filled in with the numbers of the records.
+"""
+
+from collections.abc import Iterator
+
+from ..composition import Rules
+from ..errors import RunError
+from ..words import digits
+from .replay import Recorded, Replayed, Row, UndecidableError, replay, rules_of
+
+
+def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
+    """Return the lines that explain what became of a client in a round.
+
+    Raises
+    ------
+    RunError
+        If there is no such client or round, or the rules refuse what is recorded before it.
+    """
+    population, rounds = recorded.population, len(recorded.run.rounds)
+    if client not in population.clients:
+        raise RunError(
+            f"client must be the id of one of the run's {len(population.clients)} clients, got "
+            f"{client}"
+        )
+    if not 1 <= number <= rounds:
+        raise RunError(f"round must be from 1 to {rounds}, the run's rounds, got {number}")
+    try:
+        for replayed in replay(recorded):
+            if replayed.record.round == number:
+                return tuple(_lines(recorded, rules_of(recorded), replayed, client))
+    except UndecidableError as error:
+        raise RunError(
+            f"round {error.number}: the rules refuse what is recorded: {error}"
+        ) from None
+    raise RunError(f"clients/ has no rows of round {number}")
+
+
+def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) -> Iterator[str]:
+    number, population = replayed.record.round, recorded.population
+    yield (
+        f"round {number}, client {client} "
+        f"({'a' if client in population.priority else 'not a'} priority client), strategy "
+        f"{recorded.run.strategy}"
+    )
+    asked = rules.selection.explain_call(number - 1, population, replayed.call, client)
+    yield f"asked: {asked}"
+    row = next((row for row in replayed.rows if row["client"] == client), None)
+    if row is None:
+        return
+    yield f"answered: {_answer(row)}"
+    clients = replayed.round.clients
+    if client not in clients:
+        yield "weight: 0, as no update came that can be used"
+        return
+    place, decided = clients.index(client), replayed.round.decided
+    yield f"admitted: {rules.selection.explain_admission(decided, place)}"
+    if decided.share[place] == 0.0:
+        yield f"weight: 0, as the update was refused; recorded {digits(row['weight'])}"
+        return
+    for line in rules.weighting.explain(decided, place):
+        yield f"weight: {line}"
+    if decided.capped is not None:
+        yield f"weight: at most robustness.max_weight = {decided.capped:g}"
+    yield f"weight recorded: {digits(row['weight'])}"
+
+
+def _answer(row: Row) -> str:
+    reason = "" if row["reason"] is None else f": {row['reason']}"
+    if row["status"] == "silent":
+        return "silent; its own half of the gate did not hold, and of its loss it tells nothing"
+    if row["num_examples"] is None:
+        return f"{row['status']}{reason}"
+    measured = [
+        f"{name} {digits(row[key])}"
+        for name, key in (("loss F_k", "loss"), ("accuracy", "accuracy"))
+        if row[key] is not None
+    ]
+    numbers = ", ".join([f"D_k = {row['num_examples']}", *measured])
+    return f"an update, with {numbers} of the model it received"

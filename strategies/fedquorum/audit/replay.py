@@ -1,0 +1,378 @@
+"""A run decided once more, from its records alone.
+
+The rules are pure: what they decided follows from the settings, the clients and what these
+answered, and their state from the rounds before. ``replay`` builds the rules from
+``config.yaml`` and hands them, round by round, the answers in ``clients/`` and the objectives
+that follow from ``evaluations/``, to the same ``fedquorum.round.decide`` that the strategy uses.
+No data, no model and no client are needed.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..composition import Rules
+from ..errors import ParameterError, RunError
+from ..named import build
+from ..records.reader import Run, load_run, read_bytes, read_parts
+from ..records.round_record import RoundRecord
+from ..records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
+from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
+from ..robustness import Robustness
+from ..round import NOT_FINITE, ClientAnswer, Round, RoundAnswers, RoundState, decide
+from ..rule import RunFacts
+from ..types import Call, Draws, Objective, Population, Told
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RowsByRound:
+    """A table sorted by round and client, whose rows are made when a round is asked for."""
+
+    table: pa.Table
+    places: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> "RowsByRound":
+        """Return a table's rows; its columns have ``round`` and ``client``."""
+        ordered = table.sort_by([("round", "ascending"), ("client", "ascending")])
+        places, begin = {}, 0
+        for found in pc.value_counts(ordered["round"]).to_pylist():
+            places[found["values"]] = (begin, found["counts"])
+            begin += found["counts"]
+        return cls(ordered, places)
+
+    def __getitem__(self, number: int) -> Sequence[Row]:
+        """Return the rows of a round, ascending by client; none where there are none."""
+        begin, count = self.places.get(number, (0, 0))
+        rows: list[Row] = self.table.slice(begin, count).to_pylist()
+        return rows
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """All that a run left behind about its decisions.
+
+    Parameters
+    ----------
+    run : Run
+        Manifest, settings, and rounds.
+    population : Population
+        All clients.
+    rates : sequence of float or None
+        p_n by client id where a simulation knew it.
+    rows : RowsByRound
+        Those of ``clients/``.
+    evaluated : RowsByRound
+        Those of ``evaluations/``; round 0 is the first model.
+    summary : mapping
+        The manifest's, empty while the run goes on.
+    """
+
+    run: Run
+    population: Population
+    rates: Sequence[float] | None
+    rows: RowsByRound
+    evaluated: RowsByRound
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    def evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
+        """Return what the clients measured of the model after a round."""
+        return tuple(_evaluation(row, self.population) for row in self.evaluated[number])
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One round, decided again.
+
+    Parameters
+    ----------
+    record : RoundRecord
+        The round as it is recorded.
+    rows : sequence
+        Its rows of the clients table.
+    call : Call
+        Whom the selection asks.
+    called_by_rule : bool
+        False where the selection cannot be asked, as its draws need data that the records lack;
+        ``call`` is then the recorded one.
+    objective : Objective
+        F and its accuracy, from the evaluations after the round before.
+    round : Round
+        What is decided.
+    decidable : bool
+        Whether the weights can be decided from the records.
+    """
+
+    record: RoundRecord
+    rows: Sequence[Row]
+    call: Call
+    called_by_rule: bool
+    objective: Objective
+    round: Round
+    decidable: bool
+
+    @property
+    def report(self) -> TrainReport:
+        """Every decision."""
+        return self.round.report
+
+
+class UndecidableError(Exception):
+    """What is recorded of a round is nothing that the rules can decide on."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(problem)
+        self.number = number
+
+
+def read_recorded(directory: Path) -> Recorded:
+    """Return the records of a run.
+
+    Raises
+    ------
+    RunError
+        If a record is missing or damaged, or the run is older than the records that it takes.
+    """
+    run = load_run(directory)
+    table = _population(run.directory / "population.parquet").to_pylist()
+    weights = {r["client"]: r["priority_weight"] for r in table if r["priority"]}
+    rates = [row["participation_rate"] for row in table]
+    try:
+        population = Population(
+            tuple(row["client"] for row in table),
+            frozenset(weights),
+            {k: weight for k, weight in weights.items() if weight != 1.0},
+        )
+    except ValueError as error:
+        raise RunError(f"{run.directory}/population.parquet: {error}") from None
+    manifest = json.loads(read_bytes(run.directory / "manifest.json"))
+    return Recorded(
+        run=run,
+        population=population,
+        rates=None if None in rates else rates,
+        rows=RowsByRound.of(_table(run.directory / "clients", CLIENTS_SCHEMA)),
+        evaluated=RowsByRound.of(_table(run.directory / "evaluations", EVALUATIONS_SCHEMA)),
+        summary=manifest.get("summary") or {},
+    )
+
+
+def rules_of(recorded: Recorded) -> Rules:
+    """Return the rules of a run, as its settings have them.
+
+    Raises
+    ------
+    RunError
+        If the settings do not say them.
+    """
+    config = recorded.run.config
+    rates = recorded.rates
+    facts = RunFacts(
+        num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
+        seed=int(config.get("seed", recorded.run.seed)),
+        rates=None if rates is None else dict(enumerate(rates)),
+        clients=recorded.population.clients,
+    )
+    try:
+        return build(config["strategy"], config.get("server_optimizer", {"name": "sgd"}), facts)
+    except KeyError as error:
+        raise RunError(f"{recorded.run.directory}/config.yaml: {error} is missing") from None
+    except ParameterError as error:
+        setting = error.parameter
+        if not setting.startswith("server_optimizer"):
+            setting = f"strategy.{setting}"
+        text = error.told_of(setting)
+        raise RunError(f"{recorded.run.directory}/config.yaml: {text}") from None
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{recorded.run.directory}/config.yaml: {error}") from None
+
+
+def replay(recorded: Recorded) -> Iterator[Replayed]:
+    """Decide round after round again, as far as there are rows of the clients.
+
+    Raises
+    ------
+    UndecidableError
+        If the rules refuse what is recorded of a round.
+    """
+    rules = rules_of(recorded)
+    state = RoundState.initial(rules, recorded.population)
+    state = _with_examples(state, recorded.evaluations(0))
+    for record in recorded.run.rounds:
+        rows = recorded.rows[record.round]
+        if not rows and record.asked > 0:
+            return
+        try:
+            replayed = _replay_round(recorded, rules, record, rows, state)
+        except (ValueError, RuntimeError, KeyError, IndexError, TypeError) as error:
+            raise UndecidableError(record.round, str(error)) from None
+        yield replayed
+        state = _with_examples(replayed.round.following, recorded.evaluations(record.round))
+
+
+def _replay_round(
+    recorded: Recorded,
+    rules: Rules,
+    record: RoundRecord,
+    rows: Sequence[Row],
+    state: RoundState,
+) -> Replayed:
+    population = recorded.population
+    call, by_rule = _call(rules, record, rows, population, state.told)
+    decidable = not rules.weighting.needs_updates
+    decided = decide(
+        rules,
+        population,
+        state,
+        server_round=record.round,
+        call=call,
+        objective=Objective(record.global_loss, record.global_accuracy),
+        answers=_answers(rows, population, record),
+        robustness=Robustness(max_weight=_max_weight(recorded.run)),
+        weighs=decidable,
+    )
+    recorded_decisions = tuple(_decision(row) for row in rows if _usable(row))
+    decided = replace(decided, decided=replace(decided.decided, recorded=recorded_decisions))
+    if any(row["reason"] == NOT_FINITE for row in rows):
+        decided = decided.refused(NOT_FINITE)
+    return Replayed(
+        record=record,
+        rows=rows,
+        call=call,
+        called_by_rule=by_rule,
+        objective=_objective(rules, recorded.evaluations(record.round - 1), call),
+        round=decided,
+        decidable=decidable,
+    )
+
+
+def _max_weight(run: Run) -> float | None:
+    value: float | None = run.settings.get("robustness.max_weight")
+    return value
+
+
+def _call(
+    rules: Rules,
+    record: RoundRecord,
+    rows: Sequence[Row],
+    population: Population,
+    told: Told,
+) -> tuple[Call, bool]:
+    draws = record.priority_data
+    if draws is not None:
+        data = sum(told.examples.get(k, 0.0) for k in population.priority)
+        if not math.isclose(data, draws, rel_tol=1e-9):
+            # Some priority client came late: what the server knew of it then is not recorded.
+            count = {row["client"]: row["draws"] for row in rows if row["draws"] is not None}
+            clients = tuple(row["client"] for row in rows)
+            criterion = getattr(rules.selection, "criterion", "loss")
+            return Call(clients, record.epsilon, criterion, Draws(count, draws)), False
+    return rules.call(record.round - 1, population, told), True
+
+
+def _objective(rules: Rules, evaluations: Sequence[ClientEvaluation], call: Call) -> Objective:
+    """Return F(w_t) of the clients that the round asks; of all where no round needs F."""
+    asked = frozenset(call.clients)
+    needed = rules.needs_objective
+    return priority_objective([e for e in evaluations if not needed or e.client in asked])
+
+
+def _usable(row: Row) -> bool:
+    return row["num_examples"] is not None
+
+
+def _answers(rows: Sequence[Row], population: Population, record: RoundRecord) -> RoundAnswers:
+    """Return what came back, of which the updates' inner products have their norms alone."""
+    norms = [row["update_norm"] for row in rows if _usable(row)]
+    squared = np.square([math.nan if norm is None else norm for norm in norms])
+    return RoundAnswers(
+        tuple(
+            ClientAnswer(
+                row["client"],
+                "trained",
+                num_examples=row["num_examples"],
+                loss=row["loss"],
+                accuracy=row["accuracy"],
+            )
+            if _usable(row)
+            else ClientAnswer(row["client"], row["status"], row["reason"])
+            for row in rows
+        ),
+        known=np.setdiff1d(population.ascending, np.array(record.unknown, dtype=np.int64)),
+        gram=lambda: np.diag(squared),
+        unknown=record.unknown,
+    )
+
+
+def _decision(row: Row) -> ClientDecision:
+    """Return what is recorded of a client whose update reached the rules."""
+    return ClientDecision(
+        row["client"],
+        row["priority"],
+        row["status"],
+        row["reason"],
+        num_examples=row["num_examples"],
+        loss=row["loss"],
+        accuracy=row["accuracy"],
+        draws=row["draws"],
+        response=row["response"],
+        mixing=row["mixing"],
+        omega=row["omega"],
+        update_norm=row["update_norm"],
+        weight=row["weight"],
+    )
+
+
+def _with_examples(state: RoundState, evaluations: Sequence[ClientEvaluation]) -> RoundState:
+    """Return the state with D_k of the clients that measured their training part."""
+    data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+    told = replace(state.told, examples={**state.told.examples, **data})
+    return replace(state, told=told)
+
+
+def _evaluation(row: Row, population: Population) -> ClientEvaluation:
+    def value(name: str) -> float:
+        return math.nan if row[name] is None else float(row[name])
+
+    return ClientEvaluation(
+        client=row["client"],
+        priority_weight=population.priority_weight(row["client"]),
+        num_examples=value("num_examples"),
+        loss=value("loss"),
+        accuracy=value("accuracy"),
+        test_num_examples=value("test_num_examples"),
+        test_loss=value("test_loss"),
+        test_accuracy=value("test_accuracy"),
+        test_metric=value("test_metric"),
+    )
+
+
+def _population(path: Path) -> pa.Table:
+    if not path.is_file():
+        raise RunError(
+            f"expected a file of a run, got {path} (No such file or directory); runs of older "
+            "versions lack it and cannot be decided again"
+        )
+    try:
+        return pq.read_table(path).select(POPULATION_SCHEMA.names).cast(POPULATION_SCHEMA)
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
+        raise RunError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def _table(folder: Path, schema: pa.Schema) -> pa.Table:
+    table = read_parts(folder)
+    if table.num_columns == 0:
+        return schema.empty_table()
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise RunError(f"{folder}: {' '.join(str(error).split())}") from None

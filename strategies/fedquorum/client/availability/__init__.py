@@ -1,0 +1,38 @@
+"""Simulated availability: which clients take part in which rounds, unknown to the server.
+
+``processes`` (when one client is available), ``probabilities`` (how often), ``trace`` (from a
+file) and ``AvailabilityMod`` (makes clients unavailable). The mod works in any ClientApp::
+
+    from fedquorum.client.availability import AvailabilityMod, Bernoulli, NodeAvailability
+
+    def availability(context: Context) -> NodeAvailability:
+        client = int(context.node_config["partition-id"])
+        return NodeAvailability(seed=1, hosted=(client,), process=lambda _: Bernoulli(0.3))
+
+    app = ClientApp(mods=[AvailabilityMod(availability)])
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .processes import Bernoulli, Cyclic, Markov, Process, Trace
+
+if TYPE_CHECKING:
+    from ...flower.availability import AvailabilityMod, NodeAvailability
+
+__all__ = [
+    "AvailabilityMod",
+    "Bernoulli",
+    "Cyclic",
+    "Markov",
+    "NodeAvailability",
+    "Process",
+    "Trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("AvailabilityMod", "NodeAvailability"):  # only the mod needs Flower
+        from ...flower import availability
+
+        return getattr(availability, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,92 @@
+"""Every error that FedQuorum raises on purpose, in one tree.
+
+FedQuorumError
+ +-- ParameterError       a parameter of a rule or strategy is outside its range
+ +-- StateError           a saved state does not fit the rules
+ +-- ProtocolError        a message does not follow the protocol
+ +-- SolverError          an optimisation did not reach the accuracy that it must have
+ +-- ClientsMissingError  too few of the expected clients are connected
+ +-- SettingsError        a setting is unknown, of the wrong type or outside its range
+ +-- DataError            data is missing, or is not what the settings need
+ +-- RunError             a run cannot start, did not end as it should, or cannot be read
+
+All of them can be mended by whoever sees them, so the command line shows them as one line.
+``ParameterError``, ``StateError`` and ``ProtocolError`` are also ``ValueError``.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedQuorumError(Exception):
+    """The base of all errors below."""
+
+
+class ParameterError(FedQuorumError, ValueError):
+    """A parameter has a value that is not allowed.
+
+    Parameters
+    ----------
+    parameter : str
+        Its name in Python, such as ``epsilon``.
+    allowed : str
+        The allowed values, in words that follow "must be".
+    got : object
+        The value given.
+    reason : str, optional
+        Why only these values are allowed.
+    """
+
+    def __init__(self, parameter: str, allowed: str, got: object, reason: str = "") -> None:
+        super().__init__(parameter, allowed, got, reason)
+        self.parameter = parameter
+        self.allowed = allowed
+        self.got = got
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.told_of(self.parameter)
+
+    def told_of(self, name: str) -> str:
+        """Return the message with another name for the parameter, such as its setting's."""
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{name} must be {self.allowed}{why}, got {self.got!r}"
+
+
+class StateError(FedQuorumError, ValueError):
+    """A saved state does not fit the rules; the message names the array."""
+
+
+class ProtocolError(FedQuorumError, ValueError):
+    """A message does not follow the protocol; the message says what is wrong with it."""
+
+
+class SolverError(FedQuorumError, RuntimeError):
+    """An optimisation did not reach the accuracy that it must have; its answer is not used."""
+
+
+class ClientsMissingError(FedQuorumError, RuntimeError):
+    """Too few of the expected clients are connected, or a node that came cannot take part."""
+
+
+class SettingsError(FedQuorumError):
+    """The message names the setting, what is allowed and what was given."""
+
+
+class DataError(FedQuorumError):
+    """The message names the setting that points to the data and what is missing there."""
+
+
+class RunError(FedQuorumError):
+    """The message says what stopped the run, or which of its records cannot be read."""
+
+
+def one_line(error: Exception) -> str:
+    """Return what a library says of its failure, to end a message of one line."""
+    return " ".join(str(error).split())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean NAME?" with the known name that is most like ``name``, "" for none."""
+    near = get_close_matches(name, [*known], 1)
+    return f"did you mean {near[0]}?" if near else ""

@@ -1,0 +1,1 @@
+"""Everything that knows Flower: the strategy, the codec, replies, the directory of nodes."""

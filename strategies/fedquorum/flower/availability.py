@@ -1,0 +1,140 @@
+"""A Flower mod: clients that are not available do not train."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, MessageType
+from flwr.clientapp.typing import ClientAppCallable
+
+from ..client.availability.processes import Moment, Process, moment
+from .codec import (
+    CLIENT_ID,
+    Status,
+    TrainAnswer,
+    decode_asked,
+    encode_train_reply,
+    select_clients,
+    with_unavailable,
+)
+
+STATE = "availability"
+
+
+@dataclass(frozen=True)
+class NodeAvailability:
+    """When the clients of one node are available.
+
+    Parameters
+    ----------
+    seed : int
+        The run's seed, >= 0: the same seed, process and client id are the same rounds, on
+        whichever node.
+    hosted : sequence of int
+        The ids of the node's clients.
+    process : callable
+        Returns the process of a client.
+    """
+
+    seed: int
+    hosted: Sequence[int]
+    process: Callable[[int], Process]
+
+
+@dataclass(frozen=True)
+class AvailabilityMod:
+    """Answers train messages for the clients that are not available, and hands on the rest.
+
+    The clients of a message are those that its config names in ``client-id``, or all that the
+    node hosts. Those not available are taken out of the request, and in the reply their part is
+    their id and the status UNAVAILABLE, nothing else; if nobody is available the ClientApp is not
+    called. Evaluation and queries pass: they are the experimenter's measurement. An error reply
+    passes unchanged, for all clients asked.
+
+    The processes' states are in the node's ``context.state``, three numbers a client. They are
+    of one run: a node that lost them, or that was not asked for a while, goes through the rounds
+    it missed.
+
+    The server needs a strategy that reads the status, such as those of this project.
+
+    Parameters
+    ----------
+    of_node : callable
+        Returns the availability of the clients on the node with a context; None where everybody
+        always is.
+
+    Raises
+    ------
+    ProtocolError
+        When called with a request without ``server-round``, or for a client of another node.
+    """
+
+    of_node: Callable[[Context], NodeAvailability | None]
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer one message."""
+        node = self.of_node(context) if _is_train(message) else None
+        if node is None:
+            return call_next(message, context)
+        server_round, asked = decode_asked(message.content, node.hosted)
+        unavailable = _unavailable(node, context, server_round, asked)
+        if not unavailable:
+            return call_next(message, context)
+        if len(unavailable) == len(asked):
+            absent = [TrainAnswer(k, Status.UNAVAILABLE) for k in asked]
+            return Message(encode_train_reply(absent), reply_to=message)
+        request = copy(message)
+        request.content = select_clients(
+            message.content, asked, [k for k in asked if k not in unavailable]
+        )
+        reply = call_next(request, context)
+        if not reply.has_error():
+            reply.content = with_unavailable(reply.content, asked, unavailable)
+        return reply
+
+
+def _is_train(message: Message) -> bool:
+    category, _, _ = message.metadata.message_type.partition(".")
+    return category == MessageType.TRAIN
+
+
+def _unavailable(
+    node: NodeAvailability, context: Context, server_round: int, asked: Sequence[int]
+) -> frozenset[int]:
+    """Return who of those asked is not available, and keep where their processes are."""
+    moments = _load(context)
+    absent = set()
+    for client in asked:
+        process = node.process(client)
+        moments[client] = moment(
+            process,
+            seed=node.seed,
+            client=client,
+            server_round=server_round,
+            last=moments.get(client),
+        )
+        if not process.available(moments[client].state):
+            absent.add(client)
+    _save(context, moments)
+    return frozenset(absent)
+
+
+def _load(context: Context) -> dict[int, Moment]:
+    """Return the moments of this run; what another run left here is of other settings."""
+    record: Mapping[str, Any] = context.state.config_records.get(STATE) or {}
+    if record.get("run") != context.run_id:
+        return {}
+    kept = zip(record[CLIENT_ID], record["round"], record["state"], strict=True)
+    return {client: Moment(server_round, state) for client, server_round, state in kept}
+
+
+def _save(context: Context, moments: Mapping[int, Moment]) -> None:
+    context.state[STATE] = ConfigRecord(
+        {
+            "run": context.run_id,
+            CLIENT_ID: list(moments),
+            "round": [kept.server_round for kept in moments.values()],
+            "state": [kept.state for kept in moments.values()],
+        }
+    )

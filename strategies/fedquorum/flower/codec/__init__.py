@@ -1,0 +1,140 @@
+"""The protocol: what server and clients say to each other, as Flower records.
+
+The only package that knows record names and keys (``keys``). Everything else works with the
+dataclasses of ``requests`` and ``answers``. Arrays keep the names of the model's ``state_dict``.
+
+Every message of this protocol carries its number, ``protocol``; messages of version 1 have none.
+A message of another version is refused, with a reason that says which side to update. Messages
+of Flower's standard protocol (``standard``) carry no number, and name no clients.
+
+Query (which clients a node hosts)
+    request: ``config`` {protocol}; reply: ``metrics`` {protocol, client-id: list}, or a single
+    number.
+Train
+    request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, priority: list,
+    global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate.
+    Reply of one client, Flower's standard form: ``arrays`` + ``metrics`` {protocol, client-id,
+    status, num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys
+    with lists; client-id and status run over all the clients asked, the rest over those that
+    trained, and the arrays are stacked on a leading axis over those that trained.
+    A silent or unavailable client's part is its id and its status, nothing else.
+    ``measures-loss`` False asks a client not to measure what it received: no loss, no accuracy.
+    With ``proportion``: list (and ``by-data``) in the request a node may add the updates up
+    itself: the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in float64 over those that
+    trained, a_k being the client's proportion, times its num-examples if ``by-data``; instead
+    of ``arrays``. A client whose update is not finite is not in it: its status is REJECTED.
+    With ``keeps-model`` in the request (also to evaluate) each client works on a model that stays
+    with it, the arrays being where it starts from, and replies without arrays.
+Evaluate
+    request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
+    test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
+    part), test-num-examples, test-loss, test-accuracy and, where another metric is
+    configured, test-metric (test part), NaN where not measured or not defined.
+A client that failed has its reason in ``failures`` {client-id: list, reason: list}.
+"""
+
+from .answers import (
+    Answer,
+    AnswerT,
+    EvaluateAnswer,
+    Status,
+    TrainAnswer,
+    decode_evaluate_reply,
+    decode_hosted_clients,
+    decode_sum,
+    decode_train_reply,
+    encode_evaluate_reply,
+    encode_hosted_clients,
+    encode_objective,
+    encode_train_reply,
+    metrics_of,
+    shortened,
+    with_unavailable,
+)
+from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
+from .keys import CLIENT_ID, NORM_BIT
+from .number import PROTOCOL, protocol_of
+from .requests import (
+    EvaluateRequest,
+    EvaluateTask,
+    TrainRequest,
+    TrainTask,
+    add_user_config,
+    check_query,
+    decode_asked,
+    decode_evaluate_request,
+    decode_train_request,
+    encode_evaluate_request,
+    encode_query,
+    encode_train_request,
+    evaluate_task_of,
+    select_clients,
+    train_task_of,
+)
+from .standard import (
+    ACCURACY_KEY,
+    ARRAYRECORD_KEY,
+    CONFIGRECORD_KEY,
+    FOUND,
+    LOSS_KEYS,
+    WEIGHTED_BY_KEY,
+    decode_standard_evaluate_reply,
+    decode_standard_train_reply,
+    encode_standard_query,
+    encode_standard_request,
+    standard_loss_key,
+)
+
+__all__ = [
+    "ACCURACY_KEY",
+    "ARRAYRECORD_KEY",
+    "CLIENT_ID",
+    "CONFIGRECORD_KEY",
+    "FOUND",
+    "LOSS_KEYS",
+    "NORM_BIT",
+    "PROTOCOL",
+    "WEIGHTED_BY_KEY",
+    "Answer",
+    "AnswerT",
+    "EvaluateAnswer",
+    "EvaluateRequest",
+    "EvaluateTask",
+    "NamedArrays",
+    "Status",
+    "TrainAnswer",
+    "TrainRequest",
+    "TrainTask",
+    "add_user_config",
+    "check_query",
+    "count_bytes",
+    "decode_arrays",
+    "decode_asked",
+    "decode_evaluate_reply",
+    "decode_evaluate_request",
+    "decode_hosted_clients",
+    "decode_standard_evaluate_reply",
+    "decode_standard_train_reply",
+    "decode_sum",
+    "decode_train_reply",
+    "decode_train_request",
+    "encode_arrays",
+    "encode_evaluate_reply",
+    "encode_evaluate_request",
+    "encode_hosted_clients",
+    "encode_objective",
+    "encode_query",
+    "encode_standard_query",
+    "encode_standard_request",
+    "encode_train_reply",
+    "encode_train_request",
+    "evaluate_task_of",
+    "metrics_of",
+    "protocol_of",
+    "select_clients",
+    "shortened",
+    "standard_loss_key",
+    "train_task_of",
+    "view_arrays",
+    "with_unavailable",
+]

@@ -1,0 +1,376 @@
+"""What nodes reply: one message of a node, one answer of each client in it."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from ...errors import ProtocolError
+from ...types import Objective
+from .arrays import NamedArrays, encode_arrays, view_arrays
+from .keys import (
+    ARRAYS,
+    CLIENT_ID,
+    EVALUATE_METRICS,
+    FAILURES,
+    GLOBAL_ACCURACY,
+    GLOBAL_LOSS,
+    METRICS,
+    PROTOCOL_NUMBER,
+    REASON,
+    STATUS,
+    SUM,
+    TRAIN_METRICS,
+)
+from .number import PROTOCOL, check_reply
+
+MAX_REASON = 500
+
+
+class Status(IntEnum):
+    """What became of one client's part of a request, as sent over the wire."""
+
+    DONE = 0
+    SILENT = 1
+    UNAVAILABLE = 2
+    FAILED = 3
+    REJECTED = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One client's part of a reply.
+
+    Parameters
+    ----------
+    client : int, optional
+        The client's id; None where the reply does not say it (a ClientApp that is not ours).
+    status : Status
+        What became of the request.
+    reason : str, optional
+        Why the client failed or was rejected.
+    """
+
+    client: int | None
+    status: Status
+    reason: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class TrainAnswer(Answer):
+    """What one client says after training: nothing beyond its status unless it is done.
+
+    The numbers are as they came and may be anything; ``fedquorum.flower.validation`` judges
+    them. None is what the client does not say.
+
+    Parameters
+    ----------
+    num_examples : float, optional
+        Its number of training examples.
+    loss, accuracy : float, optional
+        Of the model received, on its training part.
+    norm_bit : float, optional
+        Whether its update was clipped, for Flower's adaptive clipping.
+    arrays : dict of array, optional
+        Its model; None unless it trained and sends it.
+    """
+
+    num_examples: float | None = field(default=None, kw_only=True)
+    loss: float | None = field(default=None, kw_only=True)
+    accuracy: float | None = field(default=None, kw_only=True)
+    norm_bit: float | None = field(default=None, kw_only=True)
+    arrays: NamedArrays | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class EvaluateAnswer(Answer):
+    """What one client measured: of its training part, of its test part, or both.
+
+    The numbers are as they came, NaN where the client says none; only ``num_examples``, which
+    every evaluation needs, is then None.
+    """
+
+    num_examples: float | None = field(default=None, kw_only=True)
+    loss: float = field(default=math.nan, kw_only=True)
+    accuracy: float = field(default=math.nan, kw_only=True)
+    test_num_examples: float = field(default=math.nan, kw_only=True)
+    test_loss: float = field(default=math.nan, kw_only=True)
+    test_accuracy: float = field(default=math.nan, kw_only=True)
+    test_metric: float = field(default=math.nan, kw_only=True)
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+KEYS: Mapping[type[Answer], Mapping[str, str]] = {
+    TrainAnswer: TRAIN_METRICS,
+    EvaluateAnswer: EVALUATE_METRICS,
+}
+
+
+def metrics_of(answer: Answer) -> dict[str, Any]:
+    """Return the numbers that an answer says, by their keys, and its status unless it is done."""
+    if answer.status is not Status.DONE:
+        return {STATUS: int(answer.status)}
+    return _numbers(answer)
+
+
+def _numbers(answer: Answer) -> dict[str, float]:
+    """Return the numbers of an answer by their keys.
+
+    NaN is a number of a TrainAnswer, such as the loss of a diverged model, and is judged by the
+    server; in an EvaluateAnswer it says nothing.
+    """
+    numbers = {key: getattr(answer, name) for name, key in KEYS[type(answer)].items()}
+    silent = isinstance(answer, EvaluateAnswer)
+    return {
+        key: value
+        for key, value in numbers.items()
+        if value is not None and not (silent and math.isnan(value))
+    }
+
+
+# --- the node's side -----------------------------------------------------------------------
+
+
+def encode_hosted_clients(clients: Sequence[int]) -> RecordDict:
+    """Return the reply to a query: the ids of the clients on this node."""
+    metrics: dict[str, Any] = {PROTOCOL_NUMBER: PROTOCOL, CLIENT_ID: list(clients)}
+    return RecordDict({METRICS: MetricRecord(metrics)})
+
+
+def encode_train_reply(
+    answers: Sequence[TrainAnswer],
+    stacked: Mapping[str, NDArray[Any]] | None = None,
+    weighted_sum: Mapping[str, NDArray[Any]] | None = None,
+) -> RecordDict:
+    """Return a node's reply: scalars for one client, lists and stacked arrays for several.
+
+    The arrays are those of the answers, or ``stacked`` of those that are done, in their order,
+    or ``weighted_sum`` alone.
+    """
+    content = _encode_reply(answers)
+    single = len(answers) == 1
+    trained = [answer.arrays for answer in answers if answer.arrays is not None]
+    if stacked is not None:
+        single_array = {name: array[0] for name, array in stacked.items()} if single else stacked
+        content[ARRAYS] = encode_arrays(single_array)
+    elif trained:
+        content[ARRAYS] = encode_arrays(
+            trained[0]
+            if single
+            else {name: np.stack([arrays[name] for arrays in trained]) for name in trained[0]}
+        )
+    if weighted_sum is not None:
+        content[SUM] = encode_arrays(weighted_sum)
+    return content
+
+
+def encode_evaluate_reply(answers: Sequence[EvaluateAnswer]) -> RecordDict:
+    """Return a node's reply: scalars for one client, lists for several."""
+    return _encode_reply(answers)
+
+
+def with_unavailable(
+    content: RecordDict, asked: Sequence[int], unavailable: Collection[int]
+) -> RecordDict:
+    """Return a train reply that also has the answers of the clients that were not available.
+
+    Answers are in the order ``asked``, each client's own as it was; further records stay,
+    metrics that are none of the protocol's do not.
+
+    Raises
+    ------
+    ProtocolError
+        If the reply is malformed.
+    """
+    answers = {answer.client: answer for answer in decode_train_reply(content)}
+    answers |= {k: TrainAnswer(k, Status.UNAVAILABLE) for k in unavailable}
+    merged = encode_train_reply([answers[k] for k in asked if k in answers])
+    further = {k: v for k, v in content.items() if k not in (ARRAYS, METRICS, FAILURES)}
+    return RecordDict({**further, **merged})
+
+
+def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
+    """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
+    numbers = [_numbers(answer) for answer in answers if answer.status is Status.DONE]
+    metrics: dict[str, Any] = {
+        CLIENT_ID: [answer.client for answer in answers],
+        STATUS: [int(answer.status) for answer in answers],
+    }
+    for key in sorted({key for of_one in numbers for key in of_one}):
+        metrics[key] = [of_one.get(key, math.nan) for of_one in numbers]
+    if len(answers) == 1:
+        metrics = {key: values[0] for key, values in metrics.items()}
+    metrics[PROTOCOL_NUMBER] = PROTOCOL
+    content = RecordDict({METRICS: MetricRecord(metrics)})
+    failed = [answer for answer in answers if answer.reason is not None]
+    if failed:
+        ids = [-1 if answer.client is None else answer.client for answer in failed]
+        reasons = [answer.reason or "" for answer in failed]
+        content[FAILURES] = ConfigRecord({CLIENT_ID: ids, REASON: reasons})
+    return content
+
+
+# --- the server's side ---------------------------------------------------------------------
+
+
+def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tuple[int, ...]:
+    """Return the client ids that a node names in its reply to a query.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    standard : bool
+        Whether the node's ClientApp is written for Flower's own strategies, and so does not
+        know the number of the protocol.
+
+    Raises
+    ------
+    ProtocolError
+        If the node speaks another protocol, or names no clients.
+    """
+    metrics = _metrics(content)
+    clients = metrics.get(CLIENT_ID)
+    if isinstance(clients, int):
+        clients = [clients]
+    if not isinstance(clients, list) or not all(isinstance(k, int) for k in clients):
+        raise ProtocolError(f"the reply to a query must hold '{CLIENT_ID}', whole numbers")
+    if not standard:
+        check_reply(metrics)
+    return tuple(int(k) for k in clients)
+
+
+def decode_train_reply(content: RecordDict) -> list[TrainAnswer]:
+    """Return the answers in a node's reply, one of each client; arrays are views into it.
+
+    Only the form is checked here. Whether the numbers make sense is
+    ``fedquorum.flower.validation``'s question.
+
+    Raises
+    ------
+    ProtocolError
+        If the node speaks another protocol, a record is missing or lengths disagree.
+    """
+    return _decode_reply(content, TrainAnswer)
+
+
+def decode_evaluate_reply(content: RecordDict) -> list[EvaluateAnswer]:
+    """Return the answers in a node's reply, one of each client; see ``decode_train_reply``."""
+    return _decode_reply(content, EvaluateAnswer)
+
+
+def decode_sum(content: RecordDict) -> NamedArrays | None:
+    """Return the weighted sum of a node's updates, as views, None if it sent none."""
+    return view_arrays(content.array_records[SUM]) if SUM in content.array_records else None
+
+
+def encode_objective(objective: Objective) -> MetricRecord:
+    """Return F(w) and its accuracy as Flower's result of a round's evaluation."""
+    return MetricRecord({GLOBAL_LOSS: objective.loss, GLOBAL_ACCURACY: objective.accuracy})
+
+
+def shortened(reason: object) -> str:
+    """Return why a client failed, as its node says it, on one line and at most so long."""
+    text = " ".join(str(reason).split())
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
+
+
+def _decode_reply(content: RecordDict, kind: type[AnswerT]) -> list[AnswerT]:
+    metrics = _metrics(content)
+    check_reply(metrics)
+    metrics.pop(PROTOCOL_NUMBER, None)
+    arrays = view_arrays(content.array_records[ARRAYS]) if ARRAYS in content.array_records else {}
+    client, status = metrics.pop(CLIENT_ID, None), metrics.pop(STATUS, None)
+    if isinstance(client, list):
+        return _of_several(content, kind, client, status, metrics=metrics, arrays=arrays)
+    if any(isinstance(value, list) for value in (status, *metrics.values())):
+        raise ProtocolError(f"'{CLIENT_ID}' is a single number, other metrics are lists")
+    code = _status(Status.DONE if status is None else status)
+    named = None if client is None else _client_id(client)
+    reason = None if named is None else _failures(content).get(named)
+    if code is not Status.DONE:
+        return [kind(named, code, reason=reason)]
+    return [_done(kind, named, metrics, arrays, reason)]
+
+
+def _of_several(
+    content: RecordDict,
+    kind: type[AnswerT],
+    clients: list[Any],
+    status: object,
+    *,
+    metrics: Mapping[str, Any],
+    arrays: NamedArrays,
+) -> list[AnswerT]:
+    if not isinstance(status, list) or len(status) != len(clients):
+        raise ProtocolError(f"'{STATUS}' must be a list as long as '{CLIENT_ID}'")
+    codes = [_status(code) for code in status]
+    count = codes.count(Status.DONE)
+    for key, values in metrics.items():
+        if not isinstance(values, list) or len(values) != count:
+            raise ProtocolError(f"'{key}' must be a list with one value for each of {count}")
+    for name, stacked in arrays.items():
+        if stacked.ndim == 0 or stacked.shape[0] != count:
+            raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
+    reasons = _failures(content)
+    answers, place = [], 0
+    for k, code in zip(map(_client_id, clients), codes, strict=True):
+        if code is not Status.DONE:
+            answers.append(kind(k, code, reason=reasons.get(k)))
+            continue
+        numbers = {key: values[place] for key, values in metrics.items()}
+        of_client = {name: array[place] for name, array in arrays.items()}
+        answers.append(_done(kind, k, numbers, of_client, None))
+        place += 1
+    return answers
+
+
+def _done(
+    kind: type[AnswerT],
+    client: int | None,
+    metrics: Mapping[str, float],
+    arrays: NamedArrays,
+    reason: str | None,
+) -> AnswerT:
+    """Return the answer of a client that did what it was asked."""
+    said: dict[str, Any] = {
+        name: metrics[key] for name, key in KEYS[kind].items() if key in metrics
+    }
+    if kind is TrainAnswer and arrays:
+        said["arrays"] = arrays
+    return kind(client, Status.DONE, reason=reason, **said)
+
+
+def _metrics(content: RecordDict) -> dict[str, Any]:
+    if METRICS not in content.metric_records:
+        raise ProtocolError(f"a reply needs the record '{METRICS}'")
+    return dict(content.metric_records[METRICS])
+
+
+def _status(code: float) -> Status:
+    known = [int(s) for s in Status]
+    if not isinstance(code, int) or code not in known:
+        raise ProtocolError(f"status {code!r} is none of {known}")
+    return Status(code)
+
+
+def _client_id(value: float) -> int:
+    if not isinstance(value, int):
+        raise ProtocolError(f"'{CLIENT_ID}' must be a whole number, got {value!r}")
+    return value
+
+
+def _failures(content: RecordDict) -> dict[int, str]:
+    if FAILURES not in content.config_records:
+        return {}
+    record: dict[str, Any] = dict(content.config_records[FAILURES])
+    clients, reasons = record.get(CLIENT_ID), record.get(REASON)
+    if not isinstance(clients, list) or not isinstance(reasons, list):
+        raise ProtocolError(f"'{FAILURES}' must hold the lists '{CLIENT_ID}' and '{REASON}'")
+    return {k: shortened(reason) for k, reason in zip(clients, reasons, strict=False)}

@@ -1,0 +1,77 @@
+"""The words on the wire: the names of records, and the keys of what is in them."""
+
+# Records.
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
+FAILURES = "failures"
+SUM = "weighted-sum"
+
+# In requests and replies alike.
+PROTOCOL_NUMBER = "protocol"
+CLIENT_ID = "client-id"
+
+# In the config of requests.
+SERVER_ROUND = "server-round"
+PRIORITY = "priority"
+GLOBAL_LOSS = "global-loss"
+GLOBAL_ACCURACY = "global-accuracy"
+EPSILON = "epsilon"
+CRITERION = "criterion"
+KEEPS_MODEL = "keeps-model"
+MEASURES_LOSS = "measures-loss"
+PROPORTION = "proportion"
+BY_DATA = "by-data"
+TRAIN_PART = "train-part"
+TEST_PART = "test-part"
+
+# In the metrics of replies, and beside the failures.
+STATUS = "status"
+REASON = "reason"
+NUM_EXAMPLES = "num-examples"
+LOSS = "loss"
+ACCURACY = "accuracy"
+NORM_BIT = "norm_bit"  # Flower's: whether a client's update was clipped
+TEST_NUM_EXAMPLES = "test-num-examples"
+TEST_LOSS = "test-loss"
+TEST_ACCURACY = "test-accuracy"
+TEST_METRIC = "test-metric"
+
+TRAIN_METRICS = {
+    "num_examples": NUM_EXAMPLES,
+    "loss": LOSS,
+    "accuracy": ACCURACY,
+    "norm_bit": NORM_BIT,
+}
+"""The fields of a TrainAnswer that are numbers, and their keys."""
+
+EVALUATE_METRICS = {
+    "num_examples": NUM_EXAMPLES,
+    "loss": LOSS,
+    "accuracy": ACCURACY,
+    "test_num_examples": TEST_NUM_EXAMPLES,
+    "test_loss": TEST_LOSS,
+    "test_accuracy": TEST_ACCURACY,
+    "test_metric": TEST_METRIC,
+}
+"""The fields of an EvaluateAnswer that are numbers, and their keys."""
+
+OF_A_REQUEST = frozenset(
+    {
+        PROTOCOL_NUMBER,
+        CLIENT_ID,
+        SERVER_ROUND,
+        PRIORITY,
+        GLOBAL_LOSS,
+        GLOBAL_ACCURACY,
+        EPSILON,
+        CRITERION,
+        KEEPS_MODEL,
+        MEASURES_LOSS,
+        PROPORTION,
+        BY_DATA,
+        TRAIN_PART,
+        TEST_PART,
+    }
+)
+"""What a request's config says by the protocol; a user's config adds only other keys."""

@@ -1,0 +1,63 @@
+"""The number of the protocol, which every message of it carries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import RecordDict
+
+from ...errors import ProtocolError
+from .keys import CLIENT_ID, CONFIG, METRICS, PROTOCOL_NUMBER, STATUS
+
+PROTOCOL = 2
+"""The protocol's number. Messages of version 1 carry none."""
+
+OURS = (CLIENT_ID, STATUS)  # Flower's own strategies and their ClientApps name neither
+
+
+def protocol_of(content: RecordDict) -> int | None:
+    """Return the number of the protocol that a message follows, None for Flower's standard one.
+
+    Raises
+    ------
+    ProtocolError
+        If the number is not a whole one.
+    """
+    for name, records in ((CONFIG, content.config_records), (METRICS, content.metric_records)):
+        if name in records:
+            return number_in(records[name])
+    return None
+
+
+def number_in(record: Mapping[str, Any]) -> int | None:
+    """Return the number in a request's config or a reply's metrics, None in Flower's standard.
+
+    Raises
+    ------
+    ProtocolError
+        If the number is not a whole one.
+    """
+    number = record.get(PROTOCOL_NUMBER)
+    if number is None:
+        return 1 if any(key in record for key in OURS) else None
+    if not isinstance(number, int):
+        raise ProtocolError(f"'{PROTOCOL_NUMBER}' must be a whole number, got {number!r}")
+    return number
+
+
+def check_request(config: Mapping[str, Any]) -> None:
+    """Raise ProtocolError at a node if the server speaks another protocol."""
+    server = number_in(config)
+    if server not in (None, PROTOCOL):
+        raise ProtocolError(_mismatch(PROTOCOL, server))
+
+
+def check_reply(metrics: Mapping[str, Any]) -> None:
+    """Raise ProtocolError at the server if a node speaks another protocol."""
+    node = number_in(metrics)
+    if node not in (None, PROTOCOL):
+        raise ProtocolError(_mismatch(node, PROTOCOL))
+
+
+def _mismatch(node: int, server: int) -> str:
+    older = "the node" if node < server else "the server"
+    return f"this node speaks {node}, the server {server}: update fedquorum on {older}"

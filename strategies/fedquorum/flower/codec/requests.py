@@ -1,0 +1,338 @@
+"""What the server asks: one message for a node, one task for each client in it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from ...errors import ProtocolError
+from ...types import Call, Objective, Proportions
+from .arrays import NamedArrays, decode_arrays
+from .keys import (
+    ARRAYS,
+    BY_DATA,
+    CLIENT_ID,
+    CONFIG,
+    CRITERION,
+    EPSILON,
+    GLOBAL_ACCURACY,
+    GLOBAL_LOSS,
+    KEEPS_MODEL,
+    MEASURES_LOSS,
+    OF_A_REQUEST,
+    PRIORITY,
+    PROPORTION,
+    PROTOCOL_NUMBER,
+    SERVER_ROUND,
+    TEST_PART,
+    TRAIN_PART,
+)
+from .number import PROTOCOL, check_request
+
+UNKNOWN = Objective(math.nan, math.nan)
+"""F where no request says it."""
+
+TaskT = TypeVar("TaskT", "TrainTask", "EvaluateTask")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a node is told for one round; ``call.clients`` are the clients asked at this node."""
+
+    server_round: int
+    call: Call
+    priority: tuple[bool, ...]
+    objective: Objective
+    proportions: Proportions | None = None
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """What a node is asked to measure; ``train`` and ``test`` run over ``clients``."""
+
+    server_round: int
+    clients: tuple[int, ...]
+    train: tuple[bool, ...]
+    test: tuple[bool, ...]
+    keeps_model: bool = False
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """What one client is told for one round of training.
+
+    Parameters
+    ----------
+    client : int
+        The client's id.
+    server_round : int
+        The round, from 1.
+    priority : bool
+        Whether the client has priority: the gate is for the others.
+    objective : Objective
+        F(w_t) and its accuracy, as broadcast.
+    epsilon : float, optional
+        The gate's eps_t; None without a gate.
+    criterion : {"loss", "accuracy"}
+        What the gate compares.
+    keeps_model : bool
+        Whether the client trains a model that stays with it.
+    measures : bool
+        Whether the client reports loss and accuracy of the model it receives.
+    proportion : float, optional
+        The client's share of a_k where the node may add the updates up; None where it may not.
+    by_data : bool
+        Whether a_k is the proportion times the client's number of examples.
+    """
+
+    client: int
+    server_round: int
+    priority: bool = True
+    objective: Objective = UNKNOWN
+    epsilon: float | None = None
+    criterion: str = "loss"
+    keeps_model: bool = False
+    measures: bool = True
+    proportion: float | None = None
+    by_data: bool = False
+
+    @property
+    def gated(self) -> bool:
+        """Whether the round has a gate."""
+        return self.epsilon is not None
+
+    @property
+    def measures_loss(self) -> bool:
+        """Whether the client measures the model it receives, to report it or for the gate."""
+        return self.gated or self.measures
+
+    @property
+    def in_sum(self) -> bool:
+        """Whether the node may add the client's update to a sum."""
+        return self.proportion is not None
+
+    def factor(self, num_examples: float) -> float:
+        """Return a_k, by which the client's update is multiplied in its node's sum."""
+        of_client = {} if self.proportion is None else {self.client: self.proportion}
+        return Proportions(of_client, self.by_data).factor(self.client, num_examples)
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """What one client is asked to measure.
+
+    Parameters
+    ----------
+    client : int
+        The client's id.
+    server_round : int
+        The round, 0 before the first.
+    train, test : bool
+        Whether it measures its training part, and its test part.
+    keeps_model : bool
+        Whether it measures the model that stays with it.
+    """
+
+    client: int
+    server_round: int = 0
+    train: bool = True
+    test: bool = True
+    keeps_model: bool = False
+
+
+# --- the server's side ---------------------------------------------------------------------
+
+
+def encode_query() -> RecordDict:
+    """Return the content of the query which clients a node hosts."""
+    return RecordDict({CONFIG: ConfigRecord({PROTOCOL_NUMBER: PROTOCOL})})
+
+
+def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+    """Return the content of a train message."""
+    call, clients = request.call, request.call.clients
+    config: dict[str, Any] = {
+        PROTOCOL_NUMBER: PROTOCOL,
+        SERVER_ROUND: request.server_round,
+        CLIENT_ID: list(clients),
+        PRIORITY: list(request.priority),
+        GLOBAL_LOSS: request.objective.loss,
+        GLOBAL_ACCURACY: request.objective.accuracy,
+    }
+    if call.epsilon is not None:
+        config |= {EPSILON: call.epsilon, CRITERION: call.criterion}
+    if call.keeps_model:
+        config[KEEPS_MODEL] = True
+    if not call.measures_loss:
+        config[MEASURES_LOSS] = False
+    if request.proportions is not None and len(clients) > 1:
+        config[PROPORTION] = [request.proportions.of(k) for k in clients]
+        config[BY_DATA] = request.proportions.by_data
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
+
+
+def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+    """Return the content of an evaluate message."""
+    config: dict[str, Any] = {
+        PROTOCOL_NUMBER: PROTOCOL,
+        SERVER_ROUND: request.server_round,
+        CLIENT_ID: list(request.clients),
+        TRAIN_PART: list(request.train),
+        TEST_PART: list(request.test),
+    }
+    if request.keeps_model:
+        config[KEEPS_MODEL] = True
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
+
+
+def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
+    """Add a user's config to a request.
+
+    In this project's protocol the keys of the protocol mean nothing when a user sets them; in
+    Flower's standard one the round alone is the server's.
+    """
+    (config,) = content.config_records.values()
+    ours = OF_A_REQUEST if PROTOCOL_NUMBER in config else {SERVER_ROUND}
+    for key, value in extra.items():
+        if key not in ours:
+            config[key] = value
+
+
+# --- the node's side -----------------------------------------------------------------------
+
+
+def check_query(content: RecordDict) -> None:
+    """Raise ProtocolError if the query is of a server that speaks another protocol."""
+    check_request(content.config_records.get(CONFIG, {}))
+
+
+def decode_train_request(
+    content: RecordDict, hosted: Sequence[int]
+) -> tuple[NamedArrays, tuple[TrainTask, ...]]:
+    """Return the model, and what each client asked is told.
+
+    A request that names no clients (of Flower's own strategies) is for all that the node hosts.
+
+    Raises
+    ------
+    ProtocolError
+        If the server speaks another protocol, records are missing, there is no round, lists
+        disagree, or a client is not ``hosted`` here.
+    """
+    return _decode_request(content, hosted, train_task_of)
+
+
+def decode_evaluate_request(
+    content: RecordDict, hosted: Sequence[int]
+) -> tuple[NamedArrays, tuple[EvaluateTask, ...]]:
+    """Return the model, and what each client asked is to measure.
+
+    As ``decode_train_request``, but a request of Flower's own strategies needs no round.
+    """
+    return _decode_request(content, hosted, evaluate_task_of)
+
+
+def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
+    """Return what a client is told by a config with one value for each key.
+
+    Raises
+    ------
+    ProtocolError
+        If there is no round.
+    """
+    return TrainTask(
+        client=client,
+        server_round=_round_in(config),
+        priority=bool(config.get(PRIORITY, True)),
+        objective=Objective(
+            config.get(GLOBAL_LOSS, math.nan), config.get(GLOBAL_ACCURACY, math.nan)
+        ),
+        epsilon=config.get(EPSILON),
+        criterion=config.get(CRITERION, "loss"),
+        keeps_model=bool(config.get(KEEPS_MODEL, False)),
+        measures=bool(config.get(MEASURES_LOSS, True)),
+        proportion=config.get(PROPORTION),
+        by_data=bool(config.get(BY_DATA, False)),
+    )
+
+
+def evaluate_task_of(config: Mapping[str, Any], client: int) -> EvaluateTask:
+    """Return what a client is to measure by a config with one value for each key."""
+    return EvaluateTask(
+        client=client,
+        server_round=config.get(SERVER_ROUND, 0),
+        train=bool(config.get(TRAIN_PART, True)),
+        test=bool(config.get(TEST_PART, True)),
+        keeps_model=bool(config.get(KEEPS_MODEL, False)),
+    )
+
+
+def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return the round of a train request, and which of the ``hosted`` clients it asks.
+
+    Raises
+    ------
+    ProtocolError
+        If the server speaks another protocol, there is no round, or a client is not ``hosted``
+        here.
+    """
+    config: Mapping[str, Any] = content.config_records.get(CONFIG, {})
+    check_request(config)
+    return _round_in(config), _asked(config, hosted)
+
+
+def select_clients(content: RecordDict, asked: Sequence[int], chosen: Sequence[int]) -> RecordDict:
+    """Return a request for ``chosen`` clients alone, out of those ``asked`` in its order.
+
+    Of the protocol's lists, which run over the clients, it has the chosen ones' values; all else
+    is the same.
+    """
+    places = [asked.index(k) for k in chosen]
+    config: dict[str, Any] = {
+        key: [value[i] for i in places]
+        if key in OF_A_REQUEST and isinstance(value, list)
+        else value
+        for key, value in content.config_records[CONFIG].items()
+    }
+    config |= {PROTOCOL_NUMBER: PROTOCOL, CLIENT_ID: list(chosen)}
+    return RecordDict({**content, CONFIG: ConfigRecord(config)})
+
+
+def _decode_request(
+    content: RecordDict,
+    hosted: Sequence[int],
+    task_of: Callable[[Mapping[str, Any], int], TaskT],
+) -> tuple[NamedArrays, tuple[TaskT, ...]]:
+    if ARRAYS not in content.array_records or CONFIG not in content.config_records:
+        raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
+    config: Mapping[str, Any] = content.config_records[CONFIG]
+    check_request(config)
+    clients = _asked(config, hosted)
+    ours = {key: value for key, value in config.items() if key in OF_A_REQUEST}
+    for key, value in ours.items():
+        if isinstance(value, list) and len(value) != len(clients):
+            raise ProtocolError(f"'{key}' must have one value for each of {list(clients)}")
+    tasks = tuple(
+        task_of({k: v[i] if isinstance(v, list) else v for k, v in ours.items()}, client)
+        for i, client in enumerate(clients)
+    )
+    return decode_arrays(content.array_records[ARRAYS]), tasks
+
+
+def _round_in(config: Mapping[str, Any]) -> int:
+    server_round = config.get(SERVER_ROUND)
+    if not isinstance(server_round, int) or server_round < 1:
+        raise ProtocolError(
+            f"'{SERVER_ROUND}' must be a whole number >= 1 in '{CONFIG}', got {server_round!r}"
+        )
+    return server_round
+
+
+def _asked(config: Mapping[str, Any], hosted: Sequence[int]) -> tuple[int, ...]:
+    named = config.get(CLIENT_ID)
+    clients = tuple(hosted) if named is None else tuple(int(k) for k in named)
+    if foreign := sorted(set(clients) - set(hosted)):
+        raise ProtocolError(f"clients {foreign} are not on this node, which hosts {list(hosted)}")
+    return clients

@@ -1,0 +1,166 @@
+"""Flower's standard protocol, as its own strategies and ClientApps written for them speak it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from ...errors import ProtocolError
+from .answers import EvaluateAnswer, Status, TrainAnswer, decode_train_reply
+from .arrays import view_arrays
+from .keys import (
+    ACCURACY,
+    ARRAYS,
+    CONFIG,
+    LOSS,
+    NUM_EXAMPLES,
+    PROTOCOL_NUMBER,
+    SERVER_ROUND,
+    STATUS,
+)
+
+WEIGHTED_BY_KEY, ACCURACY_KEY = NUM_EXAMPLES, ACCURACY
+"""The metrics that are read by default: the amount of data and the accuracy."""
+
+LOSS_KEYS = (LOSS, "train_loss", "train-loss")
+"""Where the loss is looked for by default, in this order."""
+
+FOUND = "; found "
+"""What stands before the keys that a reply has instead of those that it must have."""
+
+ARRAYRECORD_KEY, CONFIGRECORD_KEY = ARRAYS, CONFIG
+"""The records' names in what is sent by default."""
+
+
+def encode_standard_query() -> RecordDict:
+    """Return the content of a query: nothing."""
+    return RecordDict()
+
+
+def encode_standard_request(
+    arrays: ArrayRecord, server_round: int, arrays_key: str, config_key: str
+) -> RecordDict:
+    """Return a train or evaluate message as Flower's own strategies send it."""
+    return RecordDict({arrays_key: arrays, config_key: ConfigRecord({SERVER_ROUND: server_round})})
+
+
+def decode_standard_train_reply(
+    content: RecordDict,
+    *,
+    weighted_by_key: str,
+    loss_keys: Sequence[str],
+    accuracy_key: str,
+    needs_loss: bool = False,
+) -> TrainAnswer:
+    """Return what the one client of a node says after training.
+
+    As with Flower's own strategies the records may have any names: there is one MetricRecord and,
+    where the model was trained, one ArrayRecord. A client that was not available, as
+    ``AvailabilityMod`` says in this project's protocol, is read as that, whichever client of that
+    protocol it is.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    weighted_by_key, accuracy_key : str
+        The keys of D_k, which must be there, and of the accuracy.
+    loss_keys : sequence of str
+        The keys that the loss may have; the first one there counts.
+    needs_loss : bool
+        Whether there must be a loss; otherwise a loss that is no single number is none.
+
+    Raises
+    ------
+    ProtocolError
+        If there is another number of records, or D_k or a loss that is needed is missing or a
+        list.
+    """
+    metrics = _metrics(content)
+    if STATUS in metrics and PROTOCOL_NUMBER in metrics:
+        answers = decode_train_reply(content)
+        if len(answers) != 1:
+            raise ProtocolError(
+                f"its node replied for {len(answers)} clients, which is this project's protocol"
+            )
+        if answers[0].status is not Status.DONE:
+            return replace(answers[0], client=None)
+    num_examples = _needed(metrics, weighted_by_key)
+    loss_key = next((key for key in loss_keys if key in metrics), None)
+    if needs_loss and loss_key is None:
+        raise _missing(metrics, loss_keys)
+    arrays = [view_arrays(record) for record in content.array_records.values()]
+    return TrainAnswer(
+        None,
+        Status.DONE,
+        num_examples=num_examples,
+        loss=None if loss_key is None else _number(metrics, loss_key, needed=needs_loss),
+        accuracy=_number(metrics, accuracy_key),
+        arrays=arrays[0] if arrays else None,
+    )
+
+
+def standard_loss_key(content: RecordDict, loss_keys: Sequence[str]) -> str | None:
+    """Return the key under which a reply to a train message has its loss, None for none."""
+    found = [key for record in content.metric_records.values() for key in record]
+    return next((key for key in loss_keys if key in found), None)
+
+
+def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str) -> EvaluateAnswer:
+    """Return what the one client of a node says of its evaluation: its D_k alone.
+
+    Raises
+    ------
+    ProtocolError
+        As ``decode_standard_train_reply``.
+    """
+    metrics = _metrics(content)
+    return EvaluateAnswer(None, Status.DONE, num_examples=_needed(metrics, weighted_by_key))
+
+
+def _of_the_mod(content: RecordDict) -> TrainAnswer:
+    """Return what ``AvailabilityMod`` says for the node's client, whatever id it gives it."""
+    answers = decode_train_reply(content)
+    if len(answers) != 1 or answers[0].status is Status.DONE:
+        raise ProtocolError(
+            "a reply in this project's protocol, asked was in Flower's standard one"
+        )
+    return replace(answers[0], client=None)
+
+
+def _metrics(content: RecordDict) -> Mapping[str, Any]:
+    if len(content.metric_records) != 1:
+        raise ProtocolError(
+            f"a reply needs exactly one MetricRecord, got {sorted(content.metric_records)}"
+        )
+    if len(content.array_records) > 1:
+        raise ProtocolError(
+            f"a reply needs exactly one ArrayRecord, got {sorted(content.array_records)}"
+        )
+    (metrics,) = content.metric_records.values()
+    return metrics
+
+
+def _number(metrics: Mapping[str, Any], key: str, *, needed: bool = False) -> float | None:
+    """Return a number, None where there is none; a list is none, unless the number is needed."""
+    value: float | list[float] | None = metrics.get(key)
+    if isinstance(value, list):
+        if needed:
+            raise ProtocolError(f"'{key}' must be a single number, got a list")
+        return None
+    return value
+
+
+def _needed(metrics: Mapping[str, Any], key: str) -> float:
+    value = _number(metrics, key, needed=True)
+    if value is None:
+        raise _missing(metrics, (key,))
+    return value
+
+
+def _missing(metrics: Mapping[str, Any], keys: Sequence[str]) -> ProtocolError:
+    """Return the refusal of metrics without any of some keys, which names those that are there."""
+    looked_for = " or ".join(f"'{key}'" for key in keys)
+    there = ", ".join(f"'{key}'" for key in sorted(metrics)) or "no metrics"
+    return ProtocolError(f"{looked_for} is missing in the metrics{FOUND}{there}")

@@ -1,0 +1,169 @@
+"""How a strategy talks to the nodes: its timeouts, and what is in its messages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import ClassVar
+
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from ..composition import Rules
+from ..parameters import COUNT, POSITIVE, OneOf
+from ..report import TrainReport
+from ..robustness import Robustness
+from ..rule import check_parameters, parameter
+from ..types import Population
+from .codec import (
+    EvaluateAnswer,
+    EvaluateRequest,
+    NamedArrays,
+    TrainAnswer,
+    TrainRequest,
+    decode_evaluate_reply,
+    decode_train_reply,
+    encode_evaluate_request,
+    encode_train_request,
+)
+from .directory import ClientDirectory, ClientsOfKeys
+from .validation import Limits, largest_reply
+
+EVALUATED_CLIENTS = OneOf(("all", "priority"))
+
+
+@dataclass(frozen=True)
+class Communication:
+    """How a strategy talks to nodes that follow this project's protocol.
+
+    Parameters
+    ----------
+    round_timeout : float
+        Seconds to wait for replies to messages that the strategy sends itself (the first
+        objective). ``Strategy.start`` and the run loop use the same value for the rounds.
+    startup_timeout : float
+        Seconds to wait for the clients to connect, before round 1.
+    startup_clients : int, optional
+        How many of the clients must be connected for round 1 to begin, by default all. A client
+        that connects later takes part from then on.
+    partial_aggregation : bool
+        Whether a node of several clients may return the weighted sum of their updates instead
+        of all models, in rounds whose weights are known before training.
+    evaluated_clients : {"all", "priority"}
+        Whose test part is evaluated. With ``priority`` a non-priority client reports nothing
+        about itself except when it joins.
+    evaluate_every : int
+        Test parts are evaluated every so many rounds, and after ``last_round``.
+    last_round : int, optional
+        The last round of the run.
+    robustness : Robustness
+        Bounds on what one client can do; by default none beyond what validation refuses.
+    clients_of_keys : mapping of str to frozenset of int, optional
+        The clients of every node's public key, by its fingerprint; by default nodes are believed
+        which clients they host. See ``ClientDirectory``.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+    """
+
+    round_timeout: float = parameter(3600.0, POSITIVE)
+    startup_timeout: float = parameter(300.0, POSITIVE)
+    startup_clients: int | None = parameter(None, COUNT)
+    evaluated_clients: str = parameter("all", EVALUATED_CLIENTS)
+    partial_aggregation: bool = True
+    evaluate_every: int = parameter(1, COUNT)
+    last_round: int | None = parameter(None, COUNT)
+    robustness: Robustness = field(default_factory=Robustness)
+    clients_of_keys: ClientsOfKeys | None = None
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
+    # What ``StandardProtocol`` does otherwise, for ClientApps written for Flower's strategies.
+
+    follows_protocol: ClassVar[bool] = True
+
+    def check_rules(self, rules: Rules) -> None:
+        """Raise ParameterError for rules that such clients cannot serve."""
+
+    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
+        """Return what finds out which node hosts which client."""
+        return ClientDirectory(population.clients, self.clients_of_keys)
+
+    def meet(
+        self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
+    ) -> None:
+        """Note which clients are connected; before the first round, wait for them."""
+        if first:
+            directory.wait(grid, self.startup_timeout, self.startup_clients)
+            return
+        for problem in directory.refresh(grid):
+            log(WARNING, "A node cannot take part: %s", problem)
+
+    def check_ids(self, grid: Grid, population: Population) -> None:
+        """Refuse a grid on which it cannot be told which node is which client."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the population is whoever is connected."""
+        return False
+
+    def present(self, directory: ClientDirectory) -> frozenset[int] | None:
+        """Return the clients among whom a round is sampled; None for all, connected or not."""
+        return None
+
+    def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+        """Return the content of a train message."""
+        return encode_train_request(arrays, request)
+
+    def evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+        """Return the content of an evaluate message."""
+        return encode_evaluate_request(arrays, request)
+
+    def tested(
+        self, population: Population, directory: ClientDirectory, server_round: int
+    ) -> tuple[int, ...]:
+        """Return whose test part is evaluated after a round."""
+        if server_round % self.evaluate_every != 0 and server_round != self.last_round:
+            return ()
+        everyone = self.evaluated_clients == "all"
+        return population.clients if everyone else population.priority_clients
+
+    def limits(self, rules: Rules) -> Limits:
+        """Return what the numbers in a train reply may be."""
+        return Limits(needs_loss=rules.weighting.needs_losses)
+
+    def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
+        """Return how many bytes a reply for so many clients can have, with models where given."""
+        return largest_reply(num_clients, model)
+
+    def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
+        """Return the answers in a reply to a train message."""
+        return decode_train_reply(content)
+
+    def read_evaluate(self, content: RecordDict) -> list[EvaluateAnswer]:
+        """Return the answers in a reply to an evaluate message."""
+        return decode_evaluate_reply(content)
+
+    def train_metrics(
+        self, report: TrainReport, contents: Sequence[RecordDict]
+    ) -> MetricRecord | None:
+        """Return the metrics of a round's training, of the replies that could be used."""
+        return None if report.empty else MetricRecord({"admitted": report.admitted})
+
+    def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
+        """Return the metrics of an evaluation beside the objective."""
+        return None
+
+    def loss_key_of(self, content: RecordDict) -> str | None:
+        """Return the key under which a reply has its loss, None where it can have only one."""
+        return None
+
+    def hint(self, reason: str) -> str:
+        """Return what to set where no reply has the form that it must have."""
+        return ""
+
+    def summary(self) -> None:
+        """Log what is special about the communication."""

@@ -1,0 +1,418 @@
+"""Which node hosts which client: Flower's node ids are random, client ids are not."""
+
+import base64
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import INFO, WARNING
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    SSHPublicKeyTypes,
+    load_pem_public_key,
+    ssh_key_fingerprint,
+)
+from flwr.app import Message, MessageType
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from ..errors import ClientsMissingError, ProtocolError
+from .codec import decode_hosted_clients, encode_query, encode_standard_query
+
+POLL_SECONDS = 0.2
+REMIND_SECONDS = 10.0
+RETRY_SECONDS = 10.0
+HEAR_SECONDS = 10.0
+
+ClientsOfKeys = Mapping[str, frozenset[int]]
+
+
+class ClientDirectory:
+    """Finds out by query which of the expected clients each connected node hosts.
+
+    Without ``clients_of_keys`` a node is believed: whoever claims a client first has it as long as
+    it is connected, and a second claim is refused. With it, what counts is the public key by
+    which a node proves to the SuperLink who it is: nodes with other keys are not asked anything,
+    and a client that is not its key's is refused. A refusal is logged with the node and its key.
+
+    A node keeps its id over a restart, which may be with another client: one that was away is
+    asked again, and has its clients meanwhile; one with a refused claim is asked from time to time.
+
+    No query is waited for once the run goes on: a node that never answers costs no round.
+
+    Parameters
+    ----------
+    clients : sequence of int or None
+        The client ids expected, from the server's configuration; None takes whoever connects.
+    clients_of_keys : mapping of str to frozenset of int, optional
+        The clients of every public key, by its fingerprint; see ``fingerprint``.
+    standard : bool
+        Whether the nodes' ClientApp knows nothing of this project's protocol; else a node of
+        another version of it cannot take part.
+    awaited : iterable of int
+        Clients that ``wait_for_nodes`` waits for before the run begins.
+    refuses : callable
+        Returns why a client that joins cannot take part, empty if it can.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int] | None,
+        clients_of_keys: ClientsOfKeys | None = None,
+        *,
+        standard: bool = False,
+        awaited: Iterable[int] = (),
+        refuses: Callable[[int], str] | None = None,
+    ) -> None:
+        self._standard = standard
+        self._awaited = frozenset(awaited)
+        self._refuses = refuses or _refuses_nobody
+        self._closed = ""
+        self._expected = frozenset(clients or ())
+        self._joins = clients is None
+        self._clients_of_keys = clients_of_keys
+        self._key_of: dict[int, str] = {}
+        self._refused_nodes: set[int] = set()
+        self._refusals: list[str] = []
+        self._queries: dict[str, int] = {}
+        self._ask_after: dict[int, float] = {}
+        self._claims: dict[int, tuple[int, ...]] = {}
+        self._node_of: dict[int, int] = {}
+        self._connected: set[int] = set()
+        self._met: set[int] = set()
+
+    def node_of(self, client: int) -> int | None:
+        """Return the connected node that hosts ``client``, or None."""
+        node = self._node_of.get(client)
+        return node if node in self._connected else None
+
+    @property
+    def known(self) -> tuple[int, ...]:
+        """The clients whose nodes were ever there, ascending."""
+        return tuple(sorted(self._met))
+
+    def remember(self, clients: Iterable[int]) -> None:
+        """Know ``clients`` from before, whether or not their nodes are there now."""
+        self._met |= self._expected.intersection(clients)
+
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """The expected clients whose nodes were never there, ascending."""
+        if len(self._met) == len(self._expected):
+            return ()
+        return tuple(sorted(self._expected - self._met))
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The nodes that are connected."""
+        return frozenset(self._connected)
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The clients whose nodes are connected."""
+        return frozenset(k for k in self._met if self.node_of(k) is not None)
+
+    @property
+    def joins(self) -> bool:
+        """Whether further clients may join."""
+        return self._joins
+
+    def close(self, reason: str) -> None:
+        """Take no further clients: a node that joins with another one is refused with a reason."""
+        self._joins = False
+        self._closed = f": {reason}"
+
+    def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
+        """Wait, without limit, until the clients of so many nodes are connected.
+
+        The first time also for the awaited clients, and a while for nodes that are connected but
+        have not said yet which clients they host.
+        """
+        awaited = self._awaited if first else frozenset()
+        hears_until = time.monotonic() + (HEAR_SECONDS if first else 0.0)
+        reminded = -math.inf
+        while True:
+            for problem in self.refresh(grid):
+                log(WARNING, "A node cannot take part: %s", problem)
+            missing = sorted(awaited - self._met)
+            now = time.monotonic()
+            enough = len(self.connected) >= max(1, at_least) and not missing
+            if enough and (not self._queries or now >= hears_until):
+                return
+            if now - reminded > REMIND_SECONDS:
+                reminded = now
+                log(
+                    INFO,
+                    "Waiting for nodes to connect: %d connected (minimum required: %d)%s",
+                    len(self.connected),
+                    max(1, at_least),
+                    f"; missing priority clients: {_abbreviate(missing)}" if missing else "",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the nodes that host ``clients``, each with its share, all ascending."""
+        shares: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            node = self.node_of(client)
+            if node is not None:
+                shares.setdefault(node, []).append(client)
+        return {node: tuple(share) for node, share in shares.items()}
+
+    def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
+        """Wait until so many of the expected clients, by default all, are on connected nodes.
+
+        With ``at_least``, also for the answers of the nodes that are connected already, and a
+        node that cannot take part is left out.
+
+        Raises
+        ------
+        ClientsMissingError
+            After ``timeout`` seconds, naming the clients that are missing and the claims that
+            were refused, or, without ``at_least``, as soon as a node answers that it cannot take
+            part.
+        """
+        enough = len(self._expected) if at_least is None else min(at_least, len(self._expected))
+        started = reminded = time.monotonic()
+        announced = False
+        while True:
+            problems = self.refresh(grid)
+            if problems and at_least is None:
+                raise ClientsMissingError(f"a node cannot take part: {problems[0]}")
+            for problem in problems:
+                log(WARNING, "A node cannot take part: %s", problem)
+            missing = sorted(k for k in self._expected if self.node_of(k) is None)
+            found = len(self._expected) - len(missing)
+            now = time.monotonic()
+            late = now - started > timeout
+            if not missing or (found >= enough and (late or not self._queries)):
+                break
+            state = (
+                f"{found} of {len(self._expected)} clients found on "
+                f"{len(self._connected)} nodes; missing clients: {_abbreviate(missing)}"
+            )
+            if late:
+                refusals = "".join(f" {refusal}." for refusal in self._refusals)
+                raise ClientsMissingError(
+                    f"after {timeout:g} s (startup_timeout), {state}. Start the nodes that "
+                    f"host them, or lower startup_clients.{refusals}"
+                )
+            if not announced or now - reminded > REMIND_SECONDS:
+                announced, reminded = True, now
+                log(INFO, "Waiting for %d clients before round 1: %s", enough, state)
+            time.sleep(POLL_SECONDS)
+        log(
+            INFO,
+            "%d of %d clients found on %d nodes",
+            found,
+            len(self._expected),
+            len(self._connected),
+        )
+
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note which nodes are connected, ask whom there is reason to ask, and listen.
+
+        Asked which clients they host are the nodes that are new or back. Answers that are not there
+        yet are heard the next time. Returns what is wrong with nodes that cannot take part; they
+        are asked again after a while.
+        """
+        before, self._connected = self._connected, self._admitted(grid)
+        now = time.monotonic()
+        for node in self._connected - before:
+            self._ask_after.setdefault(node, now)
+        waiting = set(self._queries.values())
+        asked = [
+            node
+            for node, after in sorted(self._ask_after.items())
+            if node in self._connected and node not in waiting and after <= now
+        ]
+        if asked:
+            query = encode_standard_query if self._standard else encode_query
+            messages = [Message(query(), node, MessageType.QUERY) for node in asked]
+            sent = zip(grid.push_messages(messages), asked, strict=False)
+            self._queries.update({query: node for query, node in sent if query})
+        if self._connected != before:
+            self._pass_on()
+        return self._hear(grid) if self._queries else []
+
+    def _admitted(self, grid: Grid) -> set[int]:
+        """Return the connected nodes whose keys are of clients; all where keys do not count."""
+        if self._clients_of_keys is None:
+            return set(grid.get_node_ids())
+        admitted = set()
+        for node in grid.get_nodes():
+            if not node.public_key:
+                raise ClientsMissingError(
+                    "clients are told by their nodes' public keys, but nodes have no keys, as in "
+                    f"a simulation: node {node.node_id} has none"
+                )
+            key = fingerprint_of_pem(node.public_key)
+            self._key_of[node.node_id] = key
+            if key in self._clients_of_keys:
+                admitted.add(node.node_id)
+            elif node.node_id not in self._refused_nodes:
+                self._refused_nodes.add(node.node_id)
+                self._refuse(node.node_id, "is of no client of this run: it is not asked")
+        return admitted
+
+    def _hear(self, grid: Grid) -> list[str]:
+        problems = []
+        for reply in grid.pull_messages(list(self._queries)):
+            node = self._queries.pop(reply.metadata.reply_to_message_id)
+            del self._ask_after[node]
+            problem = reply.error.reason if reply.has_error() else self._register(node, reply)
+            if problem is not None:
+                self._ask_again(node)
+                problems.append(problem)
+        # A node that left may have taken the query with it.
+        self._queries = {k: n for k, n in self._queries.items() if n in self._connected}
+        return problems
+
+    def _register(self, node: int, reply: Message) -> str | None:
+        """Note which clients a node claims; return what is wrong with its answer, if anything."""
+        try:
+            clients = decode_hosted_clients(reply.content, standard=self._standard)
+        except ProtocolError as error:
+            return str(error)
+        for client in self._claims.get(node, ()):
+            if client not in clients and self._node_of.get(client) == node:
+                del self._node_of[client]
+        claimed = []
+        for client in clients:
+            problem = self._claim_problem(node, client)
+            if problem:
+                self._refuse(node, f"claims client {client}{problem}")
+            else:
+                claimed.append(client)
+                if self.node_of(client) is None:
+                    self._node_of[client] = node
+                    self._met.add(client)
+                elif self._node_of[client] != node:
+                    first = self._name(self._node_of[client])
+                    self._refuse(node, f"claims client {client}, which {first} has: refused")
+        self._claims[node] = tuple(claimed)
+        if len(claimed) < len(clients):
+            self._ask_again(node)
+        self._pass_on()
+        return None
+
+    def _claim_problem(self, node: int, client: int) -> str:
+        """Return why a node cannot have a client, whoever else claims it; empty if it can."""
+        reason = self._refuses(client)
+        if reason:
+            return f": refused, {reason}"
+        if not self._expects(client):
+            return f", which is none of this run's: refused{self._closed}"
+        if self._clients_of_keys and client not in self._clients_of_keys[self._key_of[node]]:
+            return ", which is another key's: refused"
+        return ""
+
+    def _expects(self, client: int) -> bool:
+        """Say whether a client may take part; while clients may join, any id may."""
+        if self._joins and client >= 0:
+            self._expected |= {client}
+        return client in self._expected
+
+    def _ask_again(self, node: int) -> None:
+        self._ask_after[node] = time.monotonic() + RETRY_SECONDS
+
+    def _pass_on(self) -> None:
+        """Give clients whose node has left to whoever else claims them, the first one first."""
+        for node, clients in self._claims.items():
+            if node in self._connected:
+                for client in clients:
+                    if self.node_of(client) is None:
+                        self._node_of[client] = node
+
+    def _refuse(self, node: int, reason: str) -> None:
+        refusal = f"{self._name(node)} {reason}"
+        if refusal not in self._refusals:
+            self._refusals.append(refusal)
+            log(WARNING, refusal)
+
+    def _name(self, node: int) -> str:
+        key = self._key_of.get(node)
+        return f"node {node}" if key is None else f"node {node} with key {key}"
+
+
+class NodeOrder(ClientDirectory):
+    """Takes every node for one client, and asks none.
+
+    Before round 1 the nodes that are there become clients by ascending node id. Whoever joins later
+    becomes the lowest client that nobody has been yet; a node that comes back is who it was.
+
+    Parameters
+    ----------
+    clients : sequence of int or None
+        The client ids, from the server's configuration; None takes whoever connects.
+    awaited, refuses
+        As in ``ClientDirectory``.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[int] | None,
+        *,
+        awaited: Iterable[int] = (),
+        refuses: Callable[[int], str] | None = None,
+    ) -> None:
+        super().__init__(clients, awaited=awaited, refuses=refuses)
+        self._enough = len(self._expected)
+
+    def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
+        """Wait for so many nodes, by default one for each expected client."""
+        if at_least is not None:
+            self._enough = min(at_least, self._enough)
+        super().wait(grid, timeout, at_least)
+
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note which nodes are connected, and give the new ones the clients that are left."""
+        self._connected = set(grid.get_node_ids())
+        if not self._node_of and len(self._connected) < self._enough:
+            return []
+        new = sorted(self._connected - set(self._node_of.values()))
+        if self._joins:
+            self._expect_joiners(len(new))
+        left = sorted(self._expected - self._node_of.keys())
+        self._node_of.update(zip(left, new, strict=False))
+        self._met.update(self._node_of)
+        for node in new[len(left) :]:
+            if node not in self._refused_nodes:
+                why = self._closed or f"is one more than the {len(self._expected)} clients"
+                self._refuse(node, f"is refused{why}" if self._closed else f"{why}: not asked")
+        self._refused_nodes.update(new[len(left) :])
+        return []
+
+    def _expect_joiners(self, count: int) -> None:
+        """Expect as many more clients, the lowest ids that are none yet and may take part."""
+        for client in range(len(self._expected), len(self._expected) + count):
+            problem = self._refuses(client)
+            if problem:
+                self._closed = f": as client {client} it cannot take part, {problem}"
+                return
+            self._expected |= {client}
+
+
+def fingerprint(key: SSHPublicKeyTypes) -> str:
+    """Return a public key's SHA-256 fingerprint, as ``ssh-keygen -l`` prints it."""
+    digest = base64.b64encode(ssh_key_fingerprint(key, SHA256())).decode("ascii")
+    return "SHA256:" + digest.rstrip("=")
+
+
+def fingerprint_of_pem(public_key: bytes) -> str:
+    """Return the fingerprint of a key as Flower has it, which lets in those of elliptic curves."""
+    key = load_pem_public_key(public_key)
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise TypeError(f"a node has a key of {type(key).__name__}")
+    return fingerprint(key)
+
+
+def _refuses_nobody(_client: int) -> str:
+    """Return that any client may join."""
+    return ""
+
+
+def _abbreviate(clients: Sequence[int], limit: int = 10) -> str:
+    shown = ", ".join(str(k) for k in clients[:limit])
+    return shown if len(clients) <= limit else f"{shown}, ... ({len(clients)} in all)"

@@ -1,0 +1,393 @@
+"""The named strategies as Flower users expect them: ``FedAU()`` in the place of ``FedAvg()``.
+
+All take the keywords of ``flwr.serverapp.strategy.FedAvg`` with their meaning and defaults, and
+beside them the parameters of their own rules, which ``fedquorum.named`` declares::
+
+    strategy = FedAU(cutoff=50, fraction_train=0.5)
+    result = strategy.start(grid, initial_arrays, num_rounds=3)
+
+The population is every node that is connected, and grows with those that join.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field
+from logging import INFO, WARNING
+from typing import Any, ClassVar
+
+from flwr.app import MetricRecord, RecordDict
+from flwr.common.logger import log
+
+from .. import named as tables
+from ..errors import ParameterError, did_you_mean
+from ..named import Named
+from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, POSITIVE
+from ..participation.known_rates import RATES
+from ..robustness import Robustness
+from ..rule import RunFacts
+from ..selection import Sampling
+from ..server_optimizer import SGD, ServerOptimizer
+from ..types import Population
+from .codec import ACCURACY_KEY, ARRAYRECORD_KEY, CONFIGRECORD_KEY, WEIGHTED_BY_KEY
+from .standard import StandardProtocol
+from .strategy import ComposedStrategy
+
+MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
+
+
+def _signature(declared: Named) -> inspect.Signature:
+    """Return the keywords of all drop-in strategies, and then those of this one's rules."""
+    common = list(inspect.signature(DropIn.__init__).parameters.values())[1:-1]
+    return inspect.Signature([*common, *map(_keyword, declared.parameters)])
+
+
+def _keyword(item: Field[Any]) -> inspect.Parameter:
+    return inspect.Parameter(
+        item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=item.type
+    )
+
+
+class DropIn(ComposedStrategy):
+    """A named strategy for ClientApps written for Flower's ``FedAvg``.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate : float
+        Share of the connected nodes that train and evaluate in a round, in [0, 1]:
+        max(int(fraction x nodes), minimum) of them.
+    min_train_nodes, min_evaluate_nodes : int
+        The fewest nodes that train and evaluate, as far as there are so many.
+    min_available_nodes : int
+        How many nodes must be connected for a round to begin; the strategy waits without limit.
+    weighted_by_key : str
+        The metric that holds a client's amount of data.
+    arrayrecord_key, configrecord_key : str
+        The records' names in messages to the nodes.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        ``(list[RecordDict], str) -> MetricRecord``; Flower's weighted mean by default.
+    priority : iterable of int, optional
+        The ids of the priority clients; all clients by default.
+    num_rounds : int, optional
+        T, which schedules refer to.
+    loss_key : str, optional
+        The metric that holds the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
+    accuracy_key : str
+        The metric that holds the accuracy.
+    client_ids : {"node-order", "query"}
+        How nodes become clients, see ``StandardProtocol``.
+    max_reply_bytes : int, optional
+        The largest reply that is read, in bytes; by default 64 MiB and 8 models.
+    seed : int
+        The seed of the sampling.
+    server_lr : float
+        The server optimizer's learning rate, > 0.
+    server_optimizer : type
+        How the combined update moves the model, such as ``fedquorum.server_optimizer.Adam``, or
+        a callable of the learning rate.
+    robustness : Robustness, optional
+        Bounds on what one client can do.
+    **parameters : Any
+        Those of the strategy's rules; ``help()`` and the signature list them.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+    TypeError
+        For a parameter that the strategy does not have.
+    """
+
+    declared: ClassVar[Named]
+
+    def __init_subclass__(cls, declared: Named | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if declared is not None:
+            cls.declared = declared
+            cls.__signature__ = _signature(declared)  # type: ignore[attr-defined]
+        elif "__init__" in cls.__dict__:
+            # A user's subclass with a constructor of its own.
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+
+    def __init__(
+        self,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = WEIGHTED_BY_KEY,
+        arrayrecord_key: str = ARRAYRECORD_KEY,
+        configrecord_key: str = CONFIGRECORD_KEY,
+        train_metrics_aggr_fn: MetricsAggregation | None = None,
+        evaluate_metrics_aggr_fn: MetricsAggregation | None = None,
+        *,
+        priority: Iterable[int] | None = None,
+        num_rounds: int | None = None,
+        loss_key: str | None = None,
+        accuracy_key: str = ACCURACY_KEY,
+        client_ids: str = "node-order",
+        max_reply_bytes: int | None = None,
+        seed: int = 0,
+        server_lr: float = 1.0,
+        server_optimizer: Callable[[float], ServerOptimizer[Any]] = SGD,
+        robustness: Robustness | None = None,
+        **parameters: Any,
+    ) -> None:
+        _check_names(type(self), parameters)
+        FRACTION.check("fraction_train", fraction_train)
+        NON_NEGATIVE_COUNT.check("min_train_nodes", min_train_nodes)
+        POSITIVE.check("server_lr", server_lr)
+        if num_rounds is not None:
+            COUNT.check("num_rounds", num_rounds)
+        ids = _priority(self.declared, priority)
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_train_nodes = _minimum("train", "training", fraction_train, min_train_nodes)
+        self.min_evaluate_nodes = _minimum(
+            "evaluate", "evaluation", fraction_evaluate, min_evaluate_nodes
+        )
+        self.min_available_nodes = min_available_nodes
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        try:
+            rules = self.declared.rules(
+                parameters,
+                RunFacts(num_rounds=num_rounds, seed=seed),
+                sampling=Sampling(fraction_train, seed=seed, minimum=self.min_train_nodes),
+                server_optimizer=server_optimizer(server_lr),
+            )
+        except ParameterError as error:
+            raise _by_keyword(error) from None
+        super().__init__(
+            rules,
+            population=Population.of_joiners(ids),
+            communication=StandardProtocol(
+                client_ids=client_ids,
+                weighted_by_key=weighted_by_key,
+                loss_key=loss_key,
+                accuracy_key=accuracy_key,
+                arrayrecord_key=arrayrecord_key,
+                configrecord_key=configrecord_key,
+                fraction_evaluate=fraction_evaluate,
+                min_evaluate_nodes=self.min_evaluate_nodes,
+                min_available_nodes=max(min_available_nodes, self.min_train_nodes),
+                max_reply_bytes=max_reply_bytes,
+                train_metrics_aggr_fn=train_metrics_aggr_fn,
+                evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+                robustness=robustness or Robustness(),
+            ),
+        )
+
+    def summary(self) -> None:
+        """Log fractions, minima and keys as FedAvg does, then the strategy's rules."""
+        fractions = (self.fraction_train, self.fraction_evaluate)
+        minima = (self.min_train_nodes, self.min_evaluate_nodes)
+        log(INFO, "\t├──> Sampling:")
+        log(INFO, "\t│\t├──Fraction: train (%.2f) | evaluate ( %.2f)", *fractions)
+        log(INFO, "\t│\t├──Minimum nodes: train (%d) | evaluate (%d)", *minima)
+        log(INFO, "\t│\t└──Minimum available nodes: %d", self.min_available_nodes)
+        super().summary()
+
+
+class FedALIGN(DropIn, declared=tables.FEDALIGN):
+    """Prioritized federated learning: FedAvg on the priority clients and their likes.
+
+    A non-priority client takes part where its loss is within eps_t of the priority clients'.
+    w_{t+1} = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + sum_admitted p_k), with
+    p_k = D_k / sum_{i in P} D_i. See ``fedquorum.selection.EpsilonGate`` for the gate's
+    parameters; ``num_rounds`` and ``priority`` are needed.
+
+    References
+    ----------
+    Ravi and Shomorony, "Prioritized Federated Learning: Leveraging Non-Priority Clients for
+    Targeted Model Improvement", TMLR, Algorithm 1.
+    """
+
+
+class FedAvg(DropIn, declared=tables.FEDAVG):
+    """FedAvg weighted by data, w_{t+1} = sum_k D_k w_k / sum_k D_k.
+
+    References
+    ----------
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Algorithm 1.
+    """
+
+
+class FedAvgPriority(DropIn, declared=tables.FEDAVG_PRIORITY):
+    """FedAvg on the priority clients alone, FedALIGN's baseline "None"."""
+
+
+class FedAU(DropIn, declared=tables.FEDAU):
+    """Federated averaging under unknown participation: c_n = omega_n / N.
+
+    omega_n estimates 1 / (participation rate) from the intervals between the rounds in which
+    client n took part, at most ``cutoff`` rounds; see ``fedquorum.participation.MeanInterval``.
+
+    References
+    ----------
+    Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated
+    Averaging", ICLR 2024, Algorithms 1 and 2.
+    """
+
+
+class FedAvgParticipating(DropIn, declared=tables.NAMED["average_participating"]):
+    """The average over the clients that took part: c_n = 1 / |S_t|."""
+
+
+class FedAvgAll(DropIn, declared=tables.NAMED["average_all"]):
+    """The average over all clients, zero for absent ones: c_n = 1 / N."""
+
+
+class KnownStatistics(DropIn, declared=tables.KNOWN_STATISTICS):
+    """The weights that FedAU estimates, given: c_n = 1 / (p_n N).
+
+    ``probabilities`` holds p_n by client id and is needed; a node that joins as a client without
+    a rate is refused.
+    """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        if keywords.get("probabilities") is None:
+            raise ParameterError("probabilities", RATES.describe(), None, "nobody else knows them")
+        super().__init__(*args, **keywords)
+
+
+class FedVarp(DropIn, declared=tables.FEDVARP):
+    """c_n = 1 / |S_t| on Delta_n - y_n, plus the mean of all y_n, the last updates.
+
+    References
+    ----------
+    Jhunjhunwala et al., "FedVARP", UAI 2022, Algorithm 2.
+    """
+
+
+class MIFA(DropIn, declared=tables.MIFA):
+    """The mean of every client's last update, also in a round without participants.
+
+    References
+    ----------
+    Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
+    NeurIPS 2021, Algorithm 1.
+    """
+
+
+class AAggFFS(DropIn, declared=tables.NAMED["aaggff_s"]):
+    """Fair mixing for few clients that all answer in every round: an online Newton step.
+
+    See ``fedquorum.weighting.NewtonMixing``.
+
+    References
+    ----------
+    Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision
+    Making", ICML 2024, Algorithm 2.
+    """
+
+
+class AAggFFD(DropIn, declared=tables.NAMED["aaggff_d"]):
+    """Fair mixing for many clients of which each round samples some: a closed form.
+
+    See ``fedquorum.weighting.DoublyRobustMixing``.
+
+    References
+    ----------
+    Hahn, Kim and Lee 2024, Algorithm 3.
+    """
+
+
+class QFedAvg(DropIn, declared=tables.NAMED["qfedavg"]):
+    """q-FedAvg: p_i proportional to w_i F_i^q; see ``fedquorum.weighting.LossPower``."""
+
+
+class TERM(DropIn, declared=tables.NAMED["term"]):
+    """Tilted losses: p_i proportional to w_i exp(lambda F_i)."""
+
+
+class PropFair(DropIn, declared=tables.NAMED["propfair"]):
+    """Proportional fairness: p_i proportional to w_i / (M - F_i), guarded near M."""
+
+
+class AFL(DropIn, declared=tables.NAMED["afl"]):
+    """Agnostic federated learning: p climbs the losses and is projected onto the simplex."""
+
+
+class FedMGDAPlus(DropIn, declared=tables.NAMED["fedmgda"]):
+    """FedMGDA+: the shortest combination of updates of length 1, with p near w."""
+
+
+def strategy(name: str, **keywords: Any) -> ComposedStrategy:
+    """Return any named strategy, such as ``strategy("fedau", cutoff=50)``.
+
+    Raises
+    ------
+    ParameterError
+        For a name that there is not, with the nearest one.
+    """
+    declared: Named = tables.look_up(tables.NAMED, "strategy", name)
+    classes = {cls.declared.key: cls for cls in DropIn.__subclasses__()}
+    made: type[DropIn] = classes.get(declared.key) or type(
+        declared.key, (DropIn,), {}, declared=declared
+    )
+    return made(**keywords)
+
+
+def _priority(declared: Named, given: Iterable[int] | None) -> frozenset[int] | None:
+    """Return the ids of the priority clients; None for all."""
+    if given is None:
+        if declared.selection.gated:
+            why = "the gate compares the others with them"
+            raise ParameterError("priority", "the ids of the priority clients", None, why)
+        return None
+    ids = [*given]
+    if not ids or not all(map(NON_NEGATIVE_COUNT.contains, ids)):
+        raise ParameterError("priority", "a list of at least one client id, each >= 0", given)
+    return frozenset(ids)
+
+
+def _minimum(name: str, step: str, fraction: float, minimum: int) -> int:
+    """Return the fewest nodes of a step, none where the fraction is 0, which is then told."""
+    if fraction != 0.0:
+        return minimum
+    log(WARNING, f"fraction_{name} is set to 0.0. Federated {step} will be skipped.")
+    return 0
+
+
+def _by_keyword(error: ParameterError) -> ParameterError:
+    """Return an error of the rules with the keyword in the place of their own parameter."""
+    keyword = {"fraction": "fraction_train", "learning_rate": "server_lr"}.get(error.parameter)
+    if keyword is None:
+        return error
+    return ParameterError(keyword, error.allowed, error.got, error.reason)
+
+
+def _check_names(kind: type[DropIn], given: Mapping[str, Any]) -> None:
+    parameters = [item.name for item in kind.declared.parameters]
+    known = inspect.signature(DropIn.__init__).parameters.keys() - {"self", "parameters"}
+    for name in given:
+        if name not in parameters:
+            near = did_you_mean(name, [*parameters, *known])
+            raise TypeError(
+                f"{kind.__name__} has no parameter {name!r}{near and f' ({near})'}; beside those "
+                f"of all strategies it has {', '.join(parameters) or 'none'}"
+            )
+
+
+__all__ = [
+    "AFL",
+    "MIFA",
+    "TERM",
+    "AAggFFD",
+    "AAggFFS",
+    "DropIn",
+    "FedALIGN",
+    "FedAU",
+    "FedAvg",
+    "FedAvgAll",
+    "FedAvgParticipating",
+    "FedAvgPriority",
+    "FedMGDAPlus",
+    "FedVarp",
+    "KnownStatistics",
+    "PropFair",
+    "QFedAvg",
+    "strategy",
+]

@@ -1,0 +1,226 @@
+"""One exchange with the nodes: messages to those that host the clients asked, replies back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
+from flwr.serverapp import Grid
+
+from ..composition import Rules
+from ..report import TrainReport
+from ..round import ClientAnswer
+from ..types import Population
+from ..weighting import Weighting
+from .codec import (
+    EvaluateAnswer,
+    EvaluateRequest,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    add_user_config,
+    count_bytes,
+)
+from .communication import Communication
+from .notices import Notices
+from .replies import Answers, collect
+from .validation import Sent, form_problem, value_problem
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Payload bytes of all messages so far, to the nodes and from them."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def plus(self, down: int = 0, up: int = 0) -> "Traffic":
+        """Return it with more bytes."""
+        return Traffic(self.bytes_down + down, self.bytes_up + up)
+
+
+class Exchange:
+    """Sends what a strategy asks to the nodes that host its clients, and sorts what comes back.
+
+    Parameters
+    ----------
+    communication : Communication
+        The protocol.
+    population : Population
+        All clients.
+    rules : Rules
+        The strategy's rules.
+    """
+
+    def __init__(self, communication: Communication, population: Population, rules: Rules) -> None:
+        self._communication = communication
+        self._rules = rules
+        self.limits = communication.limits(rules)
+        self._notices = Notices(communication, rules)
+        self._pushed: dict[str, Mapping[int, Metadata]] = {}
+        self._started = False
+        self.directory = communication.directory(population, rules)
+        self.traffic = Traffic()
+        self._evaluating: Mapping[int, tuple[int, ...]] = {}
+
+    @property
+    def present(self) -> frozenset[int] | None:
+        """The clients of whom a round samples; None for all."""
+        return self._communication.present(self.directory)
+
+    def meet(self, grid: Grid, population: Population, *, evaluating: bool = False) -> Population:
+        """Note which nodes are connected; return the population, with the clients that joined."""
+        first = not self._started
+        self._communication.meet(self.directory, grid, first=first, evaluating=evaluating)
+        joined = population
+        if population.joins:
+            joined = population.joined_by(self.directory.known)
+        if first:
+            self._communication.check_ids(grid, joined)
+            if self._rules.weighting.fixed_population and self._communication.grows:
+                name = _name(self._rules.weighting)
+                self.directory.close(f"{name} keeps the {len(joined.clients)} clients of round 1")
+        self._started = True
+        return joined
+
+    def messages(
+        self,
+        contents: Mapping[int, RecordDict],
+        message_type: str,
+        server_round: int,
+        extra: ConfigRecord,
+    ) -> list[Message]:
+        """Return one message for each node; ``extra`` is the user's own config."""
+        messages = {}
+        for node, content in contents.items():
+            add_user_config(content, extra)
+            self.traffic = self.traffic.plus(down=count_bytes(content))
+            group = _group(message_type, server_round)
+            messages[node] = Message(content, node, message_type, group_id=group)
+        # A grid writes a message's id into its metadata when it pushes the message.
+        self._pushed[message_type] = {node: m.metadata for node, m in messages.items()}
+        return list(messages.values())
+
+    def _sent(self, message_type: str, server_round: int) -> Sent:
+        return Sent(
+            _group(message_type, server_round),
+            self._pushed.get(message_type, {}),
+            any_group=not self._communication.follows_protocol,
+        )
+
+    def evaluate_messages(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        *,
+        tested: frozenset[int],
+        measured: frozenset[int],
+        keeps_model: bool,
+        extra: ConfigRecord,
+    ) -> list[Message]:
+        """Return the messages that ask for test metrics, and for losses on training parts."""
+        self._evaluating = self.directory.by_node(sorted(tested | measured))
+        requests = {
+            node: EvaluateRequest(
+                server_round,
+                clients,
+                train=tuple(k in measured for k in clients),
+                test=tuple(k in tested for k in clients),
+                keeps_model=keeps_model,
+            )
+            for node, clients in self._evaluating.items()
+        }
+        contents = {
+            node: self._communication.evaluate_content(arrays, request)
+            for node, request in requests.items()
+        }
+        return self.messages(contents, MessageType.EVALUATE, server_round, extra)
+
+    def train_answers(
+        self,
+        replies: Iterable[Message],
+        asked_at: Mapping[int, tuple[int, ...]],
+        server_round: int,
+        model: NamedArrays,
+    ) -> Answers[TrainAnswer]:
+        """Return what the nodes replied to train messages, by client."""
+        answers = collect(
+            replies,
+            asked_at,
+            self._sent(MessageType.TRAIN, server_round),
+            lambda content: self._communication.read_train(content, self.limits),
+            TrainAnswer,
+            largest=lambda count: self._communication.largest_reply(count, model),
+        )
+        self.traffic = self.traffic.plus(up=answers.num_bytes)
+        return answers
+
+    def evaluate_answers(
+        self, replies: Iterable[Message], server_round: int
+    ) -> Answers[EvaluateAnswer]:
+        """Return what the nodes replied to evaluate messages, by client."""
+        answers = collect(
+            replies,
+            self._evaluating,
+            self._sent(MessageType.EVALUATE, server_round),
+            self._communication.read_evaluate,
+            EvaluateAnswer,
+            largest=lambda count: self._communication.largest_reply(count, None),
+        )
+        self.traffic = self.traffic.plus(up=answers.num_bytes)
+        return answers
+
+    def client_answer(
+        self,
+        client: int,
+        answers: Answers[TrainAnswer],
+        model: NamedArrays | None,
+    ) -> ClientAnswer:
+        """Return what became of a client asked, before any rule looks at it."""
+        if client in answers.malformed:
+            return ClientAnswer(client, "rejected", answers.malformed[client])
+        part = answers.parts.get(client)
+        if part is None:
+            if self.directory.node_of(client) is None:
+                return ClientAnswer(client, "unavailable", "its node is not connected")
+            return ClientAnswer(client, "failed", "no reply in time")
+        if part.status is not Status.DONE:
+            reason = part.reason
+            if part.status is Status.FAILED:
+                reason = reason or "it failed and gave no reason"
+            return ClientAnswer(client, part.status.name.lower(), reason)
+        problem = form_problem(part, model, self.limits)
+        if problem is not None:
+            answers.malformed[client] = problem
+        problem = problem or value_problem(part, self.limits)
+        if problem is not None:
+            return ClientAnswer(client, "rejected", problem)
+        return ClientAnswer(
+            client,
+            "trained",
+            num_examples=part.num_examples,
+            loss=part.loss,
+            accuracy=part.accuracy,
+        )
+
+    def tell(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
+        """Log what became of a round where no records are kept of it.
+
+        Raises
+        ------
+        ProtocolError
+            In the first round, if no reply of several has the form that it must have.
+        """
+        if not self._communication.follows_protocol:
+            self._notices.after(report, answers)
+
+
+def _name(weighting: Weighting[Any]) -> str:
+    """Return the name by which users know a rule."""
+    name, colon, _ = weighting.summary.partition(":")
+    return name if colon else type(weighting).__name__
+
+
+def _group(message_type: str, server_round: int) -> str:
+    """Return what a reply must name to be one to the messages of this step."""
+    return f"{message_type} {server_round}"

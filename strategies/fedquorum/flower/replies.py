@@ -1,0 +1,232 @@
+"""What the nodes replied in one exchange, sorted by client, and what of it cannot be used."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from logging import WARNING
+from typing import Generic
+
+from flwr.app import Message, RecordDict
+from flwr.common.logger import log
+
+from ..errors import ProtocolError
+from ..types import FloatArray, Proportions
+from .codec import (
+    AnswerT,
+    EvaluateAnswer,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    count_bytes,
+    decode_sum,
+    shortened,
+)
+from .validation import (
+    Limits,
+    Sent,
+    evaluation_problem,
+    origin_problem,
+    size_problem,
+    sum_problem,
+    update_problem,
+)
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """sum_k a_k Delta_k over the clients of one node that trained."""
+
+    arrays: NamedArrays
+    clients: tuple[int, ...]
+
+
+@dataclass
+class Answers(Generic[AnswerT]):
+    """The answers of one exchange: what each client said, or why it cannot be read.
+
+    Parameters
+    ----------
+    parts : dict
+        What each client said.
+    contents : dict
+        The message that a client's part was in.
+    malformed : dict
+        What is wrong with the form of a client's reply.
+    notes : dict
+        What else there is to tell of a client's reply.
+    sums : dict
+        Weighted sums of updates by node, and whose updates are in them.
+    num_bytes : int
+        Payload of the replies that were read.
+    """
+
+    parts: dict[int, AnswerT] = field(default_factory=dict)
+    contents: dict[int, RecordDict] = field(default_factory=dict)
+    malformed: dict[int, str] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
+    sums: dict[int, WeightedSum] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    @cached_property
+    def summed(self) -> frozenset[int]:
+        """The clients whose updates came as part of a sum."""
+        return frozenset(k for node_sum in self.sums.values() for k in node_sum.clients)
+
+    def note(self, client: int, text: str) -> None:
+        """Add to what is told of a client's reply."""
+        before = self.notes.get(client)
+        self.notes[client] = text if before is None else f"{before}; {text}"
+
+
+def collect(
+    replies: Iterable[Message],
+    asked_at: Mapping[int, tuple[int, ...]],
+    sent: Sent,
+    read: Callable[[RecordDict], Sequence[AnswerT]],
+    kind: type[AnswerT],
+    *,
+    largest: Callable[[int], int],
+) -> Answers[AnswerT]:
+    """Sort the answers by client; what cannot be read is malformed for all asked there.
+
+    The first reply of a node to what it was asked counts.
+
+    Parameters
+    ----------
+    replies : iterable of Message
+        As they came.
+    asked_at : mapping of int to tuple of int
+        The clients asked at each node.
+    sent : Sent
+        What a reply must name to be one to this exchange's messages.
+    read : callable
+        Returns the answers in a reply, or raises ProtocolError.
+    kind : type
+        What an answer is, TrainAnswer or EvaluateAnswer.
+    largest : callable
+        Returns how many bytes a reply for so many clients can have.
+    """
+    answers: Answers[AnswerT] = Answers()
+    answered: set[int] = set()
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        asked = asked_at.get(node, ())
+        if node in answered:
+            log(WARNING, "Ignored: a second reply for clients %s", list(asked))
+            for client in asked:
+                answers.note(client, "a second reply was ignored")
+            continue
+        problem = origin_problem(reply, sent)
+        if problem is None:
+            answered.add(node)
+            for client in asked:
+                answers.malformed.pop(client, None)
+            problem = size_problem(reply, largest(len(asked)))
+        if problem is None:
+            _add(reply, asked, answers, read, kind)
+        else:
+            answers.malformed.update(dict.fromkeys(asked, problem))
+    return answers
+
+
+def _add(
+    reply: Message,
+    asked: tuple[int, ...],
+    answers: Answers[AnswerT],
+    read: Callable[[RecordDict], Sequence[AnswerT]],
+    kind: type[AnswerT],
+) -> None:
+    """Add what one reply says of the clients asked at its node."""
+    if reply.has_error():
+        reason = shortened(reply.error.reason)
+        answers.parts.update({k: kind(k, Status.FAILED, reason=reason) for k in asked})
+        return
+    answers.num_bytes += count_bytes(reply.content)
+    try:
+        parts = read(reply.content)
+        weighted_sum = decode_sum(reply.content)
+    except ProtocolError as error:
+        answers.malformed.update(dict.fromkeys(asked, shortened(error)))
+        return
+    if weighted_sum is not None:
+        done = (p.client for p in parts if p.status is Status.DONE)
+        whose = tuple(k for k in done if k is not None and k in asked)
+        answers.sums[reply.metadata.src_node_id] = WeightedSum(weighted_sum, whose)
+    foreign = []
+    for part in parts:
+        client = asked[0] if part.client is None and len(asked) == 1 else part.client
+        if client is None or client not in asked:
+            foreign.append(client)
+        elif client in answers.parts:
+            answers.malformed[client] = "its node replied for it twice"
+        else:
+            answers.parts[client] = part
+            answers.contents[client] = reply.content
+    if foreign:
+        problem = f"its node replied for {foreign}, not asked there"
+        answers.malformed.update({k: problem for k in asked if k not in answers.parts})
+
+
+def refuse_unusable_sums(
+    answers: Answers[TrainAnswer],
+    model: NamedArrays,
+    proportions: Proportions | None,
+    *,
+    limits: Limits,
+) -> None:
+    """Make the clients of sums that cannot be used malformed.
+
+    One client that cannot be used spoils the sum that it is in.
+    """
+    for node_sum in answers.sums.values():
+        problem = (
+            "a sum of updates, though none was asked for"
+            if proportions is None
+            else sum_problem(node_sum.arrays, model)
+        )
+        for client in node_sum.clients:
+            wrong = answers.malformed.get(client) or update_problem(
+                answers.parts[client], None, limits
+            )
+            problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
+        if problem is not None:
+            answers.malformed.update(dict.fromkeys(node_sum.clients, problem))
+
+
+def add_sums(
+    update: dict[str, FloatArray],
+    answers: Answers[TrainAnswer],
+    weight_of: Mapping[int, float],
+    proportions: Proportions,
+) -> None:
+    """Add sum_k c_k Delta_k = s sum_k a_k Delta_k of each node, s = sum_k c_k / sum_k a_k."""
+    for node_sum in sorted(answers.sums.values(), key=lambda of_node: of_node.clients):
+        if not any(weight_of.get(k) for k in node_sum.clients):
+            continue
+        total = math.fsum(
+            proportions.factor(k, answers.parts[k].num_examples or 0.0) for k in node_sum.clients
+        )
+        factor = math.fsum(weight_of[k] for k in node_sum.clients) / total
+        for name, array in node_sum.arrays.items():
+            update[name] += factor * array
+
+
+def usable_evaluations(
+    answers: Answers[EvaluateAnswer], *, any_weight: bool = False
+) -> dict[int, EvaluateAnswer]:
+    """Return the evaluations that can be used, by client; log why others cannot.
+
+    With ``any_weight`` the amount of data may be any finite number >= 0.
+    """
+    problems = dict(answers.malformed)
+    usable = {}
+    for client, part in sorted(answers.parts.items()):
+        problem = problems.get(client) or evaluation_problem(part, any_weight=any_weight)
+        if problem is None:
+            usable[client] = part
+        else:
+            problems[client] = problem
+    for client, problem in sorted(problems.items()):
+        log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
+    return usable

@@ -1,0 +1,329 @@
+"""ClientApps written for Flower's own strategies: what they are sent, and how they are read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from typing import ClassVar
+
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy.strategy_utils import (
+    aggregate_metricrecords,
+    validate_message_reply_consistency,
+)
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+from ..composition import Rules
+from ..errors import ParameterError, one_line
+from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, OneOf
+from ..report import TrainReport
+from ..rule import parameter
+from ..streams import stream
+from ..types import Population
+from .codec import (
+    ACCURACY_KEY,
+    ARRAYRECORD_KEY,
+    CONFIGRECORD_KEY,
+    LOSS_KEYS,
+    WEIGHTED_BY_KEY,
+    EvaluateAnswer,
+    EvaluateRequest,
+    NamedArrays,
+    TrainAnswer,
+    TrainRequest,
+    decode_standard_evaluate_reply,
+    decode_standard_train_reply,
+    encode_standard_request,
+    standard_loss_key,
+)
+from .communication import Communication
+from .directory import ClientDirectory, NodeOrder
+from .validation import Limits
+
+CLIENT_IDS = OneOf(("node-order", "query"))
+GENEROUS_BYTES, GENEROUS_MODELS = 2**26, 8
+
+MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardProtocol(Communication):
+    """Communication with a ClientApp written for Flower's own strategies.
+
+    Every node is one client. It is sent what Flower's ``FedAvg`` sends (the model, the config given
+    to ``start`` and ``server-round``) and answers with one ArrayRecord and one MetricRecord of any
+    name. Of the metrics of training three are read::
+
+        weighted_by_key   D_k, a finite number >= 0. Without it an update is rejected.
+        loss_key          F_k of the model received. AAggFF, q-FedAvg, TERM, PropFair, AFL and
+                          FedMGDA+ need it, >= 0; FedALIGN's gate does not open without it.
+        accuracy_key      For FedALIGN with ``criterion="accuracy"`` only.
+
+    An app that reports its mean loss while it trains, as Flower's quickstart does, is read as if
+    that were the loss of the model received. It is lower, the more so the longer a client trains.
+
+    FedALIGN asks nobody before a round, since nobody could answer: F(w_t) is the mean of the
+    priority clients' losses, by data, that came with this round's updates. No client decides; all
+    train, and the server alone decides |F_k - F| <= epsilon.
+
+    Parameters
+    ----------
+    client_ids : {"node-order", "query"} (default: "node-order")
+        With ``node-order`` clients 0, 1, ... are the nodes by ascending node id, of those that are
+        connected when round 1 begins, and then in the order in which they join. Flower draws the
+        node ids of a simulation anew in every run: which data client 0 has is then chance. With
+        ``query`` a node says which client it is: it answers a query with a MetricRecord
+        ``metrics`` that has ``client-id``, such as its ``partition-id``.
+    weighted_by_key : str (default: "num-examples")
+        See above; metrics are averaged by it too.
+    loss_key : str, optional
+        See above; by default the first of ``loss``, ``train_loss`` and ``train-loss``.
+    accuracy_key : str (default: "accuracy")
+        See above.
+    arrayrecord_key : str (default: "arrays")
+        The ArrayRecord's name in messages to the nodes.
+    configrecord_key : str (default: "config")
+        The ConfigRecord's name in messages to the nodes.
+    fraction_evaluate : float (default: 1.0)
+        Share of the clients that evaluate after a round, in [0, 1]; 0 for none. Which ones
+        follows from the round alone.
+    min_evaluate_nodes : int (default: 2)
+        The fewest clients that evaluate, as far as there are so many.
+    min_available_nodes : int, optional
+        How many nodes must be connected for a round to begin; the strategy waits without limit.
+        By default every client of the population must be there, for ``startup_timeout``.
+    max_reply_bytes : int, optional
+        The largest reply that is read, in bytes; by default 64 MiB and 8 models.
+    train_metrics_aggr_fn : callable, optional
+        ``(list[RecordDict], str) -> MetricRecord``, of the replies that could be used and
+        ``weighted_by_key``; by default Flower's mean, weighted by that key.
+    evaluate_metrics_aggr_fn : callable, optional
+        The same of the evaluations.
+    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
+        As in ``Communication``; the last needs ``query``.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range, and from a strategy's constructor for rules that such
+        clients cannot serve: models that stay with their clients, and ``priority_draws``.
+    """
+
+    follows_protocol: ClassVar[bool] = False
+
+    client_ids: str = parameter("node-order", CLIENT_IDS)
+    weighted_by_key: str = WEIGHTED_BY_KEY
+    loss_key: str | None = None
+    accuracy_key: str = ACCURACY_KEY
+    arrayrecord_key: str = ARRAYRECORD_KEY
+    configrecord_key: str = CONFIGRECORD_KEY
+    fraction_evaluate: float = parameter(1.0, FRACTION)
+    min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_COUNT)
+    min_available_nodes: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    max_reply_bytes: int | None = parameter(None, COUNT)
+    train_metrics_aggr_fn: MetricsAggregation | None = None
+    evaluate_metrics_aggr_fn: MetricsAggregation | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clients_of_keys is not None and self.client_ids != "query":
+            raise ParameterError(
+                "client_ids",
+                "query with clients_of_keys",
+                self.client_ids,
+                "a key's clients are checked against what its node says",
+            )
+
+    def check_rules(self, rules: Rules) -> None:
+        """Raise ParameterError where clients are to keep models, or D_k is to be known before."""
+        if rules.selection.sampling.priority_draws is not None:
+            raise ParameterError(
+                "priority_draws",
+                "None with a ClientApp written for Flower's own strategies",
+                rules.selection.sampling.priority_draws,
+                "the clients' amounts of data are unknown before round 1",
+            )
+        if rules.keeps_models:
+            raise ParameterError(
+                "communication",
+                "this project's protocol with local_only",
+                type(self).__name__,
+                "each client keeps a model of its own, which only clients of that protocol can",
+            )
+
+    @property
+    def grows(self) -> bool:
+        """Whether the population is whoever is connected."""
+        return self.min_available_nodes is not None
+
+    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
+        """Return the directory of nodes that are a client each."""
+        expected = None if self.grows else population.clients
+        awaited, refuses = population.awaited or (), rules.weighting.refuses
+        if self.client_ids == "query":
+            return ClientDirectory(
+                expected, self.clients_of_keys, standard=True, awaited=awaited, refuses=refuses
+            )
+        return NodeOrder(expected, awaited=awaited, refuses=refuses)
+
+    def meet(
+        self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
+    ) -> None:
+        """Note which nodes are connected, and wait for as many as there must be."""
+        if self.min_available_nodes is None:
+            super().meet(directory, grid, first=first)
+        elif not evaluating:
+            directory.wait_for_nodes(grid, self.min_available_nodes, first=first)
+        elif self.fraction_evaluate > 0:
+            at_least = max(self.min_available_nodes, self.min_evaluate_nodes)
+            directory.wait_for_nodes(grid, at_least, first=first)
+
+    def check_ids(self, grid: Grid, population: Population) -> None:
+        """Refuse to tell priority clients by chance, as in a simulation without client ids."""
+        chance = isinstance(grid, InMemoryGrid) and self.client_ids == "node-order"
+        if chance and population.others:
+            raise ParameterError(
+                "client_ids",
+                "query in a simulation, where chance decides which node is client 0 (the ClientApp "
+                "answers a query with its partition-id), or run a deployment, where node ids last",
+                self.client_ids,
+            )
+
+    def present(self, directory: ClientDirectory) -> frozenset[int] | None:
+        """Return the clients that are connected, of whom a round asks.
+
+        None, all of them, where the rules keep the clients of round 1: who is away is then as one
+        that was asked and did not answer.
+        """
+        return directory.connected if directory.joins else None
+
+    def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+        """Return what FedAvg would send; the priority and the gate's terms stay here."""
+        return self._content(arrays, request.server_round)
+
+    def evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+        """Return what FedAvg would send."""
+        return self._content(arrays, request.server_round)
+
+    def _content(self, arrays: ArrayRecord, server_round: int) -> RecordDict:
+        return encode_standard_request(
+            arrays, server_round, self.arrayrecord_key, self.configrecord_key
+        )
+
+    def tested(
+        self, population: Population, directory: ClientDirectory, server_round: int
+    ) -> tuple[int, ...]:
+        """Return the share of the clients that evaluates, from the round alone."""
+        clients = super().tested(population, directory, server_round)
+        if self.grows:
+            clients = tuple(k for k in clients if k in directory.connected)
+        size = max(int(self.fraction_evaluate * len(clients)), self.min_evaluate_nodes)
+        size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
+        drawn = stream(0, "evaluation", server_round).permutation(len(clients))[:size]
+        return tuple(sorted(clients[i] for i in drawn.tolist()))
+
+    def limits(self, rules: Rules) -> Limits:
+        """Return what the numbers in a train reply may be: those not read, anything."""
+        needs_loss = rules.weighting.needs_losses
+        return Limits(
+            needs_loss=needs_loss,
+            any_loss=not needs_loss,
+            any_accuracy=True,
+            any_weight=True,
+            any_float=True,
+        )
+
+    def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
+        """Return how many bytes a reply can have: ``max_reply_bytes``."""
+        if self.max_reply_bytes is not None:
+            return self.max_reply_bytes
+        models = 0 if model is None else sum(array.nbytes for array in model.values())
+        return GENEROUS_BYTES + GENEROUS_MODELS * models
+
+    @property
+    def loss_keys(self) -> tuple[str, ...]:
+        """The keys under which the loss is looked for, in their order."""
+        return LOSS_KEYS if self.loss_key is None else (self.loss_key,)
+
+    def loss_key_of(self, content: RecordDict) -> str | None:
+        """Return the key under which a reply has its loss, None for none."""
+        return standard_loss_key(content, self.loss_keys)
+
+    def hint(self, reason: str) -> str:
+        """Return what to set where no reply has the form that it must have."""
+        if f"'{self.weighted_by_key}'" in reason:
+            return (
+                ". Set weighted_by_key to the metric that has a client's amount of data, or let "
+                "the ClientApp report it"
+            )
+        if any(f"'{key}'" in reason for key in self.loss_keys):
+            return (
+                ". Set loss_key to the metric that has the loss of the model received, or let the "
+                "ClientApp report it"
+            )
+        if "array" in reason:
+            return ". Let the ClientApp reply the arrays that it is sent, initial_arrays at first"
+        return ". Set max_reply_bytes" if "bytes" in reason else ""
+
+    def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
+        """Return the one answer in a reply."""
+        answer = decode_standard_train_reply(
+            content,
+            weighted_by_key=self.weighted_by_key,
+            loss_keys=self.loss_keys,
+            accuracy_key=self.accuracy_key,
+            needs_loss=limits.needs_loss,
+        )
+        return [answer]
+
+    def read_evaluate(self, content: RecordDict) -> list[EvaluateAnswer]:
+        """Return the one answer in a reply."""
+        return [decode_standard_evaluate_reply(content, weighted_by_key=self.weighted_by_key)]
+
+    def train_metrics(
+        self, report: TrainReport, contents: Sequence[RecordDict]
+    ) -> MetricRecord | None:
+        """Return what ``train_metrics_aggr_fn`` makes of the replies, None without any."""
+        return self._together(contents, self.train_metrics_aggr_fn)
+
+    def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
+        """Return what ``evaluate_metrics_aggr_fn`` makes of the replies, None without any."""
+        return self._together(contents, self.evaluate_metrics_aggr_fn)
+
+    def _together(
+        self, contents: Sequence[RecordDict], aggregate: MetricsAggregation | None
+    ) -> MetricRecord | None:
+        if not contents:
+            return None
+        replies = list(contents)
+        try:
+            validate_message_reply_consistency(
+                replies, self.weighted_by_key, check_arrayrecord=False
+            )
+        except InconsistentMessageReplies as error:
+            # Flower's strategies end the run here; the model is sound, only the mean is not.
+            log(WARNING, "The metrics are not aggregated: %s", error)
+            return None
+        if aggregate is not None:
+            return aggregate(replies, self.weighted_by_key)
+        try:
+            return aggregate_metricrecords(replies, self.weighted_by_key)
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            # A number beside lists, lists of unlike lengths, or no data at all.
+            log(WARNING, "The metrics are not aggregated: %s", one_line(error))
+            return None
+
+    def summary(self) -> None:
+        """Log the keys, as Flower does, and what is special."""
+        if not self.grows:
+            told = (self.fraction_evaluate, self.min_evaluate_nodes)
+            log(INFO, "\t├──> Evaluation: fraction (%.2f) | minimum nodes (%d)", *told)
+        log(INFO, "\t├──> Keys in records:")
+        log(INFO, "\t│\t├── Weighted by: '%s'", self.weighted_by_key)
+        log(INFO, "\t│\t├── Loss: %s", " or ".join(f"'{key}'" for key in self.loss_keys))
+        log(INFO, "\t│\t├── Accuracy: '%s'", self.accuracy_key)
+        log(INFO, "\t│\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
+        log(INFO, "\t│\t└── ConfigRecord key: '%s'", self.configrecord_key)
+        log(INFO, "\t├──> Client ids: %s", self.client_ids)

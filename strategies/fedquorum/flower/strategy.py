@@ -1,0 +1,394 @@
+"""The Flower strategy: messages out, replies in, and in between one pure round.
+
+One round::
+
+    configure_train     rules.call -> one train message for each node
+    aggregate_train     read the replies -> ``round.decide`` -> the server's step
+    configure_evaluate  priority clients: training loss and accuracy; all or priority: test part
+    aggregate_evaluate  F(w_{t+1}) for the next broadcast
+
+Before round 1, ``configure_initial`` and ``aggregate_initial`` measure F(w_0) where the rules
+need it. After each step, ``outcome`` is what there is to read.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from ..composition import Rules
+from ..errors import StateError
+from ..report import ClientEvaluation, TrainReport, priority_objective
+from ..round import NO_OBJECTIVE, NOT_FINITE, Round, decide
+from ..server_state import ServerState, memory_arrays
+from ..state import StateArrays
+from ..types import Call, Objective, Population, Proportions
+from .codec import (
+    EvaluateAnswer,
+    NamedArrays,
+    TrainAnswer,
+    TrainRequest,
+    decode_arrays,
+    encode_arrays,
+    encode_objective,
+)
+from .communication import Communication
+from .exchange import Exchange, Traffic
+from .replies import Answers, usable_evaluations
+from .training import Asked, Memory, round_answers, take_step
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the last step left to read.
+
+    Parameters
+    ----------
+    last_report : TrainReport or None
+        The decisions of the last round that was aggregated; ``report`` raises without one.
+    evaluations : tuple of ClientEvaluation
+        What the clients measured in the last evaluation, ascending by client id.
+    traffic : Traffic
+        Payload bytes since the strategy was made.
+    state_bytes : int
+        Bytes that the server keeps between rounds, beside the model.
+    """
+
+    last_report: TrainReport | None = None
+    evaluations: tuple[ClientEvaluation, ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
+    state_bytes: int = 0
+
+    @property
+    def report(self) -> TrainReport:
+        """The decisions of the last round.
+
+        Raises
+        ------
+        StateError
+            If no round has been aggregated yet.
+        """
+        if self.last_report is None:
+            raise StateError("no round has been aggregated yet")
+        return self.last_report
+
+
+class ComposedStrategy(Strategy):
+    """A Flower strategy made of independent rules.
+
+    Parameters
+    ----------
+    rules : Rules
+        Who takes part, how much an update counts, and how the model moves.
+    population : Population
+        All clients and which of them have priority.
+    communication : Communication, optional
+        How it talks to the nodes; by default in the protocol of ``fedquorum.flower.codec``.
+
+    Raises
+    ------
+    ParameterError
+        If clients of that protocol cannot serve the rules.
+    """
+
+    def __init__(
+        self, rules: Rules, *, population: Population, communication: Communication | None = None
+    ) -> None:
+        self.rules = rules
+        self.communication = communication or Communication()
+        self.communication.check_rules(rules)
+        self.population = population
+        self._exchange = Exchange(self.communication, population, rules)
+        self._state = ServerState.initial(rules, population)
+        self._memory = Memory(rules.memory)
+        self._next: tuple[int, Call] | None = None
+        self._asked: Asked | None = None
+        self._measured: frozenset[int] = frozenset()
+        self._outcome = Outcome()
+
+    # --- what a run loop reads, writes down and goes on from ---------------------------------
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the last step left to read."""
+        return replace(
+            self._outcome,
+            traffic=self._exchange.traffic,
+            state_bytes=self._memory.nbytes + self._state.nbytes,
+        )
+
+    def state(self) -> StateArrays:
+        """Return all that is remembered from round to round, beside the model, as named arrays.
+
+        They may be the strategy's own: to be written before the next round, not to be changed.
+        """
+        return self._state.arrays(self._memory.updates, self._exchange.directory.known)
+
+    def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
+        """Go on from what ``state`` returned after a round, and the model after it.
+
+        The next round waits for the clients, as the first one does.
+
+        Raises
+        ------
+        StateError
+            If it is the state of other rules, of other clients or of another model.
+        """
+        self._state = ServerState.of_arrays(state, self.rules, self.population, model)
+        if updates := memory_arrays(state):
+            memory = self._memory.of(model, self.population)
+            if memory is None:
+                raise StateError("'memory' is of a strategy that keeps the clients' updates")
+            memory.restore(updates)
+        self._exchange.directory.remember(state["known"].tolist())
+        self._next = None
+
+    def summary(self) -> None:
+        """Log the parts of the strategy."""
+        population, rules = self.population, self.rules
+        if population.clients:
+            log(INFO, "\t├──> Clients: %d", len(population.clients))
+        if population.others:
+            log(INFO, "\t├──> Priority: %s", list(population.priority_clients))
+        self.communication.summary()
+        log(INFO, "\t├──> Selection: %s", rules.selection)
+        log(INFO, "\t├──> Weighting: %s", rules.weighting)
+        log(INFO, "\t├──> Divisor: %s", rules.divisor)
+        log(INFO, "\t└──> Server optimizer: %s", rules.server_optimizer)
+
+    # --- before round 1 ----------------------------------------------------------------------
+
+    @property
+    def needs_initial(self) -> bool:
+        """Whether F(w_0) is still to be measured, with ``configure_initial``."""
+        return self._needs_objective and not self._state.rounds.told.examples
+
+    def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
+        """Return the messages that measure F(w_0) and the priority clients' amounts of data."""
+        self._meet(grid)
+        return self._evaluate_messages(0, arrays, (), self.population.priority_clients)
+
+    def aggregate_initial(self, replies: Iterable[Message]) -> None:
+        """Keep F(w_0) of the clients that round 1 asks."""
+        evaluations = self._evaluations(0, replies)
+        if self._state.rounds.told.examples:
+            self._measured &= frozenset(self._call(1).clients)
+        self._keep(evaluations)
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
+        if self.needs_initial:
+            messages = self.configure_initial(initial_arrays, grid)
+            timeout = self.communication.round_timeout
+            self.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
+        return super().start(grid, initial_arrays, *args, **kwargs)
+
+    # --- training ----------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one train message for each node that hosts a client asked in this round."""
+        self._meet(grid)
+        call = self._call(server_round)
+        asked_at = self._exchange.directory.by_node(call.clients)
+        proportions = self._proportions(call)
+        self._asked = Asked(server_round, call, decode_arrays(arrays), asked_at, proportions)
+        sampled = (len(asked_at), len(self._exchange.directory.nodes))
+        log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
+        requests = {
+            node: TrainRequest(
+                server_round,
+                replace(call, clients=clients),
+                tuple(k in self.population.priority for k in clients),
+                self._state.objective or NO_OBJECTIVE,
+                proportions,
+            )
+            for node, clients in asked_at.items()
+        }
+        contents = {
+            node: self.communication.train_content(arrays, request)
+            for node, request in requests.items()
+        }
+        return self._exchange.messages(contents, MessageType.TRAIN, server_round, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decide what counts, combine it and step; the model is None if nothing counted."""
+        asked = self._asked
+        if asked is None or asked.server_round != server_round:
+            raise StateError(f"round {server_round} was not configured")
+        answers = self._exchange.train_answers(replies, asked.asked_at, server_round, asked.model)
+        came_back = round_answers(asked, answers, self._exchange, self.communication)
+        decided = decide(
+            self.rules,
+            self.population,
+            self._state.rounds,
+            server_round=server_round,
+            call=asked.call,
+            objective=self._broadcast_objective,
+            answers=came_back,
+            robustness=self.communication.robustness,
+        )
+        moved, decided = self._moved(asked, answers, decided)
+        self._state = replace(self._state, rounds=decided.following)
+        self._outcome = replace(self._outcome, last_report=decided.report)
+        self._exchange.tell(decided.report, answers)
+        contents = [answers.contents[k] for k in decided.clients]
+        metrics = self.communication.train_metrics(decided.report, contents)
+        return None if moved is None else encode_arrays(moved), metrics
+
+    def _moved(
+        self, asked: Asked, answers: Answers[TrainAnswer], decided: Round
+    ) -> tuple[NamedArrays | None, Round]:
+        """Return the model after the server's step and the round; a refused one changes nothing."""
+        if decided.report.empty and not self._memory.moves_alone:
+            if asked.call.clients and not asked.call.keeps_model:
+                log(WARNING, "Round %d: no update counted, the model stays", asked.server_round)
+            return None, decided
+        memory = self._memory.of(asked.model, self.population)
+        state = self._state
+        step = take_step(asked, answers, decided, self.rules, state.optimizer, memory=memory)
+        if step.model is None:
+            log(WARNING, "Round %d: %s and stays", asked.server_round, NOT_FINITE)
+            return None, decided.refused(NOT_FINITE)
+        self._state = replace(state, optimizer=step.optimizer)
+        if memory is not None:
+            memory.remember(asked.model, step.models)
+        return step.model, decided
+
+    def _proportions(self, call: Call) -> Proportions | None:
+        """Return what nodes may add up their clients' updates by, None if they may not."""
+        communication = self.communication
+        sums = communication.partial_aggregation and communication.follows_protocol
+        if not sums or communication.robustness.bounds:
+            return None
+        return self.rules.proportions(self._state.rounds.weighting, call)
+
+    # --- evaluation --------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask for F_k(w_{t+1}) and for test metrics.
+
+        Where the rules need F, F_k is asked of the priority clients that the next round will ask:
+        F(w_{t+1}) is their mean by data, all priority clients' under full participation.
+        Otherwise all priority clients are asked for it together with the test metrics.
+        """
+        if self.communication.grows:
+            self._meet(grid, evaluating=True)
+        population, communication = self.population, self.communication
+        tested = communication.tested(population, self._exchange.directory, server_round)
+        measured: tuple[int, ...] = ()
+        keeps_model = False
+        if communication.follows_protocol:
+            following = self._call(server_round + 1)
+            keeps_model = following.keeps_model
+            if self._needs_objective:
+                measured = tuple(k for k in following.clients if k in population.priority)
+            elif tested:
+                measured = population.priority_clients
+        return self._evaluate_messages(
+            server_round, arrays, tested, measured, keeps_model=keeps_model, extra=config
+        )
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Keep the measurements and F(w_{t+1}), which the next round broadcasts."""
+        if not self.communication.follows_protocol:
+            answers = self._exchange.evaluate_answers(replies, server_round)
+            usable = usable_evaluations(answers, any_weight=True)
+            return self.communication.evaluate_metrics([answers.contents[k] for k in usable])
+        objective = self._keep(self._evaluations(server_round, replies))
+        return None if math.isnan(objective.loss) else encode_objective(objective)
+
+    def _evaluations(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ClientEvaluation, ...]:
+        """Return what the clients measured, and remember their amounts of data."""
+        usable = usable_evaluations(self._exchange.evaluate_answers(replies, server_round))
+        evaluations = tuple(_evaluation(k, answer, self.population) for k, answer in usable.items())
+        data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+        self._state = self._state.with_examples(data)
+        return evaluations
+
+    def _keep(self, evaluations: Sequence[ClientEvaluation]) -> Objective:
+        objective = priority_objective([e for e in evaluations if e.client in self._measured])
+        self._state = replace(self._state, objective=objective)
+        self._outcome = replace(self._outcome, evaluations=tuple(evaluations))
+        return objective
+
+    # --- parts -------------------------------------------------------------------------------
+
+    @property
+    def _needs_objective(self) -> bool:
+        return self.rules.needs_objective and self.communication.follows_protocol
+
+    @property
+    def _broadcast_objective(self) -> Objective | None:
+        """F(w_t) as broadcast; None where the clients' answers tell it."""
+        if not self.communication.follows_protocol:
+            return None
+        return self._state.objective or NO_OBJECTIVE
+
+    def _meet(self, grid: Grid, *, evaluating: bool = False) -> None:
+        """Note which clients are connected, and take up those that are new."""
+        population = self._exchange.meet(grid, self.population, evaluating=evaluating)
+        if population is not self.population:
+            self._state = self._state.grown(self.rules, self.population, population)
+            self.population, self._next = population, None
+
+    def _call(self, server_round: int) -> Call:
+        """Return whom a round asks; the one before it asks ahead."""
+        if self._next is not None and self._next[0] == server_round:
+            return self._next[1]
+        told = replace(self._state.rounds.told, present=self._exchange.present)
+        call = self.rules.call(server_round - 1, self.population, told)
+        call = replace(call, clients_decide=self.communication.follows_protocol)
+        if call.draws is None and told.present is None:  # else what it follows from may change
+            self._next = server_round, call
+        return call
+
+    def _evaluate_messages(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        tested: tuple[int, ...],
+        measured: tuple[int, ...],
+        *,
+        keeps_model: bool = False,
+        extra: ConfigRecord | None = None,
+    ) -> list[Message]:
+        self._measured = frozenset(measured)
+        return self._exchange.evaluate_messages(
+            server_round,
+            arrays,
+            tested=frozenset(tested),
+            measured=self._measured,
+            keeps_model=keeps_model,
+            extra=extra or ConfigRecord(),
+        )
+
+
+def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
+    return ClientEvaluation(
+        client=client,
+        priority_weight=population.priority_weight(client),
+        num_examples=float(answer.num_examples or math.nan),
+        loss=answer.loss,
+        accuracy=answer.accuracy,
+        test_num_examples=answer.test_num_examples,
+        test_loss=answer.test_loss,
+        test_accuracy=answer.test_accuracy,
+        test_metric=answer.test_metric,
+    )

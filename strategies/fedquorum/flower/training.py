@@ -1,0 +1,151 @@
+"""From the replies of a round's training to what the rules see, and to the model after it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..aggregation import combined_update, inner_products, server_step
+from ..composition import LastUpdates, Rules
+from ..memory import UpdateMemory
+from ..round import ClientAnswer, Round, RoundAnswers
+from ..types import Call, FloatArray, Population, Proportions
+from .codec import NamedArrays, TrainAnswer
+from .communication import Communication
+from .exchange import Exchange
+from .replies import Answers, add_sums, refuse_unusable_sums
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the round in progress was started with."""
+
+    server_round: int
+    call: Call
+    model: NamedArrays
+    asked_at: Mapping[int, tuple[int, ...]]
+    proportions: Proportions | None
+
+
+@dataclass
+class Memory:
+    """The clients' last updates, made when first needed; none where no rule keeps them."""
+
+    kept: LastUpdates | None
+    updates: UpdateMemory | None = None
+
+    @property
+    def moves_alone(self) -> bool:
+        """Whether the model moves in a round without any update."""
+        return self.kept is not None and self.kept.moves_alone
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return 0 if self.updates is None else self.updates.nbytes
+
+    def of(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
+        """Return the memory, with room for all clients."""
+        if self.kept is None:
+            return None
+        if self.updates is None:
+            folder = self.kept.memory_dir
+            path = None if folder is None else Path(folder)
+            self.updates = UpdateMemory(population.clients, model, path)
+        self.updates.grow(population.clients)
+        return self.updates
+
+
+def round_answers(
+    asked: Asked,
+    answers: Answers[TrainAnswer],
+    exchange: Exchange,
+    communication: Communication,
+) -> RoundAnswers:
+    """Return what became of every client asked, as the rules see it; clip what is too long."""
+    refuse_unusable_sums(answers, asked.model, asked.proportions, limits=exchange.limits)
+    each = []
+    for client in sorted(asked.call.clients):
+        none_expected = asked.call.keeps_model or client in answers.summed
+        model = None if none_expected else asked.model
+        answer = exchange.client_answer(client, answers, model)
+        if answer.usable:
+            _clip(answer, answers, asked.model, communication)
+        each.append(replace(answer, note=answers.notes.get(client)))
+    usable = [answer.client for answer in each if answer.usable]
+    return RoundAnswers(
+        tuple(each),
+        known=np.array(exchange.directory.known, dtype=np.int64),
+        gram=lambda: inner_products(asked.model, [answers.parts[k].arrays or {} for k in usable]),
+        unknown=exchange.directory.unknown,
+    )
+
+
+def _clip(
+    answer: ClientAnswer,
+    answers: Answers[TrainAnswer],
+    model: NamedArrays,
+    communication: Communication,
+) -> None:
+    part = answers.parts[answer.client]
+    if part.arrays is None:
+        return
+    arrays, note = communication.robustness.clip(model, part.arrays)
+    if note is not None:
+        answers.parts[answer.client] = replace(part, arrays=arrays)
+        answers.note(answer.client, note)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The server's step: the model after it, None where it would not be finite."""
+
+    model: NamedArrays | None
+    optimizer: Any
+    models: tuple[tuple[int, float, NamedArrays], ...]
+
+
+def take_step(
+    asked: Asked,
+    answers: Answers[TrainAnswer],
+    decided: Round,
+    rules: Rules,
+    optimizer: Any,
+    *,
+    memory: UpdateMemory | None,
+) -> Step:
+    """Combine the updates that count and move the model by them; nothing is remembered yet.
+
+    Parameters
+    ----------
+    asked : Asked
+        The round.
+    answers : Answers
+        The updates, single ones and sums.
+    decided : Round
+        How much each counts.
+    rules : Rules
+        The rules, of which the server optimizer moves the model.
+    optimizer : Any
+        The server optimizer's state.
+    memory : UpdateMemory, optional
+        The clients' last updates.
+    """
+    weight_of = dict(zip(decided.clients, decided.weight.tolist(), strict=True))
+    models = tuple(
+        (client, weight, answers.parts[client].arrays or {})
+        for client, weight in weight_of.items()
+        if weight != 0.0 and client not in answers.summed
+    )
+    update: dict[str, FloatArray]
+    if memory is None:
+        update = combined_update(asked.model, ((weight, x) for _, weight, x in models))
+    else:
+        update = memory.step(asked.model, models, len(decided.decided.responses.known))
+    if asked.proportions is not None:
+        add_sums(update, answers, weight_of, asked.proportions)
+    total = float(decided.weight.sum())
+    state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
+    return Step(moved, state, models)

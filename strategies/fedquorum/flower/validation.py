@@ -1,0 +1,232 @@
+"""Whether a client's update may be used at all, before any rule looks at it.
+
+A reply that fails here is rejected with the reason in the audit trail and touches nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, Metadata
+from numpy.typing import NDArray
+
+from .codec import EvaluateAnswer, Status, TrainAnswer, count_bytes
+
+MAX_NUM_EXAMPLES = 10**12
+MAX_LOSS = 1e15
+MAX_VALUE = 1e15
+BYTES_PER_CLIENT = 2**16
+BYTES_PER_REPLY = 2**20
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the replies of one exchange must name.
+
+    Parameters
+    ----------
+    group : str
+        The group of the exchange's messages.
+    messages : mapping of int to Metadata
+        The metadata of the message pushed to each node, which has its id once it was pushed.
+    any_group : bool
+        Whether a reply without a group passes: a subclass that rebuilds the messages of a
+        standard strategy makes them without.
+    """
+
+    group: str
+    messages: Mapping[int, Metadata] = field(default_factory=dict)
+    any_group: bool = False
+
+
+def origin_problem(reply: Message, sent: Sent) -> str | None:
+    """Return why a reply is none to the message that its node was sent, None if it may be."""
+    told = reply.metadata
+    if told.group_id != sent.group and (told.group_id or not sent.any_group):
+        return f"a reply to '{told.group_id}', asked was '{sent.group}'"
+    pushed = sent.messages.get(told.src_node_id)
+    expected = "" if pushed is None else pushed.message_id
+    if expected and told.reply_to_message_id and told.reply_to_message_id != expected:
+        return "a reply to another message than the one that its node was sent"
+    return None
+
+
+def size_problem(reply: Message, max_bytes: int) -> str | None:
+    """Return why a reply is too large to be read, None if it is not."""
+    if reply.has_error():
+        return None
+    size = count_bytes(reply.content)
+    return (
+        f"a reply of {size} bytes, at most {max_bytes} are expected" if size > max_bytes else None
+    )
+
+
+def largest_reply(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
+    """Return how many bytes a reply for so many clients can have, with models where given.
+
+    A float64 sum of the updates is at most four models in float16.
+    """
+    models = 0 if model is None else 4 * sum(array.nbytes for array in model.values())
+    return BYTES_PER_REPLY + num_clients * (BYTES_PER_CLIENT + models)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an answer may say, by the protocol and by what the rules read.
+
+    Parameters
+    ----------
+    needs_loss : bool
+        Whether the rules need the loss.
+    any_loss : bool
+        Whether the loss may be any number.
+    any_accuracy : bool
+        Whether the accuracy may be any number.
+    any_weight : bool
+        Whether the amount of data may be any finite number >= 0, rather than a whole one >= 1.
+    any_float : bool
+        Whether arrays may have another floating type than the model's, to which they are converted.
+    """
+
+    needs_loss: bool = False
+    any_loss: bool = False
+    any_accuracy: bool = False
+    any_weight: bool = False
+    any_float: bool = False
+
+
+def update_problem(
+    answer: TrainAnswer, model: Mapping[str, NDArray[Any]] | None, limits: Limits | None = None
+) -> str | None:
+    """Return why a trained client's answer cannot be used, or None if it can.
+
+    Checked are: num-examples a whole number in [1, 1e12]; loss in [0, 1e15] and accuracy
+    in [0, 1] where given, and the loss given where it is needed; the arrays' names, shapes and
+    dtypes equal to the model's; every value finite and in [-1e15, 1e15]. ``limits`` says what
+    else may pass. Where the client was to keep what it trained, ``model`` is None and there must
+    be no arrays.
+    """
+    limits = limits or Limits()
+    return form_problem(answer, model, limits) or value_problem(answer, limits)
+
+
+def form_problem(
+    answer: TrainAnswer, model: Mapping[str, NDArray[Any]] | None, limits: Limits
+) -> str | None:
+    """Return what is missing in an answer or too much, which its app will do in every round."""
+    if answer.num_examples is None:
+        return "num-examples is missing"
+    if limits.needs_loss and answer.loss is None:
+        return "loss is missing"
+    if model is None:
+        return None if answer.arrays is None else "arrays, though none were asked for"
+    return _arrays_problem(answer.arrays, model, any_float=limits.any_float)
+
+
+def value_problem(answer: TrainAnswer, limits: Limits) -> str | None:
+    """Return which number of an answer of the right form is none that can be used."""
+    weight = _weight_problem if limits.any_weight else _num_examples_problem
+    return (
+        weight(answer.num_examples)
+        or _measured_problem(answer, limits)
+        or _numbers_problem(answer.arrays or {})
+    )
+
+
+def sum_problem(
+    weighted_sum: Mapping[str, NDArray[Any]], model: Mapping[str, NDArray[Any]]
+) -> str | None:
+    """Return why a node's sum of updates cannot be used, or None if it can.
+
+    It must be like the model, in float64, and finite.
+    """
+    expected = {k: a.astype(np.float64) for k, a in model.items()}
+    return _arrays_problem(weighted_sum, expected) or _numbers_problem(weighted_sum)
+
+
+def evaluation_problem(answer: EvaluateAnswer, *, any_weight: bool = False) -> str | None:
+    """Return why a client's evaluation cannot be used, or None if it can.
+
+    num-examples must be as for an update, of the test part too where given; losses may be
+    infinite or NaN, which a diverged model is, but not negative, and accuracies and metrics must
+    be in [0, 1] or NaN. With ``any_weight`` num-examples may be any finite number >= 0.
+    """
+    if answer.status is not Status.DONE:
+        return answer.reason or answer.status.name.lower()
+    weight = _weight_problem if any_weight else _num_examples_problem
+    problem = weight(answer.num_examples)
+    if not math.isnan(answer.test_num_examples):
+        problem = problem or _num_examples_problem(answer.test_num_examples, "test-")
+    for prefix, loss, accuracy in (
+        ("", answer.loss, answer.accuracy),
+        ("test-", answer.test_loss, answer.test_accuracy),
+    ):
+        if loss < 0:
+            problem = problem or f"{prefix}loss is {loss}, not >= 0"
+        if accuracy < 0 or accuracy > 1:
+            problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
+    if answer.test_metric < 0 or answer.test_metric > 1:
+        problem = problem or f"test-metric is {answer.test_metric}, not in [0, 1]"
+    return problem
+
+
+def _num_examples_problem(value: float | None, prefix: str = "") -> str | None:
+    if value is None:
+        return "num-examples is missing"
+    if not (1 <= value <= MAX_NUM_EXAMPLES and value == int(value)):
+        return f"{prefix}num-examples is {value}, not a whole number in [1, {MAX_NUM_EXAMPLES:.0e}]"
+    return None
+
+
+def _weight_problem(value: float | None) -> str | None:
+    if value is None:
+        return "num-examples is missing"
+    if not (math.isfinite(value) and value >= 0):
+        return f"the amount of data is {value}, not a finite number >= 0"
+    return None
+
+
+def _measured_problem(answer: TrainAnswer, limits: Limits) -> str | None:
+    loss, accuracy = answer.loss, answer.accuracy
+    if loss is not None and not limits.any_loss and not 0 <= loss <= MAX_LOSS:
+        return f"loss is {loss}, not in [0, {MAX_LOSS:.0e}]"
+    if accuracy is not None and not limits.any_accuracy and not 0 <= accuracy <= 1:
+        return f"accuracy is {accuracy}, not in [0, 1]"
+    return None
+
+
+def _arrays_problem(
+    arrays: Mapping[str, NDArray[Any]] | None,
+    model: Mapping[str, NDArray[Any]],
+    *,
+    any_float: bool = False,
+) -> str | None:
+    if arrays is None:
+        return "no arrays in the reply"
+    if set(arrays) != set(model):
+        return f"arrays are named {sorted(arrays)}, the model's {sorted(model)}"
+    for name, expected in model.items():
+        given = arrays[name]
+        if given.shape != expected.shape:
+            return f"array '{name}' has shape {given.shape}, the model's {expected.shape}"
+        both_float = given.dtype.kind == expected.dtype.kind == "f"
+        if given.dtype != expected.dtype and not (any_float and both_float):
+            return f"array '{name}' has dtype {given.dtype}, the model's {expected.dtype}"
+    return None
+
+
+def _numbers_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+    return next(filter(None, map(_values_problem, arrays, arrays.values())), None)
+
+
+def _values_problem(name: str, given: NDArray[Any]) -> str | None:
+    if given.size == 0:
+        return None
+    low, high = float(given.min()), float(given.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"array '{name}' holds NaN or Inf"
+    if max(-low, high) > MAX_VALUE:
+        return f"array '{name}' holds values up to {max(-low, high):.3g}, not {MAX_VALUE:.0e}"
+    return None

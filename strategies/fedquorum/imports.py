@@ -1,0 +1,91 @@
+"""Rules of the user's own, by import path or by file.
+
+``package.module.Class`` is imported as Python imports it, also from the working directory.
+``folder/my_rule.py:Class`` is loaded from that file, relative to the working directory.
+"""
+
+import sys
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import ParameterError, did_you_mean, one_line
+from .rule import Rule, RunFacts
+
+
+def rule_at(kind: Any, options: Mapping[str, Any], facts: RunFacts) -> Any:
+    """Return the rule that the class at ``options["path"]`` makes of ``options["args"]``.
+
+    Parameters
+    ----------
+    kind : type
+        What it must be: ``Selection``, ``Weighting`` or ``ServerOptimizer``.
+    options : mapping
+        ``path`` and ``args``, its parameters by name.
+    facts : RunFacts
+        The run.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such class, it is none of that kind, or does not take these arguments.
+    """
+    path, arguments = str(options["path"]), dict(options.get("args") or {})
+    allowed = f"the import path of a fedquorum {kind.__name__}, such as package.module.Class or "
+    allowed += "folder/file.py:Class"
+    try:
+        make = object_at(path)
+    except Exception as error:  # a module may raise anything when it is imported
+        raise ParameterError("path", allowed, path, one_line(error)) from None
+    if not callable(make):
+        raise ParameterError("path", allowed, path, f"it is a {type(make).__name__}")
+    try:
+        made = (
+            make.of(arguments, facts)
+            if isinstance(make, type) and issubclass(make, Rule)
+            else make(**arguments)
+        )
+    except Exception as error:
+        raise ParameterError("args", f"arguments of {path}", arguments, one_line(error)) from None
+    if not isinstance(made, kind):
+        raise ParameterError("path", allowed, path, f"it makes {type(made).__name__}")
+    return made
+
+
+def object_at(path: str) -> Any:
+    """Return what is at an import path, or in a file: ``package.module.name``, ``file.py:name``."""
+    place, colon, name = path.rpartition(":")
+    if colon:
+        return _member(_module_of(Path(place).expanduser().resolve()), name)
+    module, _, name = path.rpartition(".")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    return _member(import_module(module), name)
+
+
+def _member(module: ModuleType, name: str) -> Any:
+    if not hasattr(module, name):
+        hint = did_you_mean(name, vars(module))
+        raise AttributeError(f"there is no {name} in it" + (f"; {hint}" if hint else ""))
+    return getattr(module, name)
+
+
+def _module_of(file: Path) -> Any:
+    """Return the module in a file, loaded once: a second copy would have classes of its own."""
+    name = f"fedquorum_custom_{sha256(str(file).encode()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        if spec is None or spec.loader is None or not file.is_file():
+            raise FileNotFoundError(f"there is no Python file {file}")
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]

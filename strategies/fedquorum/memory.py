@@ -1,0 +1,156 @@
+"""A memory of every client's last update: the state of FedVarp and MIFA."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from .state import StateArrays, array_like
+from .types import FloatArray
+
+
+class UpdateMemory:
+    """y_n, the last update of every client, zeros before its first: a model for each.
+
+    The step that both methods take from the updates Delta_n of those who took part is::
+
+        step = sum_n c_n (Delta_n - y_n) + (1 / N) sum_{all n} y_n,   then y_n <- Delta_n
+
+    with c_n = 1 / |S_t| (FedVarp) or 1 / N (MIFA, where it is the mean of the new memory).
+
+    Updates are kept in the model's own dtypes, integer ones (counters) in float64; the mean over
+    clients is kept in float64 beside them.
+
+    Parameters
+    ----------
+    clients : iterable of int
+        All clients, ascending.
+    model : mapping
+        The model's arrays, for names, shapes and dtypes.
+    directory : Path, optional
+        Keep the arrays in files there, mapped into memory, rather than in memory. Files of an
+        earlier run are overwritten.
+
+    Raises
+    ------
+    OSError
+        If the files cannot be made.
+
+    References
+    ----------
+    Jhunjhunwala et al., "FedVARP: Tackling the Variance Due to Partial Client Participation in
+    Federated Learning", UAI 2022; Gu et al., "Fast Federated Learning in the Presence of
+    Arbitrary Device Unavailability", NeurIPS 2021 (MIFA).
+    """
+
+    def __init__(
+        self,
+        clients: Iterable[int],
+        model: Mapping[str, NDArray[Any]],
+        directory: Path | None = None,
+    ) -> None:
+        self._row = {client: row for row, client in enumerate(clients)}
+        self._first = len(self._row)
+        self._directory = directory
+        self._total = {name: np.zeros(array.shape) for name, array in model.items()}
+        self._updates = {
+            name: _zeros(
+                (len(self._row), *array.shape),
+                array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64),
+                self._file(position),
+            )
+            for position, (name, array) in enumerate(model.items())
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the memory is, in files or not."""
+        return sum(a.nbytes for a in (*self._updates.values(), *self._total.values()))
+
+    def state(self) -> StateArrays:
+        """Return all of the memory as named arrays, its own: not for keeping, to be written."""
+        totals = {f"total.{name}": array for name, array in self._total.items()}
+        return totals | {f"updates.{name}": array for name, array in self._updates.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what ``state`` returned.
+
+        Raises
+        ------
+        StateError
+            If it is the memory of other clients or of another model.
+        """
+        for name, array in self.state().items():
+            array[...] = array_like(array, name, state)
+
+    def grow(self, clients: Iterable[int]) -> None:
+        """Make room for clients that came later, with an update of zero before their first."""
+        new = [client for client in clients if client not in self._row]
+        if not new:
+            return
+        before = len(self._row)
+        self._row |= {client: before + i for i, client in enumerate(new)}
+        for position, (name, kept) in enumerate(list(self._updates.items())):
+            shape = (len(self._row), *kept.shape[1:])
+            larger = _zeros(shape, kept.dtype, self._file(position))
+            larger[:before] = kept
+            self._updates[name] = larger
+
+    def step(
+        self,
+        model: Mapping[str, NDArray[Any]],
+        weighted_models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
+        num_known: int,
+    ) -> dict[str, FloatArray]:
+        """Return the step; ``remember`` then keeps the updates, once the step is taken.
+
+        ``weighted_models`` has (client, c_n, x_n) ascending by client id; ``num_known`` is N,
+        all clients known so far.
+        """
+        step = {name: total / max(num_known, 1) for name, total in self._total.items()}
+        for client, weight, client_model in weighted_models:
+            for name, _, change in self._changes(client, model, client_model):
+                step[name] += weight * change
+        return step
+
+    def remember(
+        self,
+        model: Mapping[str, NDArray[Any]],
+        weighted_models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
+    ) -> None:
+        """Keep the updates of the clients that took part."""
+        for client, _, client_model in weighted_models:
+            for name, update, change in self._changes(client, model, client_model):
+                self._total[name] += change
+                self._updates[name][self._row[client]] = update
+
+    def _changes(
+        self,
+        client: int,
+        model: Mapping[str, NDArray[Any]],
+        client_model: Mapping[str, NDArray[Any]],
+    ) -> Iterable[tuple[str, NDArray[Any], FloatArray]]:
+        """Yield Delta_n and Delta_n - y_n of each array."""
+        for name, array in client_model.items():
+            kept = self._updates[name]
+            update = (array.astype(np.float64) - model[name]).astype(kept.dtype)
+            yield name, update, update.astype(np.float64) - kept[self._row[client]]
+
+    def _file(self, position: int) -> Path | None:
+        """Return the file of an array, another one for each size of the population."""
+        if self._directory is None:
+            return None
+        return self._directory / f"{position:03d}{self._suffix()}.npy"
+
+    def _suffix(self) -> str:
+        return "" if len(self._row) == self._first else f"-{len(self._row)}"
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path | None) -> NDArray[Any]:
+    if path is None:
+        return np.zeros(shape, dtype)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)

@@ -1,0 +1,296 @@
+"""The named strategies, each one expression of the rules, and the path by which all are built.
+
+A strategy is built from its name and its options, by ``build``: the command line, the run
+records and the constructors in Python all use it. Options have the names of the rules' own
+parameters; a strategy that is made of parts on purpose (``composed``) has them by part.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, replace
+from typing import Any
+
+from .composition import LastUpdates, Rules
+from .errors import ParameterError, did_you_mean
+from .imports import rule_at
+from .participation import PARTICIPATIONS, KnownRates, MeanInterval, Participation
+from .rule import Question, Rule, RunFacts, parameters_of
+from .selection import (
+    SELECTIONS,
+    Alone,
+    EpsilonGate,
+    Everyone,
+    PriorityOnly,
+    Sampling,
+    Selection,
+)
+from .server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
+from .weighting import (
+    WEIGHTINGS,
+    AverageAll,
+    AverageParticipating,
+    DataFraction,
+    NoWeight,
+    Weighting,
+)
+
+COMPOSED = "composed"
+CUSTOM = "custom"
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A strategy with a name: which rules it is made of.
+
+    Parameters
+    ----------
+    key : str
+        Its name in settings and records.
+    summary : str
+        What it does, in one line.
+    weighting : type
+        Its weighting.
+    selection : type
+        Its selection.
+    participation : type, optional
+        What corrects the weighting for participation.
+    memory : LastUpdates, optional
+        Whether the clients' last updates are kept.
+    question : Question, optional
+        What it answers; by default what its weighting answers.
+    baseline : bool
+        Whether it is a method that the papers' own are compared with.
+    draws : bool
+        Whether priority clients may be drawn with replacement.
+    """
+
+    key: str
+    summary: str
+    weighting: type[Weighting[Any]]
+    selection: type[Selection] = Everyone
+    participation: type[Participation[Any]] | None = None
+    memory: LastUpdates | None = None
+    question: Question | None = None
+    baseline: bool = True
+    draws: bool = False
+
+    @property
+    def answers(self) -> Question:
+        """The question that the strategy answers."""
+        return self.question or self.weighting.question
+
+    @property
+    def parts(self) -> tuple[type[Any], ...]:
+        """The classes whose parameters are the strategy's options."""
+        rules = (self.selection, self.weighting, self.participation)
+        memory = () if self.memory is None else (LastUpdates,)
+        return (*(part for part in rules if part is not None), *memory)
+
+    @property
+    def parameters(self) -> tuple[Field[Any], ...]:
+        """The fields of the rules' parameters, beside those of sampling."""
+        return tuple(item for part in self.parts for item in parameters_of(part))
+
+    def rules(
+        self,
+        options: Mapping[str, Any],
+        facts: RunFacts,
+        *,
+        sampling: Sampling,
+        server_optimizer: ServerOptimizer[Any],
+    ) -> Rules:
+        """Return the strategy's rules with these parameters.
+
+        Raises
+        ------
+        ParameterError
+            For a parameter that there is not, and for what the rules refuse.
+        """
+        known = {item.name for item in self.parameters}
+        for name in options:
+            if name not in known:
+                raise ParameterError(name, f"a parameter of {self.key} ({', '.join(known)})", name)
+
+        def of(part: type[Any]) -> dict[str, Any]:
+            return {i.name: options[i.name] for i in parameters_of(part) if i.name in options}
+
+        weighting: Weighting[Any] = self.weighting.of(of(self.weighting), facts)
+        if self.participation is not None:
+            parameters = of(self.participation)
+            weighting = self.participation.correcting(weighting, parameters, facts)
+        memory = self.memory
+        if memory is not None:
+            memory = replace(memory, **of(LastUpdates))
+        return Rules(
+            selection=self.selection.of({**of(self.selection), "sampling": sampling}, facts),
+            weighting=weighting,
+            server_optimizer=server_optimizer,
+            memory=memory,
+        )
+
+
+FEDALIGN = Named(
+    "fedalign",
+    "FedALIGN: priority clients, and the others whose loss is within epsilon of theirs.",
+    DataFraction,
+    EpsilonGate,
+    question=Question.PRIORITY,
+    baseline=False,
+    draws=True,
+)
+FEDAVG = Named("fedavg", "FedAvg on all clients, weighted by their data.", DataFraction, draws=True)
+FEDAVG_PRIORITY = Named(
+    "fedavg_priority",
+    "FedAvg on the priority clients alone.",
+    DataFraction,
+    PriorityOnly,
+    question=Question.PRIORITY,
+    draws=True,
+)
+LOCAL_ONLY = Named(
+    "local_only",
+    "Every client trains a model of its own; nothing is aggregated.",
+    NoWeight,
+    Alone,
+)
+FEDAU = Named("fedau", MeanInterval.summary, AverageAll, participation=MeanInterval, baseline=False)
+KNOWN_STATISTICS = Named(
+    "known_statistics", KnownRates.summary, AverageAll, participation=KnownRates
+)
+FEDVARP = Named(
+    "fedvarp",
+    "FedVarp: a memory of all last updates against the variance of participation.",
+    AverageParticipating,
+    memory=LastUpdates(),
+)
+MIFA = Named(
+    "mifa",
+    "MIFA: the mean of all last updates.",
+    AverageAll,
+    memory=LastUpdates(moves_alone=True),
+)
+
+
+def _all_named() -> Iterator[Named]:
+    """Yield the strategies above, and one for each weighting that is a strategy by itself."""
+    yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, LOCAL_ONLY, FEDAU)
+    for key, weighting in WEIGHTINGS.items():
+        if weighting.strategy:
+            yield Named(key, weighting.summary, weighting, baseline=weighting.baseline)
+    yield from (KNOWN_STATISTICS, FEDVARP, MIFA)
+
+
+NAMED: dict[str, Named] = {named.key: named for named in _all_named()}
+"""All named strategies by their keys."""
+
+
+def build(
+    strategy: Mapping[str, Any], server_optimizer: Mapping[str, Any], facts: RunFacts
+) -> Rules:
+    """Return the rules of a strategy, by its name and options.
+
+    Parameters
+    ----------
+    strategy : mapping
+        ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``
+        and ``server_lr``; and the parameters of its rules. Of ``composed`` those are in the
+        mappings ``selection``, ``weighting`` and ``participation``, each with a ``name``; a part
+        named ``custom`` has ``path`` and ``args``, see ``fedquorum.imports``.
+    server_optimizer : mapping
+        ``name`` and the optimizer's parameters.
+    facts : RunFacts
+        The run.
+
+    Raises
+    ------
+    ParameterError
+        For a name or parameter that there is not, a value outside its range, and rules that make
+        no sense together.
+    """
+    options = dict(strategy)
+    name = options.pop("name")
+    sampling = Sampling(
+        options.pop("fraction", 1.0), options.pop("priority_draws", None), facts.seed
+    )
+    optimizer = _optimizer(server_optimizer, options.pop("server_lr", None), facts)
+    if name == COMPOSED:
+        return _composed(options, facts, sampling, optimizer)
+    if name == CUSTOM:
+        weighting = rule_at(Weighting, options, facts)
+        return Rules(Everyone(sampling), weighting, optimizer)
+    named: Named = look_up(NAMED, "strategy", name)
+    return named.rules(options, facts, sampling=sampling, server_optimizer=optimizer)
+
+
+def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:
+    """Return the entry of a table.
+
+    Raises
+    ------
+    ParameterError
+        For a name that is not in it, with the nearest one.
+    """
+    if name not in rules:
+        allowed = f"one of {', '.join(rules)}"
+        raise ParameterError(group, allowed, name, did_you_mean(str(name), rules))
+    return rules[name]
+
+
+def _optimizer(
+    settings: Mapping[str, Any], learning_rate: float | None, facts: RunFacts
+) -> ServerOptimizer[Any]:
+    options = {**settings}
+    name = options.pop("name")
+    if learning_rate is not None:
+        options["learning_rate"] = learning_rate
+    try:
+        if name == CUSTOM:
+            options["args"] = {**(options.get("args") or {}), **_rate(options)}
+            made: ServerOptimizer[Any] = rule_at(ServerOptimizer, options, facts)
+        else:
+            made = look_up(SERVER_OPTIMIZERS, "server_optimizer", name).of(options, facts)
+    except ParameterError as error:
+        if error.parameter != "learning_rate":
+            raise
+        raise ParameterError("server_lr", error.allowed, error.got, error.reason) from None
+    return made
+
+
+def _rate(options: dict[str, Any]) -> dict[str, Any]:
+    given = options.pop("learning_rate", None)
+    return {} if given is None else {"learning_rate": given}
+
+
+def _composed(
+    options: Mapping[str, Any],
+    facts: RunFacts,
+    sampling: Sampling,
+    optimizer: ServerOptimizer[Any],
+) -> Rules:
+    selection = _part(
+        SELECTIONS, Selection, "selection", {**options["selection"], "sampling": sampling}, facts
+    )
+    weighting = _part(WEIGHTINGS, Weighting, "weighting", options["weighting"], facts)
+    participation = dict(options["participation"])
+    name = participation.pop("name")
+    if name != NONE:
+        correction = look_up(PARTICIPATIONS, "participation", name)
+        weighting = correction.correcting(weighting, participation, facts)
+    return Rules(selection, weighting, optimizer)
+
+
+def _part(
+    rules: Mapping[str, type[Rule]],
+    kind: Any,
+    group: str,
+    settings: Mapping[str, Any],
+    facts: RunFacts,
+) -> Any:
+    options = dict(settings)
+    name = options.pop("name")
+    if name == CUSTOM:
+        sampling = options.pop("sampling", None)
+        if sampling is not None:
+            options["args"] = {**(options.get("args") or {}), "sampling": sampling}
+        return rule_at(kind, options, facts)
+    return look_up(rules, group, name).of(options, facts)

@@ -1,0 +1,193 @@
+"""Allowed ranges of parameters, declared once and checked with one kind of message.
+
+The configuration schemas and the constructors of the strategies refer to the same
+ranges, so a wrong value gets the same sentence on the command line and in Python::
+
+    >>> EPSILON.check("epsilon", -1.0)
+    Traceback (most recent call last):
+    ...
+    fedquorum.errors.ParameterError: epsilon must be a number >= 0 (inf allowed), got -1.0
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ParameterError
+
+
+class Range(ABC):
+    """What a parameter may be: describes itself and checks values."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the allowed values in words, to follow "must be"."""
+
+    @abstractmethod
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is allowed."""
+
+    def check(self, name: str, value: object) -> None:
+        """Raise ParameterError, naming parameter, range and value, unless it is allowed."""
+        if not self.contains(value):
+            raise ParameterError(name, self.describe(), value)
+
+
+@dataclass(frozen=True)
+class Number(Range):
+    """A real number (``integer=True``: a whole one) between two bounds.
+
+    NaN is never allowed; infinity only with ``infinite=True``.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    integer: bool = False
+    infinite: bool = False
+
+    def describe(self) -> str:
+        """Return the bounds in words."""
+        kind = "a whole number" if self.integer else "a number"
+        low = f"{'>' if self.open_low else '>='} {self.low:g}" if math.isfinite(self.low) else ""
+        high = (
+            f"{'<' if self.open_high else '<='} {self.high:g}" if math.isfinite(self.high) else ""
+        )
+        bounds = " and ".join(part for part in (low, high) if part)
+        return f"{kind} {bounds}".rstrip() + (" (inf allowed)" if self.infinite else "")
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is a number inside the bounds."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if self.integer and not isinstance(value, int):
+            return False
+        if math.isnan(value) or (math.isinf(value) and not self.infinite):
+            return False
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+
+@dataclass(frozen=True)
+class OneOf(Range):
+    """One of a few words or numbers."""
+
+    choices: tuple[Any, ...]
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "one of " + ", ".join(map(str, self.choices))
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of the words."""
+        return value in self.choices
+
+
+@dataclass(frozen=True)
+class ClientIds(Range):
+    """A list of different client ids below ``num_clients``."""
+
+    num_clients: int
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return f"a list of at least one client id, each once, from 0 to {self.num_clients - 1}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        ids = _items(value)
+        whole = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
+        return (
+            whole and 0 < len(ids) == len(set(ids)) and all(0 <= k < self.num_clients for k in ids)
+        )
+
+
+@dataclass(frozen=True)
+class ListOf(Range):
+    """A list of at least one value, each in the range ``item``."""
+
+    item: Range
+
+    def describe(self) -> str:
+        """Return the range of the values in words."""
+        return f"a list of at least one value, each {self.item.describe()}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        values = _items(value)
+        return bool(values) and all(self.item.contains(one) for one in values)
+
+
+def _items(value: object) -> list[Any]:
+    """Return the items of a list or the like, none where it is another thing."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return []
+    return list(value)
+
+
+@dataclass(frozen=True)
+class Cutoff(Range):
+    """A whole number of rounds, or infinity."""
+
+    def describe(self) -> str:
+        """Return the range in words."""
+        return "a whole number >= 1, or inf"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a number; 50.0 is one."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return value >= 1 and (math.isinf(value) or value == int(value))
+
+
+@dataclass(frozen=True)
+class Flag(Range):
+    """True or false."""
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "true or false"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of them."""
+        return isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class FolderPath(Range):
+    """The path of a folder; whether it can be used is its reader's to say."""
+
+    def describe(self) -> str:
+        """Return the allowed values in words."""
+        return "the path of a folder"
+
+    def contains(self, value: object) -> bool:
+        """Say whether there is a path at all."""
+        return isinstance(value, str) and bool(value.strip())
+
+
+COUNT = Number(low=1, integer=True)
+COUNTS = ListOf(COUNT)
+NON_NEGATIVE_COUNT = Number(low=0, integer=True)
+FRACTION = Number(low=0, high=1)
+SHARE_BELOW_ONE = Number(low=0, high=1, open_high=True)
+POSITIVE = Number(low=0, open_low=True)
+NON_NEGATIVE = Number(low=0)
+EPSILON = Number(low=0, infinite=True)
+CUTOFF = Cutoff()
+PRIORITY_WEIGHT = Number(low=0, high=1, open_low=True)
+PROBABILITY = Number(low=0, high=1, open_low=True)
+CYCLE_PERIOD = Number(low=2, integer=True)
+CYCLE_START = OneOf(("stationary", "inactive"))
+LR_SCHEDULE = OneOf(("constant", "step", "exponential", "theorem"))
+AUGMENTATION = OneOf(("none", "crop", "crop_flip", "cifar100"))
+MODEL_INIT = OneOf(("default", "kaiming", "xavier", "zeros"))
+FAIRNESS_METRIC = OneOf(("accuracy", "top5", "auroc", "f1", "loss"))
+CRITERION = OneOf(("loss", "accuracy"))
+REAL = Number()
+CDF = OneOf(("weibull", "exponential", "frechet", "normal", "gumbel", "logistic"))
+RBAR = OneOf(("sample", "running"))
+EPSILON_SCHEDULE = OneOf(("constant", "step", "linear", "cosine", "exponential", "sqrt"))

@@ -1,0 +1,19 @@
+"""What makes up for clients that are absent in some rounds."""
+
+from typing import Any
+
+from ..rule import table
+from .base import Participation
+from .fedau import MeanInterval
+from .known_rates import KnownRates, inverse_rates
+
+PARTICIPATIONS: dict[str, type[Participation[Any]]] = table((MeanInterval, KnownRates))
+"""All corrections for participation by their keys."""
+
+__all__ = [
+    "PARTICIPATIONS",
+    "KnownRates",
+    "MeanInterval",
+    "Participation",
+    "inverse_rates",
+]

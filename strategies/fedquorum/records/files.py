@@ -1,0 +1,55 @@
+"""Files that are whole or not there, whatever happens while they are written."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from ..errors import RunError
+
+
+@contextmanager
+def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
+    """Yield another name to write to; the file becomes ``path`` when that succeeded.
+
+    Parameters
+    ----------
+    path : Path
+        What to make or replace.
+    synced : bool
+        Whether the content is on the disk before the name is, for what must survive a power cut.
+
+    Raises
+    ------
+    RunError
+        If it cannot be written, as on a full disk; ``path`` is then as it was.
+    """
+    # Readers of a folder of Parquet files leave out names that begin with a dot.
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        if synced:
+            _sync(part)
+        part.replace(path)
+        if synced:
+            _sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(path, error) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: Exception) -> RunError:
+    """Return the one line that says so."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return RunError(f"{path} cannot be written: {reason}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

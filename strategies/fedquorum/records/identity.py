@@ -1,0 +1,44 @@
+"""What a run's manifest says of it from the beginning."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run this is, and what code makes it.
+
+    Parameters
+    ----------
+    experiment : str
+        The name of the preset.
+    overrides : tuple of str
+        What the settings were composed from, beside the experiment, each as ``key=value``.
+    strategy : str
+        The name of the strategy.
+    seed : int
+        The run's seed.
+    engine : str
+        What carries the messages: ``in-process`` or ``flower``.
+    device : str
+        Where the clients train, as configured.
+    rounds : int
+        How many rounds there are to be.
+    source : str
+        The folder of the code.
+    commit : str or None
+        The code's git commit, None outside git.
+    packages : mapping
+        The versions of the packages that shape a result, None where one is not installed.
+    """
+
+    experiment: str
+    overrides: tuple[str, ...]
+    strategy: str
+    seed: int
+    engine: str
+    device: str
+    rounds: int
+    source: str
+    commit: str | None
+    packages: Mapping[str, str | None]

@@ -1,0 +1,54 @@
+"""What produced a run: the commit of a checkout, the versions of packages, the time."""
+
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+GIT_SECONDS = 10.0
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Return the versions of distributions, None where one is not installed."""
+    found: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def commit(source: Path, code: Sequence[str] = (".",)) -> str | None:
+    """Return the git commit of a checkout, with "-dirty" if code was changed; None outside git.
+
+    Parameters
+    ----------
+    source : Path
+        The root of the checkout.
+    code : sequence of str
+        The files and folders in it that shape a result.
+    """
+    if not (source / ".git").exists():
+        return None
+    git = partial(
+        subprocess.run,
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=GIT_SECONDS,
+    )
+    try:
+        found = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+        changed = git(["git", "status", "--porcelain", "--", *code]).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{found}-dirty" if changed else found

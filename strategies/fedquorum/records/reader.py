@@ -1,0 +1,355 @@
+"""Runs read back from their directories: what ``RunRecords`` wrote, now or in an older version.
+
+Records may come from anybody, so all that is read is checked.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import RunError
+from .round_record import TEST_GROUPS, RoundRecord
+from .settings import (
+    DamagedSettingsError,
+    flat_settings,
+    load_settings,
+    upgraded,
+    upgraded_strategy,
+    upgraded_words,
+)
+
+TABLES = ("clients", "evaluations")
+STATUSES = ("completed", "running", "interrupted", "failed")
+TEST_METRICS = ("accuracy",)
+_COUNTS = (
+    "round",
+    "asked",
+    "trained",
+    "silent",
+    "unavailable",
+    "rejected",
+    "failed",
+    "admitted",
+    "bytes_down",
+    "bytes_up",
+)
+_NUMBERS = ("global_loss", "global_accuracy", "seconds")
+# Records of older runs lack these.
+_LATER_NUMBERS = ("weight_error", "decision_loss", "decision_loss_sum", "kl", "priority_data")
+_OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The records of one run.
+
+    Parameters
+    ----------
+    directory : Path
+        Where they lie, absolute.
+    status : {"completed", "running", "interrupted", "failed"}
+        How the run ended. A process that was killed leaves ``running``.
+    experiment, strategy : str
+        The names of the preset and of the strategy.
+    seed : int
+        The run's seed.
+    overrides : tuple of str
+        What the settings were composed from, beside the experiment.
+    started : str
+        ISO 8601, UTC, so that the order of the texts is the order in time.
+    settings : mapping
+        All settings by dotted key, such as ``client.lr``.
+    rounds : tuple of RoundRecord
+        The complete rounds, in order; NaN where the file has null and a number is usual.
+    planned : int
+        How many rounds were to be; 0 where a record does not say.
+    error : str
+        What made the run fail, otherwise empty.
+    summary : mapping
+        The diagnostics of the whole run; empty while it goes on.
+    config : mapping
+        All settings, nested as in ``config.yaml``.
+    """
+
+    directory: Path
+    status: str
+    experiment: str
+    strategy: str
+    seed: int
+    overrides: tuple[str, ...]
+    started: str
+    settings: Mapping[str, Any]
+    rounds: tuple[RoundRecord, ...]
+    planned: int = 0
+    error: str = ""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the directories of all runs in or below ``directories``, each once, sorted.
+
+    A directory with a ``manifest.json`` is a run; nothing below it is looked at.
+
+    Raises
+    ------
+    RunError
+        If one of ``directories`` is not a folder, cannot be read or has no run.
+    """
+    found: set[Path] = set()
+    for directory in directories:
+        below = set(_runs_below(directory))
+        if not below:
+            raise RunError(f"expected a folder with runs (manifest.json) in it, got {directory}")
+        found |= below
+    return tuple(sorted(found))
+
+
+def read_runs(directories: Iterable[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """Return all runs in or below ``directories``, and what is wrong with those left out.
+
+    Raises
+    ------
+    RunError
+        As ``find_runs``.
+    """
+    runs, problems = [], []
+    for directory in find_runs(directories):
+        try:
+            run = load_run(directory)
+            for folder in TABLES:
+                if (directory / folder).is_dir():
+                    read_parts(directory / folder, [])
+        except RunError as error:
+            problems.append(str(error))
+        else:
+            runs.append(run)
+    return tuple(runs), tuple(problems)
+
+
+def _runs_below(directory: Path) -> Iterable[Path]:
+    for folder, subfolders, files in os.walk(directory.resolve(), onerror=_refuse):
+        if "manifest.json" in files:
+            subfolders.clear()
+            yield Path(folder)
+
+
+def _refuse(error: OSError) -> None:
+    raise RunError(
+        f"expected a folder that can be read, got {error.filename} ({error.strerror})"
+    ) from None
+
+
+def load_run(directory: Path) -> Run:
+    """Return the run in ``directory``, with the names that this version gives its settings.
+
+    A last line of ``rounds.jsonl`` that breaks off, as an interrupted process leaves it, is
+    ignored.
+
+    Raises
+    ------
+    RunError
+        If a file is missing or damaged; the message names the file and, where there is one,
+        the line.
+    """
+    directory = directory.resolve()
+    manifest = _load_manifest(directory / "manifest.json")
+    config = _load_config(directory / "config.yaml")
+    return Run(
+        directory=directory,
+        config=config,
+        settings=flat_settings(config),
+        rounds=tuple(_load_rounds(directory / "rounds.jsonl")),
+        **manifest,
+    )
+
+
+def _load_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(read_bytes(path))
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path}, line {error.lineno}: expected JSON, {error.msg}") from None
+    except ValueError as error:
+        raise RunError(f"{path}: expected JSON, {error}") from None
+    try:
+        fields = _object(manifest)
+        kept: dict[str, Any] = {
+            name: _text(fields, name) for name in ("experiment", "strategy", "started")
+        }
+        kept |= {
+            "seed": _count(fields, "seed"),
+            "status": _status(fields),
+            "strategy": upgraded_strategy(kept["strategy"]),
+            "overrides": upgraded_words(_texts(fields, "overrides")),
+            "planned": _count({"rounds": 0, **fields}, "rounds"),
+            "error": " ".join(str(fields.get("error") or "").split()),
+            "summary": _object(fields.get("summary") or {}, "summary"),
+        }
+    except _DamagedError as error:
+        raise RunError(f"{path}: {error}") from None
+    return kept
+
+
+def _load_config(path: Path) -> dict[str, Any]:
+    try:
+        return upgraded(load_settings(read_bytes(path).decode()))
+    except UnicodeDecodeError:
+        raise RunError(f"{path}: expected YAML in UTF-8") from None
+    except DamagedSettingsError as problem:
+        line = "" if problem.line is None else f", line {problem.line}"
+        raise RunError(f"{path}{line}: {problem}") from None
+
+
+def _load_rounds(path: Path) -> Iterable[RoundRecord]:
+    *lines, tail = read_bytes(path).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield _round_record(_parsed(line))
+        except _DamagedError as error:
+            raise RunError(f"{path}, line {number}: {error}") from None
+    if not tail:
+        return
+    try:
+        last = _parsed(tail)
+    except _DamagedError:
+        return  # the process was stopped while it wrote this line
+    try:
+        yield _round_record(last)
+    except _DamagedError as error:
+        raise RunError(f"{path}, line {len(lines) + 1}: {error}") from None
+
+
+def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a Parquet table that was written in parts, without those that are incomplete.
+
+    Parameters
+    ----------
+    folder : Path
+        ``clients`` or ``evaluations`` of a run.
+    columns : sequence of str, optional
+        Which columns, by default all; those that the table lacks are left out.
+
+    Raises
+    ------
+    RunError
+        If there is no such folder, or a part of it is damaged.
+    """
+    if not folder.is_dir():
+        raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
+    parts = sorted(folder.glob("*.parquet"))
+    try:
+        schemas = [pq.read_schema(part) for part in parts]
+        found = [name for one in schemas[:1] for name in one.names]
+        wanted = [name for name in found if columns is None or name in columns]
+        tables = [pq.read_table(part, columns=wanted) for part in parts]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RunError(f"{folder}: {' '.join(str(error).split())}") from None
+    return pa.concat_tables(tables) if tables else pa.table({})
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file of a run; RunError names one that cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"expected a file of a run, got {path} ({error.strerror})") from None
+
+
+# --- one line of rounds.jsonl ----------------------------------------------------------------
+
+
+class _DamagedError(Exception):
+    """What is wrong with a record, without the place."""
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        raise _DamagedError("expected one round as a JSON object, got something else") from None
+
+
+def _round_record(line: Any) -> RoundRecord:
+    fields = _object(line)
+    values: dict[str, Any] = {name: _count(fields, name) for name in _COUNTS}
+    values |= {name: _number(fields, name) for name in _NUMBERS}
+    for name in _OPTIONAL_NUMBERS:
+        values[name] = None if _field(fields, name) is None else _number(fields, name)
+    values["state_bytes"] = _count({"state_bytes": 0, **fields}, "state_bytes")
+    for name in _LATER_NUMBERS:
+        values[name] = None if fields.get(name) is None else _number(fields, name)
+    values["unknown"] = tuple(fields.get("unknown", ()))
+    test = _field(fields, "test")
+    values["test"] = None if test is None else _test_groups(_object(test, "test"))
+    return RoundRecord(**values)
+
+
+def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | None]:
+    groups: dict[str, Mapping[str, float] | None] = {}
+    for group in TEST_GROUPS:
+        given = test.get(group)
+        if given is None:
+            groups[group] = None
+            continue
+        metrics = _object(given, group)
+        groups[group] = {name: _number(metrics, name) for name in (*TEST_METRICS, *metrics)}
+    return groups
+
+
+def _object(value: Any, name: str = "a record") -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _DamagedError(f"{name} must be a JSON object, got {value!r}")
+    return value
+
+
+def _field(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise _DamagedError(f"{name} is missing")
+    return fields[name]
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = _field(fields, name)
+    if not isinstance(value, str):
+        raise _DamagedError(f"{name} must be a text, got {value!r}")
+    return value
+
+
+def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = _field(fields, name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise _DamagedError(f"{name} must be a list of texts, got {values!r}")
+    return tuple(values)
+
+
+def _status(fields: Mapping[str, Any]) -> str:
+    value = _text(fields, "status")
+    if value not in STATUSES:
+        raise _DamagedError(f"status must be one of {', '.join(STATUSES)}, got {value!r}")
+    return value
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int:
+    value = _field(fields, name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _DamagedError(f"{name} must be a whole number >= 0, got {value!r}")
+    return value
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float:
+    """Return a number; JSON has no NaN and no infinity, null and a word stand for them."""
+    value = _field(fields, name)
+    if value is None:
+        return math.nan
+    if value in ("inf", "-inf"):
+        return float(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _DamagedError(f"{name} must be a number, null or inf, got {value!r}")
+    return float(value)

@@ -1,0 +1,155 @@
+"""One round in numbers: a line of ``rounds.jsonl``."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ..report import ClientEvaluation, TrainReport
+from .fairness import spread, weighted_mean
+
+TEST_GROUPS = ("priority", "non_priority", "all")
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One line of ``rounds.jsonl``; see ``docs/records.md`` for each field."""
+
+    round: int
+    epsilon: float | None
+    global_loss: float
+    global_accuracy: float
+    asked: int
+    trained: int
+    silent: int
+    unavailable: int
+    rejected: int
+    failed: int
+    admitted: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    state_bytes: int
+    weight_error: float | None
+    decision_loss: float | None
+    decision_loss_sum: float | None
+    kl: float | None
+    inclusion_mass: float | None
+    theta: float | None
+    priority_data: float | None
+    unknown: tuple[int, ...]
+    test: Mapping[str, Mapping[str, float] | None] | None
+
+
+def round_record(
+    report: TrainReport,
+    evaluations: Sequence[ClientEvaluation],
+    *,
+    bytes_down: int,
+    bytes_up: int,
+    seconds: float,
+    state_bytes: int,
+    rates: Sequence[float] | None,
+    metric: str,
+    all_evaluated: bool,
+    previous: RoundRecord | None = None,
+) -> RoundRecord:
+    """Return the record of a round.
+
+    ``rates``: p_n by client id where a simulation knows it. ``metric``: the setting
+    ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only priority
+    clients were. ``previous``: the record of the round before, for what is summed over rounds.
+    """
+    draws = report.call.draws
+    omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
+    return RoundRecord(
+        round=report.server_round,
+        epsilon=report.call.epsilon,
+        global_loss=report.objective.loss,
+        global_accuracy=report.objective.accuracy,
+        asked=len(report.call.clients),
+        **{
+            status: report.count(status)
+            for status in ("trained", "silent", "unavailable", "rejected", "failed")
+        },
+        admitted=report.admitted,
+        bytes_down=bytes_down,
+        bytes_up=bytes_up,
+        seconds=seconds,
+        state_bytes=state_bytes,
+        weight_error=weight_error(omega, rates),
+        decision_loss=report.decision_loss,
+        decision_loss_sum=_running_sum(previous, report.decision_loss),
+        kl=report.divergence,
+        inclusion_mass=report.inclusion_mass,
+        theta=report.theta,
+        priority_data=None if draws is None else draws.priority_data,
+        unknown=report.unknown,
+        test=evaluation_summary(evaluations, metric, all_evaluated),
+    )
+
+
+def _running_sum(previous: RoundRecord | None, loss: float | None) -> float | None:
+    before = None if previous is None else previous.decision_loss_sum
+    return before if loss is None else (before or 0.0) + loss
+
+
+def weight_error(omega: Mapping[int, float], rates: Sequence[float] | None) -> float | None:
+    """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji)."""
+    if rates is None or not omega:
+        return None
+    return fmean((rates[client] * estimate - 1.0) ** 2 for client, estimate in omega.items())
+
+
+def evaluation_summary(
+    evaluations: Sequence[ClientEvaluation], metric: str, all_evaluated: bool
+) -> dict[str, Mapping[str, float] | None] | None:
+    """Return ``test`` of a round's record, None if nobody's test part was measured.
+
+    Parameters
+    ----------
+    evaluations : sequence of ClientEvaluation
+        One for each client that was evaluated after the round.
+    metric : str
+        The setting ``evaluation.metric``, what the spread over clients is of.
+    all_evaluated : bool
+        Whether not only priority clients were asked.
+    """
+    tested = [e for e in evaluations if e.test_num_examples > 0]
+    if not tested:
+        return None
+    priority = [e for e in tested if e.priority]
+    others = [e for e in tested if not e.priority]
+    return {
+        "priority": _group_summary(priority, metric, lambda e: e.objective_data),
+        "non_priority": _group_summary(others, metric, lambda e: e.num_examples),
+        "all": _group_summary(tested, metric, lambda e: e.num_examples) if all_evaluated else None,
+    }
+
+
+def _group_summary(
+    tested: Sequence[ClientEvaluation], metric: str, weight: Callable[[ClientEvaluation], float]
+) -> Mapping[str, float] | None:
+    """Return weighted means of what was measured, and the spread over clients of ``metric``.
+
+    ``left_out`` counts the clients for which the metric is not defined.
+    """
+    if not tested:
+        return None
+    defined = [e for e in tested if not math.isnan(_value(e, metric))]
+    means = {
+        name: weighted_mean([_value(e, name) for e in counted], [weight(e) for e in counted])
+        for name, counted in (("loss", tested), ("accuracy", tested), (metric, defined))
+    }
+    values = [_value(e, metric) for e in defined]
+    return {
+        **means,
+        "left_out": len(tested) - len(defined),
+        **(spread(values, higher_is_better=metric != "loss") if values else {}),
+    }
+
+
+def _value(evaluation: ClientEvaluation, metric: str) -> float:
+    if metric == "loss":
+        return evaluation.test_loss
+    return evaluation.test_accuracy if metric == "accuracy" else evaluation.test_metric

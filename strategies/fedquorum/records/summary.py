@@ -1,0 +1,78 @@
+"""The diagnostics of a whole run, which its manifest ends with."""
+
+from collections import Counter
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..report import TrainReport
+from ..state import StateArrays
+from ..types import FloatArray
+from .regret import RegretBound, decision_summary
+from .round_record import RoundRecord
+
+
+class Summary:
+    """The diagnostics of a whole run.
+
+    theta_T (FedALIGN, eq. 7), mean A, who was admitted how often; the regret of the mixing
+    decisions (AAggFF, eq. 5).
+
+    Parameters
+    ----------
+    regret_bound : callable
+        The method's bound on the regret, of the number of decisions and of clients.
+    """
+
+    def __init__(self, regret_bound: RegretBound) -> None:
+        self._regret_bound = regret_bound
+        self._decision_losses: list[float] = []
+        self._responses: list[FloatArray] = []
+        self._masses: list[float] = []
+        self._thetas: list[float] = []
+        self._empty = 0
+        self._admitted: Counter[int] = Counter()
+
+    def add(self, record: RoundRecord, report: TrainReport) -> None:
+        """Add one round."""
+        if report.decision_loss is not None and report.estimate is not None:
+            self._decision_losses.append(report.decision_loss)
+            self._responses.append(report.estimate)
+        if record.inclusion_mass is not None and record.theta is not None:
+            self._masses.append(record.inclusion_mass)
+            self._thetas.append(record.theta)
+        self._empty += record.admitted == 0
+        self._admitted.update(d.client for d in report.decisions if d.weight != 0.0)
+
+    def state(self) -> StateArrays:
+        """Return what it is made of so far, for a checkpoint."""
+        return {
+            "decision_losses": np.array(self._decision_losses),
+            "responses": np.array(self._responses),
+            "masses": np.array(self._masses),
+            "thetas": np.array(self._thetas),
+            "empty": np.array(self._empty),
+            "admitted": np.array(sorted(self._admitted.items()), dtype=np.int64).reshape(-1, 2),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what ``state`` returned."""
+        self._decision_losses = state["decision_losses"].tolist()
+        self._responses = list(state["responses"])
+        self._masses = state["masses"].tolist()
+        self._thetas = state["thetas"].tolist()
+        self._empty = int(state["empty"])
+        self._admitted = Counter({int(k): int(n) for k, n in state["admitted"]})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the manifest has it."""
+        return {
+            "theta": fmean(self._thetas) if self._thetas else None,
+            "inclusion_mass": fmean(self._masses) if self._masses else None,
+            "empty_rounds": self._empty,
+            "admitted_rounds": {str(k): n for k, n in sorted(self._admitted.items())},
+            "mixing": decision_summary(self._regret_bound, self._decision_losses, self._responses),
+        }

@@ -1,0 +1,368 @@
+"""Writes the records of a run while it goes on."""
+
+import errno
+import json
+import math
+import os
+import platform
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from ..errors import RunError
+from ..report import ClientEvaluation, TrainReport
+from ..state import StateArrays
+from ..types import Population
+from .checkpoint import Checkpoint, read_manifest
+from .directory import RECORDS, cannot_make, files_that_go_on, holds_a_run, locked, rewind
+from .files import cannot_write, replacing
+from .identity import RunIdentity
+from .interruption import uninterrupted
+from .observer import Observer
+from .provenance import now
+from .regret import RegretBound
+from .round_record import RoundRecord
+from .summary import Summary
+from .tables import (
+    CLIENTS_SCHEMA,
+    EVALUATIONS_SCHEMA,
+    POPULATION_SCHEMA,
+    ParquetParts,
+    client_row,
+    evaluation_row,
+    write_whole,
+)
+
+ROUND_SCALARS = (
+    "global_loss",
+    "global_accuracy",
+    "epsilon",
+    "admitted",
+    "inclusion_mass",
+    "theta",
+    "weight_error",
+    "decision_loss",
+    "decision_loss_sum",
+    "kl",
+)
+
+
+def _no_bound(_decisions: int, _clients: int) -> None:
+    """Return the bound of a method that has none."""
+
+
+class RunRecords:
+    """Writes the records of one run; use as a context manager.
+
+    Leaving it closes all files and sets the final status: completed, interrupted
+    (KeyboardInterrupt) or failed (any other exception).
+
+    Parameters
+    ----------
+    directory : Path
+        Where to write; made if missing. Must not hold a run already, unless that one goes on.
+    identity : RunIdentity
+        Which run it is, for the manifest.
+    config : str
+        All settings, resolved, as YAML.
+    observers : sequence of Observer
+        Who else is told of the run, in this order.
+    regret_bound : callable
+        The bound on the regret of the method's decisions; by default there is none.
+    resumed : Checkpoint, optional
+        Go on with the run in ``directory`` from there: what its records hold beyond is removed.
+
+    Raises
+    ------
+    RunError
+        If the directory holds a run already, is used by another process or cannot be written, or
+        if an observer cannot begin.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: RunIdentity,
+        config: str,
+        *,
+        observers: Sequence[Observer] = (),
+        regret_bound: RegretBound = _no_bound,
+        resumed: Checkpoint | None = None,
+    ) -> None:
+        self.directory = directory.absolute()
+        if resumed is None and (self.directory / "manifest.json").exists():
+            raise holds_a_run(self.directory)
+        before = None if resumed is None else read_manifest(self.directory)
+        with ExitStack() as begun:  # where something cannot begin, what has begun is closed
+            self._directory_lock = self._prepare(config, resumed)
+            begun.callback(os.close, self._directory_lock)
+            self._manifest = _first_manifest(identity)
+            if before is not None and resumed is not None:
+                self._manifest |= _going_on(before, resumed, identity)
+            self._lock = threading.Lock()
+            self._summary = Summary(regret_bound)
+            if resumed is not None and resumed.server_round > 0:
+                self._summary.restore(resumed.summary)
+            self._observers = tuple(observers)
+            try:
+                self._open(begun)
+            except OSError as error:
+                raise cannot_write(self.directory, error) from None
+            self._write_manifest()  # last: from here on there is a run, which always gets an end
+            begun.pop_all()
+
+    def _prepare(self, config: str, resumed: Checkpoint | None) -> int:
+        """Make and lock the directory, bring it to where the run is, and return the lock."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = locked(self.directory)
+            if resumed is not None:
+                rewind(self.directory, resumed.records)
+            with replacing(self.directory / "config.yaml") as part:
+                part.write_text(config)
+        except OSError as error:
+            raise cannot_make(self.directory, error) from None
+        return lock
+
+    def _open(self, begun: ExitStack) -> None:
+        """Open all files, and let all observers begin."""
+        # Unbuffered, so that a line that did not go in can be taken back.
+        self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
+        begun.callback(self._rounds.close)
+        self._clients = ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
+        self._evaluations = ParquetParts(self.directory / "evaluations", EVALUATIONS_SCHEMA)
+        for observer in self._observers:
+            observer.start(self.directory)
+            begun.callback(observer.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            problem = self._finish("completed")
+            if problem is not None:
+                raise problem
+        elif isinstance(error, KeyboardInterrupt):
+            self._finish("interrupted")
+        else:
+            self._finish("failed", f"{type(error).__name__}: {error}")
+
+    def interrupt(self) -> None:
+        """Finish as interrupted, unless finished already.
+
+        For whoever ends the process while another thread runs the rounds; that thread's next
+        round is refused.
+        """
+        self._finish("interrupted")
+
+    def _finish(self, status: str, error: str | None = None) -> RunError | None:
+        """Close all files, whichever can be, and say which cannot."""
+        with uninterrupted(), self._lock:
+            if self._manifest["status"] != "running":
+                return None
+            problem: RunError | None = None
+            files = (self._clients.close, self._evaluations.close, self._rounds.close)
+            for close in (*files, *(observer.close for observer in self._observers)):
+                try:
+                    close()
+                except RunError as failure:
+                    problem = problem or failure
+                except OSError as failure:
+                    problem = problem or cannot_write(self.directory, failure)
+            if problem is not None and error is None:
+                status, error = "failed", f"{type(problem).__name__}: {problem}"
+            paths = [self.directory / name for name in RECORDS]
+            written = {path.name: str(path) for path in paths if path.exists()}
+            for observer in self._observers:
+                observer.finish(status, written)
+            self._manifest |= {
+                "status": status,
+                "error": error,
+                "ended": now(),
+                "summary": self._summary.as_dict(),
+            }
+            try:
+                self._write_manifest()
+            except RunError as failure:
+                problem = problem or failure
+            os.close(self._directory_lock)
+            return problem
+
+    def save_population(self, population: Population, rates: Sequence[float] | None) -> None:
+        """Write who the clients are; ``rates`` is p_n by client id where a simulation knows it."""
+        clients = population.ascending.tolist()
+        columns = {
+            "client": clients,
+            "priority": [k in population.priority for k in clients],
+            "priority_weight": [population.priority_weight(k) for k in clients],
+            "participation_rate": None if rates is None else [rates[k] for k in clients],
+        }
+        table = pa.table(
+            [pa.array(columns[f.name] or [None] * len(clients), f.type) for f in POPULATION_SCHEMA],
+            schema=POPULATION_SCHEMA,
+        )
+        write_whole(table, self.directory / "population.parquet")
+
+    def add_evaluations(self, number: int, evaluations: Sequence[ClientEvaluation]) -> None:
+        """Write evaluations of the model after round ``number``; 0 is the first model."""
+        with self._lock:
+            self._evaluations.add(evaluation_row(number, e) for e in evaluations)
+
+    def add_round(
+        self,
+        record: RoundRecord,
+        report: TrainReport,
+        evaluations: Sequence[ClientEvaluation],
+    ) -> None:
+        """Write one round to all records.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written, as on a full disk, or the run was ended meanwhile.
+        """
+        with self._lock:
+            if self._manifest["status"] != "running":
+                raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
+            try:
+                self._write_round(record, report, evaluations)
+            except OSError as error:
+                raise cannot_write(self.directory, error) from None
+
+    def position(self) -> dict[str, int]:
+        """Write what is still kept, and return all files that go on and their lengths in bytes.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written.
+        """
+        with self._lock:
+            try:
+                self._clients.flush()
+                self._evaluations.flush()
+                for observer in self._observers:
+                    observer.flush()
+                os.fsync(self._rounds.fileno())
+            except OSError as error:
+                raise cannot_write(self.directory, error) from None
+            return {
+                path.relative_to(self.directory).as_posix(): path.stat().st_size
+                for path in files_that_go_on(self.directory)
+            }
+
+    def summary_state(self) -> StateArrays:
+        """Return what the manifest's summary is made of, so far."""
+        return self._summary.state()
+
+    def _write_round(
+        self,
+        record: RoundRecord,
+        report: TrainReport,
+        evaluations: Sequence[ClientEvaluation],
+    ) -> None:
+        self._summary.add(record, report)
+        tested = {e.client: e for e in evaluations}
+        self._clients.add(
+            client_row(record.round, d, tested.get(d.client)) for d in report.decisions
+        )
+        self._evaluations.add(evaluation_row(record.round, e) for e in evaluations)
+        line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
+        self._append_line(json.dumps(line, allow_nan=False) + "\n")
+        self._manifest["rounds_completed"] = record.round
+        scalars = dict(_scalars(record))
+        for observer in self._observers:
+            observer.log_round(record.round, scalars)
+
+    def _append_line(self, line: str) -> None:
+        """Write a line of rounds.jsonl, all of it or nothing."""
+        content, length = line.encode(), os.fstat(self._rounds.fileno()).st_size
+        try:
+            complete = self._rounds.write(content) == len(content)
+        except OSError:
+            self._rounds.truncate(length)
+            raise
+        if not complete:
+            self._rounds.truncate(length)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write the model, all at once or not at all.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written.
+        """
+        with replacing(self.directory / "model.safetensors") as part:
+            save_file(dict(arrays), part)
+
+    def _write_manifest(self) -> None:
+        with replacing(self.directory / "manifest.json") as part:
+            part.write_text(json.dumps(self._manifest, indent=2) + "\n")
+
+
+def _first_manifest(identity: RunIdentity) -> dict[str, Any]:
+    """Return the manifest of a run that begins."""
+    of_run = asdict(identity)
+    code = {name: of_run.pop(name) for name in ("source", "commit", "packages")}
+    return {
+        "status": "running",
+        **of_run,
+        "rounds_completed": 0,
+        "started": now(),
+        "ended": None,
+        "error": None,
+        "source": code["source"],
+        "commit": code["commit"],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": code["packages"],
+        "resumed": [],
+    }
+
+
+def _going_on(
+    before: Mapping[str, Any], resumed: Checkpoint, identity: RunIdentity
+) -> dict[str, Any]:
+    """Return what the manifest says of a run that goes on, beside what it says of a new one."""
+    going_on = {"round": resumed.server_round, "time": now(), "commit": identity.commit}
+    return {
+        "started": before["started"],
+        "rounds_completed": resumed.server_round,
+        "resumed": [*before.get("resumed", []), going_on],
+    }
+
+
+def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
+    for name in ROUND_SCALARS:
+        value = getattr(record, name)
+        if value is not None and not math.isnan(value):
+            yield f"round/{name}", value
+    for group, values in (record.test or {}).items():
+        for name, value in (values or {}).items():
+            if not math.isnan(value):
+                yield f"test_{group}/{name}", value
+
+
+def _json_value(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null and, for a threshold, the word that Hydra reads."""
+    if isinstance(value, Mapping):
+        return {key: _json_value(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value

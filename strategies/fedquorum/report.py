@@ -1,0 +1,170 @@
+"""What a strategy tells about a round: every decision with its inputs, for the audit trail."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .types import Call, FloatArray, Objective, Responses, Weights
+
+STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "busy")
+"""What becomes of a client that is asked."""
+
+
+@dataclass(frozen=True)
+class ClientDecision:
+    """One client that was asked in a round: what it answered and how much it counts.
+
+    ``status`` is one of ``STATUSES``; ``reason`` says why a client was rejected, failed or was
+    unavailable. ``loss`` and ``accuracy`` are of the model received.
+    ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
+    ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
+    1 / (participation rate) that the round used, ``update_norm`` |Delta_k| where the rule weighs
+    by it; None where the rule has none.
+    ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
+    """
+
+    client: int
+    priority: bool
+    status: str
+    reason: str | None = None
+    num_examples: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    draws: int | None = None
+    response: float | None = None
+    mixing: float | None = None
+    omega: float | None = None
+    update_norm: float | None = None
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """All decisions of one round, ascending by client id.
+
+    ``objective`` is of the model broadcast. ``inclusion_mass`` is A, None where the rule knows no
+    priority. Of rules that mix by losses, None elsewhere: ``mixing`` is p after the decision and
+    ``estimate`` r (doubly robust under sampling), both of all clients ascending, shape (K,);
+    ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before; ``divergence`` is
+    KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, where the server
+    knows them of all clients. ``unknown`` are the clients whose nodes the server has never met.
+    """
+
+    server_round: int
+    call: Call
+    objective: Objective
+    decisions: tuple[ClientDecision, ...]
+    inclusion_mass: float | None
+    mixing: FloatArray | None = None
+    decision_loss: float | None = None
+    estimate: FloatArray | None = None
+    divergence: float | None = None
+    unknown: tuple[int, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no update counted, so that the model stayed as it was."""
+        return self.admitted == 0
+
+    @property
+    def theta(self) -> float | None:
+        """1 / (1 + A), the round's term of theta_T (eq. 7)."""
+        return None if self.inclusion_mass is None else 1.0 / (1.0 + self.inclusion_mass)
+
+    def count(self, status: str) -> int:
+        """Return how many of the clients asked ended with ``status``."""
+        return sum(decision.status == status for decision in self.decisions)
+
+    @property
+    def admitted(self) -> int:
+        """How many updates had a weight other than 0."""
+        return sum(decision.weight != 0.0 for decision in self.decisions)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """One round's weighing, for whoever explains or checks it.
+
+    Parameters
+    ----------
+    call : Call
+        Who was asked, and the terms.
+    objective : Objective
+        F(w_t) and its accuracy, as broadcast.
+    responses : Responses
+        What the weighting was given; n clients.
+    share : FloatArray
+        How much of each update was admitted, shape (n,).
+    reasons : tuple of str or None
+        Why a share is less than 1.
+    state, following : Any
+        The weighting's state before and after; ``following`` is None where ``weights`` is.
+    weights : Weights or None
+        The weights; None where the records lack what they follow from.
+    divisor : str
+        What the weights are divided by, in words.
+    recorded : tuple of ClientDecision
+        What the records have of the n clients.
+    capped : float or None
+        The largest weight that a bound on single clients lets stand.
+    """
+
+    call: Call
+    objective: Objective
+    responses: Responses
+    share: FloatArray
+    reasons: tuple[str | None, ...]
+    state: Any
+    following: Any
+    weights: Weights | None
+    divisor: str
+    recorded: tuple[ClientDecision, ...] = ()
+    capped: float | None = None
+
+
+@dataclass(frozen=True)
+class ClientEvaluation:
+    """One client's measurements of a model; NaN where not measured or not defined.
+
+    ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
+    ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
+    client's own test part; ``test_metric`` is what ``evaluation.metric`` names, if neither.
+    """
+
+    client: int
+    priority_weight: float
+    num_examples: float
+    loss: float
+    accuracy: float
+    test_num_examples: float
+    test_loss: float
+    test_accuracy: float
+    test_metric: float = math.nan
+
+    @property
+    def priority(self) -> bool:
+        """Whether the client counts in the objective at all."""
+        return self.priority_weight > 0
+
+    @property
+    def objective_data(self) -> float:
+        """lambda_k D_k, the client's share of the objective up to a common factor."""
+        return self.priority_weight * self.num_examples
+
+
+def priority_objective(evaluations: Sequence[ClientEvaluation]) -> Objective:
+    """Return F(w) = sum_k lambda_k p_k F_k(w) and the accuracy alike.
+
+    p_k = D_k / sum_i lambda_i D_i, over the priority clients that answered; NaN if none did.
+    """
+    heard = sorted(
+        (e for e in evaluations if e.priority and not math.isnan(e.loss)), key=lambda e: e.client
+    )
+    total = sum(e.objective_data for e in heard)
+    if total == 0:
+        return Objective(math.nan, math.nan)
+    return Objective(
+        loss=sum(e.objective_data / total * e.loss for e in heard),
+        accuracy=sum(e.objective_data / total * e.accuracy for e in heard),
+    )

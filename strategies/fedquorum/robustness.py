@@ -1,0 +1,79 @@
+"""Bounds on what one client can do to the model, whatever it sends."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .parameters import POSITIVE
+from .types import FloatArray, Weights
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """How long an update and how large its weight may be.
+
+    Parameters
+    ----------
+    clip_norm : float, optional
+        S > 0: an update Delta_k longer than S is scaled to it, Delta_k min(1, S / |Delta_k|).
+        The norm is Euclidean, over all floating arrays; whole numbers (counters) are left alone.
+    max_weight : float, optional
+        b > 0: c_k > b becomes b. What is cut off goes to no other client: the model moves less.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Sun, Kairouz, Suresh and McMahan, "Can You Really Backdoor Federated Learning?", 2019,
+    section 5.1 (norm thresholding of updates). The cap on weights is ours.
+    """
+
+    clip_norm: float | None = None
+    max_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clip_norm is not None:
+            POSITIVE.check("clip_norm", self.clip_norm)
+        if self.max_weight is not None:
+            POSITIVE.check("max_weight", self.max_weight)
+
+    @property
+    def bounds(self) -> bool:
+        """Whether it bounds anything, for which every single update has to be known."""
+        return self.clip_norm is not None or self.max_weight is not None
+
+    def clip(
+        self, model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]]
+    ) -> tuple[dict[str, NDArray[Any]], str | None]:
+        """Return a client's model with its update clipped, and what was done, None if nothing."""
+        if self.clip_norm is None:
+            return dict(client_model), None
+        floating = [
+            name for name, array in model.items() if np.issubdtype(array.dtype, np.floating)
+        ]
+        updates = {name: client_model[name].astype(np.float64) - model[name] for name in floating}
+        norm = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in updates.values()))
+        if norm <= self.clip_norm:
+            return dict(client_model), None
+        factor = self.clip_norm / norm
+        # In float64: rounded to the model's dtype the update could be longer again.
+        clipped = {name: model[name] + factor * update for name, update in updates.items()}
+        note = f"update of norm {norm:.6g} clipped to {self.clip_norm:g}"
+        return {**client_model, **clipped}, note
+
+    def cap(self, weight: FloatArray) -> FloatArray:
+        """Return the weights c_k, none above the largest allowed, shape (n,)."""
+        return weight if self.max_weight is None else np.minimum(weight, self.max_weight)
+
+    def note(self, weights: Weights | None, weight: FloatArray, place: int) -> str | None:
+        """Return that a weight was capped, None if it was not."""
+        if weights is None or weight[place] >= weights.weight[place]:
+            return None
+        return f"weight {weights.weight[place]:.6g} capped at {weight[place]:g}"

@@ -1,0 +1,459 @@
+"""One round of decisions, as a pure function: call, answers and state in; decisions and state out.
+
+The strategy decides with it while a run goes on, and the audit decides with it again from the
+records. The order is that of the papers: whose update is admitted, what a fixed divisor covers,
+how much each update counts.
+
+Shapes: n is the number of clients whose updates can be used, N that of all clients.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from .composition import Rules
+from .regret import kl_divergence
+from .report import ClientDecision, Decided, TrainReport
+from .robustness import Robustness
+from .types import (
+    Admission,
+    Call,
+    FloatArray,
+    IntArray,
+    Objective,
+    Population,
+    Responses,
+    Told,
+    Weights,
+)
+
+NO_OBJECTIVE = Objective(math.nan, math.nan)
+NOT_FINITE = "the model would not be finite"
+"""Why a round is refused as a whole."""
+
+
+@dataclass(frozen=True)
+class ClientAnswer:
+    """What became of one client that was asked, before any rule looks at it.
+
+    ``status`` is one of ``report.STATUSES``; the numbers are those of a client that ``trained``.
+    ``note`` is what else there is to tell of its reply.
+    """
+
+    client: int
+    status: str
+    reason: str | None = None
+    num_examples: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    note: str | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether its update reaches the rules."""
+        return self.status == "trained"
+
+
+@dataclass(frozen=True)
+class RoundAnswers:
+    """What came back in a round.
+
+    Parameters
+    ----------
+    each : tuple of ClientAnswer
+        One for every client asked, ascending by client id.
+    known : IntArray
+        The clients whose nodes the server has met so far, ascending.
+    gram : callable, optional
+        Returns <Delta_i, Delta_j> of the n usable updates, shape (n, n).
+    unknown : tuple of int
+        The clients whose nodes the server has never met.
+    """
+
+    each: tuple[ClientAnswer, ...]
+    known: IntArray
+    gram: Callable[[], FloatArray] | None = None
+    unknown: tuple[int, ...] = ()
+
+    @property
+    def usable(self) -> tuple[ClientAnswer, ...]:
+        """Those whose updates reach the rules."""
+        return tuple(answer for answer in self.each if answer.usable)
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """What the rules remember from round to round.
+
+    ``weighting`` is the weighting's own state. ``covered`` is what a gate was last known to admit
+    of every client, shape (N,), None where no gate needs remembering. ``told`` is what the
+    clients said of themselves.
+    """
+
+    weighting: Any
+    covered: FloatArray | None = None
+    told: Told = field(default_factory=Told)
+
+    @classmethod
+    def initial(cls, rules: Rules, population: Population) -> "RoundState":
+        """Return the state before round 1; that of a population of nobody is empty."""
+        return cls(rules.weighting.init(population) if population.clients else None)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round, decided.
+
+    Parameters
+    ----------
+    report : TrainReport
+        Every decision with its inputs.
+    decided : Decided
+        What the weighting was given and what it returned.
+    weight : FloatArray
+        c_k of the n usable updates, after any bound on single clients.
+    following : RoundState
+        The state after the round.
+    before : RoundState
+        The state before it.
+    """
+
+    report: TrainReport
+    decided: Decided
+    weight: FloatArray
+    following: RoundState
+    before: RoundState
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """The clients whose updates reached the rules, ascending."""
+        return tuple(self.decided.responses.client.tolist())
+
+    def refused(self, reason: str) -> "Round":
+        """Return the round with no update counted, and the state as it was before."""
+        decisions = tuple(
+            decision
+            if decision.weight == 0.0
+            else replace(decision, status="rejected", reason=reason, weight=0.0)
+            for decision in self.report.decisions
+        )
+        return replace(
+            self,
+            report=replace(self.report, decisions=decisions),
+            weight=np.zeros_like(self.weight),
+            following=self.before,
+        )
+
+
+def decide(
+    rules: Rules,
+    population: Population,
+    state: RoundState,
+    *,
+    server_round: int,
+    call: Call,
+    objective: Objective | None,
+    answers: RoundAnswers,
+    robustness: Robustness | None = None,
+    weighs: bool = True,
+) -> Round:
+    """Decide a round.
+
+    Parameters
+    ----------
+    rules : Rules
+        The rules.
+    population : Population
+        All clients.
+    state : RoundState
+        The state after the round before.
+    server_round : int
+        From 1.
+    call : Call
+        Who was asked, and the terms.
+    objective : Objective or None
+        F(w_t), as broadcast; None takes that of the priority clients' own answers.
+    answers : RoundAnswers
+        What came back.
+    robustness : Robustness, optional
+        Bounds on what one client can do.
+    weighs : bool
+        False where the weights cannot be decided, as the updates are not there: then there are
+        none.
+
+    Raises
+    ------
+    ValueError, SolverError
+        What the weighting raises.
+    """
+    if objective is None:
+        objective = answered_objective(population, answers.usable)
+    told = _told(state.told, answers.usable)
+    responses = _responses(population, answers, told)
+    admission = admit(rules, call, objective, responses)
+    covered = _covered(
+        rules, population, call, objective, responses, share=admission.share, before=state.covered
+    )
+    responses = _with_coverage(rules, population, call, responses, covered)
+    following, weights = None, None
+    if weighs:
+        following, weights = rules.weighting.weigh(
+            state.weighting, call, responses, admission.share
+        )
+    bounds = robustness or Robustness()
+    weight = np.zeros_like(admission.share) if weights is None else bounds.cap(weights.weight)
+    counted = _Counted(admission, weights, weight, bounds)
+    decisions = _decisions(population, call, answers, counted)
+    usable = set(responses.client.tolist())
+    return Round(
+        report=_with_weights(
+            TrainReport(server_round, call, objective, decisions, None, unknown=answers.unknown),
+            weights,
+            population,
+            told,
+        ),
+        decided=Decided(
+            call=call,
+            objective=objective,
+            responses=responses,
+            share=admission.share,
+            reasons=admission.reason,
+            state=state.weighting,
+            following=following,
+            weights=weights,
+            divisor=rules.divisor,
+            recorded=tuple(decision for decision in decisions if decision.client in usable),
+            capped=bounds.max_weight,
+        ),
+        weight=weight,
+        following=RoundState(following if weighs else state.weighting, covered, told),
+        before=state,
+    )
+
+
+def answered_objective(population: Population, usable: Sequence[ClientAnswer]) -> Objective:
+    """Return F(w_t) of the priority clients that answered, of the finite values; NaN if none is."""
+    priority = [a for a in usable if a.client in population.priority]
+    return Objective(
+        loss=_answered_mean(population, [(a, _nan(a.loss)) for a in priority]),
+        accuracy=_answered_mean(population, [(a, _nan(a.accuracy)) for a in priority]),
+    )
+
+
+def _answered_mean(population: Population, values: Sequence[tuple[ClientAnswer, float]]) -> float:
+    """Return the mean of the finite values by lambda_k D_k, NaN where there is no data."""
+    heard = [
+        (population.priority_weight(a.client) * float(a.num_examples or 0), value)
+        for a, value in values
+        if math.isfinite(value)
+    ]
+    total = sum(share for share, _ in heard)
+    if total == 0:
+        return math.nan
+    return sum(share / total * value for share, value in heard)
+
+
+def admit(rules: Rules, call: Call, objective: Objective, responses: Responses) -> Admission:
+    """Return whose update counts.
+
+    In a gate p_k is undefined without any priority update, unless the weights are divided by a
+    fixed population, whose data are known: then nothing is admitted.
+    """
+    admission = rules.selection.admit(call, objective, responses)
+    fixed = rules.weighting.fixed_divisor
+    if call.epsilon is None or fixed or responses.priority.any():
+        return admission
+    n = len(responses.client)
+    return Admission(np.zeros(n), ("no priority client's update arrived, so p_k is undefined",) * n)
+
+
+def cover(
+    population: Population,
+    call: Call,
+    objective: Objective,
+    responses: Responses,
+    *,
+    share: FloatArray,
+    before: FloatArray | None,
+) -> FloatArray:
+    """Return what a gate was last known to admit of each client, present or not, shape (N,).
+
+    A client that answered has its admitted share, a silent one its priority weight lambda_k, and
+    an absent one what it had before. All begin with lambda_k, 1 for priority clients and 0 for
+    others, and return to it where the gate is closed. A round whose F(w_t) is unknown says
+    nothing about anybody.
+    """
+    priority = population.priority_weights
+    covered = (priority if before is None or call.epsilon == 0.0 else before).copy()
+    unknown = np.isnan(objective.accuracy if call.criterion == "accuracy" else objective.loss)
+    if call.epsilon == 0.0 or unknown:
+        return covered
+    silent = np.searchsorted(population.ascending, responses.silent)
+    covered[silent] = priority[silent]
+    covered[np.searchsorted(population.ascending, responses.client)] = share
+    return covered
+
+
+def _told(before: Told, usable: Sequence[ClientAnswer]) -> Told:
+    data = {a.client: float(a.num_examples or 0) for a in usable}
+    losses = {a.client: a.loss for a in usable if a.loss is not None}
+    return Told({**before.examples, **data}, {**before.losses, **losses})
+
+
+def _responses(population: Population, answers: RoundAnswers, told: Told) -> Responses:
+    usable = answers.usable
+    clients = [a.client for a in usable]
+    silent = [a.client for a in answers.each if a.status == "silent"]
+    return Responses(
+        client=np.array(clients, dtype=np.int64),
+        priority_weight=np.array(
+            [population.priority_weight(k) for k in clients], dtype=np.float64
+        ),
+        num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
+        loss=np.array([_nan(a.loss) for a in usable], dtype=np.float64),
+        accuracy=np.array([_nan(a.accuracy) for a in usable], dtype=np.float64),
+        known=answers.known,
+        gram=answers.gram,
+        silent=np.array(silent, dtype=np.int64),
+        examples=told.examples,
+    )
+
+
+def _covered(
+    rules: Rules,
+    population: Population,
+    call: Call,
+    objective: Objective,
+    responses: Responses,
+    *,
+    share: FloatArray,
+    before: FloatArray | None,
+) -> FloatArray | None:
+    """Return what a gate is known to admit of every client, None where nothing depends on it."""
+    if not rules.weighting.fixed_divisor or call.epsilon is None:
+        return before
+    return cover(population, call, objective, responses, share=share, before=before)
+
+
+def _with_coverage(
+    rules: Rules,
+    population: Population,
+    call: Call,
+    responses: Responses,
+    covered: FloatArray | None,
+) -> Responses:
+    """Return the responses with what a fixed divisor sums over, of the known clients."""
+    if not rules.weighting.fixed_divisor or (call.epsilon is None and call.pool is None):
+        return responses
+    of_all = population.priority_weights if call.epsilon is None else covered
+    places = np.searchsorted(population.ascending, responses.known)
+    return replace(responses, covered=None if of_all is None else of_all[places])
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """How much each usable update counts, and why."""
+
+    admission: Admission
+    weights: Weights | None
+    weight: FloatArray
+    bounds: Robustness
+
+    def applied_to(
+        self, decision: ClientDecision, answer: ClientAnswer, place: int
+    ) -> ClientDecision:
+        """Return the decision with what was decided on the client's update."""
+        share, weights = self.admission.share[place], self.weights
+        note = _joined(answer.note, self.bounds.note(weights, self.weight, place))
+        return replace(
+            decision,
+            status="trained" if share > 0 else "rejected",
+            reason=self.admission.reason[place] or note,
+            num_examples=answer.num_examples,
+            loss=answer.loss,
+            accuracy=answer.accuracy,
+            response=None if weights is None else _at(weights.response, place),
+            update_norm=None if weights is None else _at(weights.update_norm, place),
+            weight=float(self.weight[place]),
+        )
+
+
+def _decisions(
+    population: Population, call: Call, answers: RoundAnswers, counted: _Counted
+) -> tuple[ClientDecision, ...]:
+    weights, draws = counted.weights, call.draws
+    place_of = {answer.client: i for i, answer in enumerate(answers.usable)}
+    mixing = _mixing(population, answers, weights)
+    decisions = []
+    for answer in answers.each:
+        client = answer.client
+        decision = ClientDecision(
+            client,
+            client in population.priority,
+            answer.status,
+            answer.reason,
+            omega=None if weights is None else weights.omega.get(client),
+            mixing=mixing.get(client),
+        )
+        if (place := place_of.get(client)) is not None:
+            decision = counted.applied_to(decision, answer, place)
+            drawn = None if draws is None else draws.count.get(client)
+            decision = replace(decision, draws=drawn)
+        decisions.append(decision)
+    return tuple(decisions)
+
+
+def _mixing(
+    population: Population, answers: RoundAnswers, weights: Weights | None
+) -> Mapping[int, float]:
+    """Return p of every client asked, which rules have also of clients that did not answer."""
+    if weights is None or weights.mixing is None:
+        return {}
+    clients = [answer.client for answer in answers.each]
+    places = np.searchsorted(population.ascending, clients)
+    return dict(zip(clients, weights.mixing[places].tolist(), strict=True))
+
+
+def _with_weights(
+    report: TrainReport, weights: Weights | None, population: Population, told: Told
+) -> TrainReport:
+    """Return the report with what the weighting tells of the round."""
+    if weights is None:
+        return report
+    return replace(
+        report,
+        inclusion_mass=weights.inclusion_mass,
+        mixing=weights.mixing,
+        decision_loss=weights.decision_loss,
+        estimate=weights.estimate,
+        divergence=_divergence(population, weights.mixing, told.examples),
+    )
+
+
+def _divergence(
+    population: Population, mixing: FloatArray | None, examples: Mapping[int, float]
+) -> float | None:
+    """Return KL(p || w), w the fractions of the data, where those of all clients are known."""
+    if mixing is None or not set(population.clients) <= examples.keys():
+        return None
+    data = np.array([examples[k] for k in population.ascending.tolist()])
+    if data.sum() == 0.0:
+        return None
+    return kl_divergence(mixing, data / data.sum())
+
+
+def _joined(*notes: str | None) -> str | None:
+    return "; ".join(note for note in notes if note) or None
+
+
+def _at(values: FloatArray | None, place: int) -> float | None:
+    if values is None or math.isnan(values[place]):
+        return None
+    return float(values[place])
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)

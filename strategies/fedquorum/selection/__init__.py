@@ -1,0 +1,22 @@
+"""Who is asked to train and whose update is admitted."""
+
+from ..rule import table
+from .alone import Alone
+from .base import Selection
+from .epsilon_gate import EpsilonGate
+from .everyone import Everyone
+from .priority_only import PriorityOnly
+from .sampling import Sampling
+
+SELECTIONS: dict[str, type[Selection]] = table((EpsilonGate, Everyone, PriorityOnly, Alone))
+"""All selections by their keys."""
+
+__all__ = [
+    "SELECTIONS",
+    "Alone",
+    "EpsilonGate",
+    "Everyone",
+    "PriorityOnly",
+    "Sampling",
+    "Selection",
+]

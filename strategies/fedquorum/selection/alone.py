@@ -1,0 +1,25 @@
+"""Every client, each with a model of its own."""
+
+from dataclasses import dataclass, field
+
+from ..types import Call, Population, Told
+from .base import Selection
+from .sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Alone(Selection):
+    """Ask all clients that are sampled to go on with their own models."""
+
+    key = "alone"
+    summary = "Every client trains a model of its own."
+    covers = "nobody"
+    asks_all = True
+    keeps_models = True
+    unbounded = "nothing is aggregated that could be made private"
+
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to the sampled clients of both groups."""
+        return Call(self.sampling.sample(t, population, told).clients, keeps_model=True)

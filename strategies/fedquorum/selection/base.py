@@ -1,0 +1,76 @@
+"""The interface of a selection rule."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from ..report import Decided
+from ..rule import Rule
+from ..types import Admission, Call, Objective, Population, Responses, Told
+from .sampling import Sampling
+
+
+class Selection(Rule, ABC):
+    """Decides who is asked in a round and whose update is admitted. Pure: no I/O, no memory.
+
+    A subclass has a field ``sampling``, says what it ``covers``, and needs ``call``.
+
+    Attributes
+    ----------
+    covers : str
+        Whose updates can count, present or not: whom a fixed divisor sums over.
+    gated : bool
+        Whether the losses decide who takes part.
+    asks_all : bool
+        Whether it asks clients with and without priority alike, and admits them all.
+    keeps_models : bool
+        Whether every client trains a model of its own.
+    needs_objective : bool
+        Whether every round needs F(w_t).
+    asks_losses : bool
+        Whether clients measure the model they receive, whatever the weighting.
+    unbounded : str
+        Why differential privacy cannot protect a client under this selection; empty if it can.
+    """
+
+    covers: ClassVar[str] = "all known clients"
+    gated: ClassVar[bool] = False
+    asks_all: ClassVar[bool] = False
+    keeps_models: ClassVar[bool] = False
+    needs_objective: ClassVar[bool] = True
+    asks_losses: ClassVar[bool] = True
+    unbounded: ClassVar[str] = (
+        "no bound is worked out of what one update counts among those selected"
+    )
+    sampling: Sampling
+
+    @abstractmethod
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return who is asked in round t (from 0), and the terms that go with the model.
+
+        ``told`` is what the clients said in earlier rounds. The same arguments give the same
+        call, which is also asked for ahead of its round.
+        """
+
+    def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+        """Return whose update counts, given F(w_t) and what came back; all of them by default."""
+        n = len(responses.client)
+        return Admission(np.ones(n), (None,) * n)
+
+    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
+        """Return why a client was asked in round t, or why it was not."""
+        if self.asks_all or client in population.priority:
+            return self.sampling.explain(t, call, client, self._groups(t), population)
+        return f"no; {self._groups(t)}"
+
+    def explain_admission(self, decided: Decided, place: int) -> str:
+        """Return how much of an update was admitted, and why."""
+        share = float(decided.share[place])
+        admitted = "whole" if share == 1.0 else f"a share of {share:.6g} of the update"
+        return f"{admitted}, as there is no gate"
+
+    def _groups(self, t: int) -> str:
+        """Return which groups of clients are asked in round t, in words."""
+        both = "clients with and without priority are asked"
+        return both if self.asks_all else "only priority clients are asked"

@@ -1,0 +1,245 @@
+"""FedALIGN's gate: non-priority updates count only while their loss is close to the global one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..parameters import (
+    COUNT,
+    CRITERION,
+    EPSILON,
+    EPSILON_SCHEDULE,
+    FRACTION,
+    NON_NEGATIVE,
+    NON_NEGATIVE_COUNT,
+)
+from ..report import Decided
+from ..rule import RunFacts, parameter, supplied
+from ..schedules import epsilon_factor, rounds_in
+from ..types import Admission, BoolArray, Call, Objective, Population, Responses, Told
+from .base import Selection
+from .sampling import Sampling
+
+
+@dataclass(frozen=True)
+class EpsilonGate(Selection):
+    """Admit non-priority client k in round t if |F_k(w_t) - F(w_t)| <= eps_t.
+
+    The two halves of the inequality are decided in two places. The client decides alone
+    whether to train: F_k <= F + eps_t (``fedquorum.client.decisions``). The server admits what came
+    back: F_k >= F - eps_t. With the accuracy criterion, the papers' proxy:
+    acc_k >= acc - eps_t on the client, acc_k <= acc + eps_t on the server.
+
+    eps_t = 0 closes the gate, even at equal losses; eps_t = inf opens it for all.
+
+    Where clients cannot decide (``Call.clients_decide`` False) the server decides both halves.
+
+    Parameters
+    ----------
+    num_rounds : int
+        T, the rounds of the run; the schedules and the warm-up refer to it.
+    epsilon : float
+        eps_0 >= 0, in units of the loss or of the accuracy (0 to 1); inf is allowed.
+    epsilon_schedule : {"constant", "step", "linear", "cosine", "exponential", "sqrt"}
+        How eps_t follows from eps_0 (``fedquorum.schedules.epsilon_factor``).
+    epsilon_step_fraction : float
+        Share of the rounds after which the step schedule drops to 0.
+    epsilon_rate : float
+        Rate of the exponential schedule, >= 0.
+    warmup_fraction : float
+        Share of the rounds, from the first, in which only priority clients are asked.
+    warmup_rounds : int, optional
+        The same as a number of rounds, >= 0; wins over the fraction.
+    criterion : {"loss", "accuracy"}
+        What is compared.
+    sampling : Sampling
+        Partial participation; by default everyone takes part.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Ravi and Shomorony, "Prioritized Federated Learning", Algorithm 1 and section 4 (warm-up,
+    accuracy as proxy, eps reduced to 0).
+    """
+
+    key = "epsilon_gate"
+    summary = "The priority clients, and the others whose loss is within epsilon of theirs."
+    covers = "the priority clients and the others last known to be aligned"
+    gated = True
+    unbounded = "who takes part and what it counts follow from the clients' losses and data"
+
+    num_rounds: int = supplied(COUNT)
+    epsilon: float = parameter(0.2, EPSILON)
+    epsilon_schedule: str = parameter("constant", EPSILON_SCHEDULE)
+    epsilon_step_fraction: float = parameter(0.5, FRACTION)
+    epsilon_rate: float = parameter(5.0, NON_NEGATIVE)
+    warmup_fraction: float = parameter(0.1, FRACTION)
+    warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    criterion: str = parameter("loss", CRITERION)
+    sampling: Sampling = field(default_factory=Sampling)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
+        """Return the gate of a run of ``facts.num_rounds`` rounds."""
+        if facts.num_rounds is None:
+            raise ParameterError(
+                "num_rounds", COUNT.describe(), None, "the schedule and the warm-up refer to it"
+            )
+        return cls(num_rounds=facts.num_rounds, **options)
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to priority clients during warm-up, to both groups after it."""
+        sample = self.sampling.sample(t, population, told)
+        warm = t < self.warmup
+        return Call(
+            sample.priority if warm else sample.clients,
+            epsilon=0.0 if warm else self.threshold(t),
+            criterion=self.criterion,
+            draws=sample.draws,
+            pool=population.priority if warm else None,
+        )
+
+    def threshold(self, t: int) -> float:
+        """Return eps_t; 0 wherever the schedule's factor is 0, for an infinite eps_0 too."""
+        factor = epsilon_factor(
+            self.epsilon_schedule,
+            t,
+            self.num_rounds,
+            self.epsilon_step_fraction,
+            self.epsilon_rate,
+        )
+        return self.epsilon * factor if factor > 0.0 else 0.0
+
+    @property
+    def warmup(self) -> int:
+        """The number of warm-up rounds."""
+        if self.warmup_rounds is not None:
+            return self.warmup_rounds
+        return rounds_in(self.warmup_fraction, self.num_rounds)
+
+    def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+        """Admit the share lambda_k of every client, and the rest of those inside the gate.
+
+        The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or
+        0 for the others, in between for a priority weight in between.
+        """
+        epsilon = 0.0 if call.epsilon is None else call.epsilon
+        n = len(responses.client)
+        inside = within_gate(
+            call.criterion, epsilon, objective, responses, clients_decide=call.clients_decide
+        )
+        weight = responses.priority_weight
+        return Admission(
+            np.where(inside, 1.0, weight),
+            tuple(
+                None
+                if weight[i] == 1.0 or inside[i]
+                else _refusal(
+                    call.criterion, epsilon, objective, responses.loss[i], responses.accuracy[i]
+                )
+                for i in range(n)
+            ),
+        )
+
+    def explain_admission(self, decided: Decided, place: int) -> str:
+        """Return both sides of the inequality that admitted or refused an update."""
+        call, responses = decided.call, decided.responses
+        share = float(decided.share[place])
+        priority = float(responses.priority_weight[place])
+        if priority == 1.0:
+            return "whole, as it is a priority client's"
+        if share == 0.0 and not responses.priority.any():
+            return f"no; {decided.reasons[place]}"
+        epsilon = call.epsilon or 0.0
+        if epsilon == 0.0:
+            inside = "the gate is closed (eps_t = 0)"
+        else:
+            accuracy = call.criterion == "accuracy"
+            symbol = "acc" if accuracy else "F"
+            value = float((responses.accuracy if accuracy else responses.loss)[place])
+            overall = decided.objective.accuracy if accuracy else decided.objective.loss
+            shift = epsilon if accuracy else -epsilon
+            inside = _half(symbol, value, overall, shift)
+            if priority > 0.0:  # such a client always trains: the server decides its half as well
+                inside += " and " + _half(symbol, value, overall, -shift)
+        if priority > 0.0:
+            return (
+                f"share lambda_k + (1 - lambda_k) [inside] = {share:.6g}, lambda_k = "
+                f"{priority:g}; {inside}"
+            )
+        return f"{'whole' if share > 0 else 'no'}; {inside}"
+
+    def _groups(self, t: int) -> str:
+        if t < self.warmup:
+            return (
+                f"rounds 1 to {self.warmup} are warm-up, in which only priority clients are asked"
+            )
+        return "clients with and without priority are asked"
+
+    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
+        """Return why a client was asked in round t, or why it was not."""
+        groups = self._groups(t)
+        if t < self.warmup and client not in population.priority:
+            return f"no; {groups}"
+        return self.sampling.explain(t, call, client, groups, population)
+
+
+def _half(symbol: str, value: float, overall: float, shift: float) -> str:
+    """Return one half of the gate: value <= overall + eps or value >= overall - eps, or not."""
+    bound = overall + shift
+    sign = ("<=" if value <= bound else ">") if shift > 0 else (">=" if value >= bound else "<")
+    return (
+        f"{symbol}_k = {value:.6g} {sign} {symbol} {'+' if shift > 0 else '-'} eps_t = "
+        f"{overall:.6g} {'+' if shift > 0 else '-'} {abs(shift):g} = {bound:.6g}"
+    )
+
+
+def within_gate(
+    criterion: str,
+    epsilon: float,
+    objective: Objective,
+    responses: Responses,
+    *,
+    clients_decide: bool = True,
+) -> BoolArray:
+    """Return for every response whether it is inside the gate, shape (n,); NaN is outside.
+
+    Of non-priority clients the server decides its own half: the other half was theirs when they
+    chose to train. Clients with a priority weight, and all where clients do not decide, always
+    train, so for them it decides both.
+    """
+    if epsilon == 0.0:
+        return np.zeros(len(responses.client), dtype=np.bool_)
+    if criterion == "accuracy":
+        server_half = responses.accuracy <= objective.accuracy + epsilon
+        client_half = responses.accuracy >= objective.accuracy - epsilon
+    else:
+        server_half = responses.loss >= objective.loss - epsilon
+        client_half = responses.loss <= objective.loss + epsilon
+    decided = ~responses.priority & clients_decide
+    inside: BoolArray = server_half & (client_half | decided)
+    return inside
+
+
+def _refusal(
+    criterion: str, epsilon: float, objective: Objective, loss: float, accuracy: float
+) -> str:
+    if epsilon == 0.0:
+        return "epsilon is 0: the gate is closed"
+    reported, overall = (
+        (accuracy, objective.accuracy) if criterion == "accuracy" else (loss, objective.loss)
+    )
+    if math.isnan(reported):
+        return f"it reported no {criterion}"
+    if math.isnan(overall):
+        return f"the priority clients' {criterion} is unknown: the gate is closed"
+    side, sign = (">", "+") if reported > overall else ("<", "-")
+    return f"{criterion} {reported:.6g} {side} global {overall:.6g} {sign} epsilon {epsilon:g}"

@@ -1,0 +1,34 @@
+"""Every client, or a sample of each group."""
+
+from dataclasses import dataclass, field
+
+from ..types import Call, Population, Told
+from .base import Selection
+from .sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Everyone(Selection):
+    """Ask all clients that are sampled and admit all updates: the selection of FedAvg on all.
+
+    Clients measure the model they receive where the weighting needs their losses.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        Partial participation; by default everyone takes part.
+    """
+
+    key = "everyone"
+    summary = "All clients, with and without priority."
+    asks_all = True
+    needs_objective = False
+    asks_losses = False
+    unbounded = ""
+
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to the sampled clients of both groups."""
+        sample = self.sampling.sample(t, population, told)
+        return Call(sample.clients, draws=sample.draws)

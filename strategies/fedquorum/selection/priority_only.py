@@ -1,0 +1,29 @@
+"""The priority clients alone, or a sample of them."""
+
+from dataclasses import dataclass, field
+
+from ..types import Admission, Call, Objective, Population, Responses, Told
+from .base import Selection
+from .sampling import Sampling
+
+
+@dataclass(frozen=True)
+class PriorityOnly(Selection):
+    """Ask the priority clients that are sampled and admit all their updates."""
+
+    key = "priority_only"
+    summary = "The priority clients alone."
+    covers = "the known priority clients"
+
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to the sampled priority clients."""
+        sample = self.sampling.sample(t, population, told)
+        return Call(sample.priority, draws=sample.draws, pool=population.priority)
+
+    def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+        """Admit every update, to the extent of its client's priority weight."""
+        weight = responses.priority_weight
+        reasons = tuple(None if w == 1.0 else f"priority weight {w:g}" for w in weight)
+        return Admission(weight, reasons)

@@ -1,0 +1,81 @@
+"""What Adam, Yogi and Adagrad share: steps scaled coordinate by coordinate.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar and McMahan, "Adaptive Federated
+Optimization", ICLR 2021, Algorithm 2.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..parameters import POSITIVE, SHARE_BELOW_ONE
+from ..rule import parameter, supplied
+from ..types import FloatArray
+from .base import Parameters, ServerOptimizer
+
+
+@dataclass(frozen=True)
+class AdaptiveState:
+    """``mean`` is m, ``second`` is v, both by the parameters' names: two models in size."""
+
+    mean: Parameters
+    second: Parameters
+
+
+@dataclass(frozen=True)
+class Adaptive(ServerOptimizer[AdaptiveState]):
+    """m_t = beta1 m_{t-1} + (1 - beta1) Delta_t, x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau).
+
+    Delta_t = sum_k c_k Delta_k, all operations coordinate by coordinate; m_{-1} = 0 and
+    v_{-1} = tau^2, the least that the paper allows. Steps are about eta long in every coordinate
+    whatever the length of Delta, so eta is much smaller than that of SGD: the paper searches 0.001
+    to 1, with tau 1e-3. As in the paper there is no correction of the bias towards the start.
+
+    Parameters
+    ----------
+    learning_rate : float
+        eta > 0.
+    beta1 : float
+        In [0, 1).
+    tau : float
+        > 0, in units of Delta: how much is not adapted.
+    """
+
+    learning_rate: float = supplied(POSITIVE, default=0.01)
+    beta1: float = parameter(0.9, SHARE_BELOW_ONE)
+    tau: float = parameter(1e-3, POSITIVE)
+
+    def init(self, parameters: Parameters) -> AdaptiveState:
+        """Return m = 0 and v = tau^2."""
+        return AdaptiveState(
+            mean={name: np.zeros_like(value) for name, value in parameters.items()},
+            second={name: np.full_like(value, self.tau**2) for name, value in parameters.items()},
+        )
+
+    def step(
+        self, state: AdaptiveState, parameters: Parameters, update: Parameters
+    ) -> tuple[AdaptiveState, Parameters]:
+        """Return m_t, v_t and x_{t+1}."""
+        mean = {
+            name: self.beta1 * state.mean[name] + (1.0 - self.beta1) * update[name]
+            for name in parameters
+        }
+        second = {
+            name: self._second(state.second[name], np.square(update[name])) for name in parameters
+        }
+        return AdaptiveState(mean, second), {
+            name: value + self.learning_rate * mean[name] / (np.sqrt(second[name]) + self.tau)
+            for name, value in parameters.items()
+        }
+
+    @abstractmethod
+    def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
+        """Return v_t of v_{t-1} and Delta_t^2."""
+
+
+@dataclass(frozen=True)
+class WithSecondDecay(Adaptive):
+    """Has ``beta2`` in [0, 1), how much of v stays from round to round."""
+
+    beta2: float = parameter(0.99, SHARE_BELOW_ONE)

@@ -1,0 +1,43 @@
+"""The interface of a server optimizer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Self
+
+from ..rule import Rule, RunFacts
+from ..types import FloatArray, StateT
+
+Parameters = Mapping[str, FloatArray]
+"""Named model arrays in float64."""
+
+
+class ServerOptimizer(Rule, ABC, Generic[StateT]):
+    """Moves the model by the combined update. Pure: state in, state out.
+
+    It gets the parameters that are trained. Arrays that a model only counts or measures (see
+    ``fedquorum.aggregation.is_statistic``) are averaged, whatever the optimizer. A subclass has a
+    field ``learning_rate``.
+
+    Attributes
+    ----------
+    follows_update : bool
+        Whether every step is the learning rate times the combined update.
+    """
+
+    follows_update: ClassVar[bool] = False
+    learning_rate: float
+
+    @classmethod
+    def at(cls, learning_rate: float, options: Mapping[str, Any], facts: RunFacts) -> Self:
+        """Return the optimizer with a learning rate and its own parameters."""
+        return cls.of({**options, "learning_rate": learning_rate}, facts)
+
+    @abstractmethod
+    def init(self, parameters: Parameters) -> StateT:
+        """Return the state before the first round."""
+
+    @abstractmethod
+    def step(
+        self, state: StateT, parameters: Parameters, update: Parameters
+    ) -> tuple[StateT, Parameters]:
+        """Return the next state and x_{t+1}, given x_t and sum_k c_k Delta_k."""

@@ -1,0 +1,53 @@
+"""The server step with heavy-ball momentum: FedAvgM."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..parameters import POSITIVE, SHARE_BELOW_ONE
+from ..rule import parameter, supplied
+from .base import Parameters, ServerOptimizer
+
+
+@dataclass(frozen=True)
+class Momentum(ServerOptimizer[Parameters]):
+    """v_t = momentum * v_{t-1} + Delta_t, x_{t+1} = x_t + learning_rate * v_t, v_{-1} = 0.
+
+    Delta_t = sum_k c_k Delta_k. Momentum 0 is ``SGD``. The state is v, a model in size.
+
+    Parameters
+    ----------
+    learning_rate : float
+        eta > 0. In the long run a steady Delta moves the model by eta / (1 - momentum) of it.
+    momentum : float
+        In [0, 1).
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification", 2019, section 4.3 (FedAvgM). As ``torch.optim.SGD`` without dampening.
+    """
+
+    key = "momentum"
+    summary = "SGD with heavy-ball momentum, as FedAvgM."
+
+    learning_rate: float = supplied(POSITIVE, default=1.0)
+    momentum: float = parameter(0.9, SHARE_BELOW_ONE)
+
+    def init(self, parameters: Parameters) -> Parameters:
+        """Return v = 0, by the parameters' names."""
+        return {name: np.zeros_like(value) for name, value in parameters.items()}
+
+    def step(
+        self, state: Parameters, parameters: Parameters, update: Parameters
+    ) -> tuple[Parameters, Parameters]:
+        """Return v_t and x_{t+1}."""
+        velocity = {name: self.momentum * state[name] + update[name] for name in parameters}
+        return velocity, {
+            name: value + self.learning_rate * velocity[name] for name, value in parameters.items()
+        }

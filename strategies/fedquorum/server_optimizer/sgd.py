@@ -1,0 +1,33 @@
+"""The plain server step."""
+
+from dataclasses import dataclass
+
+from ..parameters import POSITIVE
+from ..rule import supplied
+from .base import Parameters, ServerOptimizer
+
+
+@dataclass(frozen=True)
+class SGD(ServerOptimizer[None]):
+    """x_{t+1} = x_t + learning_rate * sum_k c_k Delta_k.
+
+    With learning rate 1 and weights that sum to 1 this is the weighted mean of the clients'
+    models, as in FedAvg and FedALIGN.
+    """
+
+    key = "sgd"
+    summary = "x + server_lr times the combined update."
+    follows_update = True
+
+    learning_rate: float = supplied(POSITIVE, default=1.0)
+
+    def init(self, parameters: Parameters) -> None:
+        """Return the empty state: nothing is remembered."""
+
+    def step(
+        self, state: None, parameters: Parameters, update: Parameters
+    ) -> tuple[None, Parameters]:
+        """Return x_{t+1}."""
+        return None, {
+            name: value + self.learning_rate * update[name] for name, value in parameters.items()
+        }

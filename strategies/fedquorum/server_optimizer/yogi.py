@@ -1,0 +1,27 @@
+"""FedYogi."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..types import FloatArray
+from .adaptive import WithSecondDecay
+
+
+@dataclass(frozen=True)
+class Yogi(WithSecondDecay):
+    """v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2); else as ``Adaptive``.
+
+    v changes by (1 - beta2) Delta^2 at most, so it forgets large updates more slowly than Adam.
+    It stays >= 0: it falls only where Delta^2 < v.
+
+    References
+    ----------
+    Reddi et al. 2021, Algorithm 2, FedYogi.
+    """
+
+    key = "yogi"
+    summary = "FedYogi: steps are about server_lr long in every coordinate; set it, as to 0.01."
+
+    def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
+        return second - (1.0 - self.beta2) * square * np.sign(second - square)

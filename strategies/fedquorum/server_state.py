@@ -1,0 +1,125 @@
+"""What a strategy remembers from round to round, beside the model, as named arrays and back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .aggregation import as_float64, trained
+from .composition import Rules
+from .memory import UpdateMemory
+from .round import RoundState
+from .state import StateArrays, array_like, bytes_of, from_arrays, grown, to_arrays
+from .types import Objective, Population, Told
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The state of a strategy's rules after a round.
+
+    Parameters
+    ----------
+    rounds : RoundState
+        What the decisions of the next round need.
+    optimizer : Any
+        The server optimizer's state, None before its first step.
+    objective : Objective or None
+        F(w_t) of the model that the next round broadcasts, None before it is measured.
+    """
+
+    rounds: RoundState
+    optimizer: Any = None
+    objective: Objective | None = None
+
+    @classmethod
+    def initial(cls, rules: Rules, population: Population) -> Self:
+        """Return the state before round 1."""
+        return cls(RoundState.initial(rules, population))
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the rules' states take."""
+        return sum(map(bytes_of, (self.rounds.weighting, self.rounds.covered, self.optimizer)))
+
+    def with_examples(self, examples: Mapping[int, float]) -> Self:
+        """Return the state with what clients said of their amounts of data."""
+        before = self.rounds.told
+        told = replace(before, examples={**before.examples, **examples})
+        return replace(self, rounds=replace(self.rounds, told=told))
+
+    def grown(self, rules: Rules, before: Population, after: Population) -> Self:
+        """Return the state with room for clients that joined, each as before its first round."""
+        fresh = RoundState.initial(rules, after)
+        count = len(before.clients)
+        if count == 0:
+            return replace(self, rounds=fresh)
+        places = np.searchsorted(after.ascending, before.ascending)
+        covered = self.rounds.covered
+        if covered is not None:
+            covered = grown(covered, after.priority_weights, count, places)
+        weighting = grown(self.rounds.weighting, fresh.weighting, count, places)
+        return replace(self, rounds=replace(self.rounds, weighting=weighting, covered=covered))
+
+    def arrays(self, memory: UpdateMemory | None, known: Iterable[int]) -> StateArrays:
+        """Return all of it as named arrays, with the memory of updates and the known clients.
+
+        They may be the state's own: to be written before the next round, not to be changed.
+        """
+        examples = self.rounds.told.examples
+        clients = sorted(examples)
+        updates = {} if memory is None else memory.state()
+        objective = self.objective
+        return {
+            **to_arrays(self.rounds.weighting, "weighting"),
+            **to_arrays(self.rounds.covered, "covered"),
+            **to_arrays(self.optimizer, "optimizer"),
+            **{f"memory.{name}": array for name, array in updates.items()},
+            **(
+                {}
+                if objective is None
+                else {"measure": np.array([objective.loss, objective.accuracy])}
+            ),
+            "examples.client": np.array(clients, dtype=np.int64),
+            "examples.data": np.array([examples[k] for k in clients], dtype=np.float64),
+            "known": np.array(list(known), dtype=np.int64),
+        }
+
+    @classmethod
+    def of_arrays(
+        cls,
+        arrays: Mapping[str, NDArray[Any]],
+        rules: Rules,
+        population: Population,
+        model: Mapping[str, NDArray[Any]],
+    ) -> Self:
+        """Return the state that ``arrays`` wrote down, for the same rules, clients and model.
+
+        Raises
+        ------
+        StateError
+            If it is the state of other rules, of other clients or of another model.
+        """
+        initial = RoundState.initial(rules, population)
+        clients, data = arrays["examples.client"].tolist(), arrays["examples.data"].tolist()
+        covered, optimizer, objective = None, None, None
+        if "covered" in arrays:
+            covered = array_like(population.priority_weights, "covered", arrays).copy()
+        if any(name.split(".")[0] == "optimizer" for name in arrays):
+            template = rules.server_optimizer.init(trained(as_float64(model), model))
+            optimizer = from_arrays(template, "optimizer", arrays)
+        if "measure" in arrays:
+            objective = Objective(*array_like(np.zeros(2), "measure", arrays).tolist())
+        rounds = RoundState(
+            from_arrays(initial.weighting, "weighting", arrays),
+            covered,
+            Told(dict(zip(clients, data, strict=True))),
+        )
+        return cls(rounds, optimizer, objective)
+
+
+def memory_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of the memory of updates among those of a state."""
+    prefix = "memory."
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

@@ -1,0 +1,229 @@
+"""AAggFF-D: the mixing vector of cross-device learning, in closed form from sampled responses."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..parameters import CDF, NON_NEGATIVE, POSITIVE, RBAR
+from ..regret import regret_bound_d
+from ..report import Decided
+from ..responses import (
+    bounded_responses,
+    cdf_value,
+    check_response_range,
+    decision_loss,
+    doubly_robust,
+    heard,
+    positions,
+    response_range,
+    scattered,
+)
+from ..rule import parameter
+from ..types import (
+    Call,
+    FloatArray,
+    IntArray,
+    Population,
+    Responses,
+    Weights,
+)
+from ..words import digits, explain_response, explain_restricted, place_in
+from .base import BY_LOSSES, Weighting
+from .exponentiated_gradient import exponentiated_gradient
+from .known_mixing import KnownMixing
+from .simplex import restricted
+
+
+@dataclass(frozen=True)
+class AAggFFDState:
+    """The sums that stand for the history, by the clients ascending.
+
+    ``gradient`` is sum_tau g_tau, shape (K,); ``mixing`` is p, shape (K,); ``rounds`` is m, how
+    many gradients are in the sum, and ``rbar_sum`` the sum of those rounds' mean responses.
+    """
+
+    client: IntArray
+    gradient: FloatArray
+    mixing: FloatArray
+    rounds: int
+    rbar_sum: float
+
+
+@dataclass(frozen=True)
+class DoublyRobustMixing(Weighting[AAggFFDState]):
+    """c_i = p_i / sum of p over the clients heard, p decided for all K from the few sampled.
+
+    With r_i = C1 + (C2 - C1) CDF(F_i / mean F) of the clients heard and the doubly robust
+    r~_i = (1 - I_i / C) rbar + (I_i / C) r_i of all, the gradient of l(p) = -log(1 + <p, r>),
+    linearised at r = rbar 1, is
+
+        g = -r~ / (1 + rbar) + rbar 1 <p, r~ - rbar 1> / (1 + rbar)^2,
+
+    and with m gradients in the sum p_i is proportional to
+    exp(-sqrt(log K) sum_tau g_tau,i / (L sqrt(m + 1))),
+    L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)). p starts uniform; the decision of a round uses
+    its responses and weighs its updates.
+
+    C is the number of clients asked in the round / the number that could be: K, or the priority
+    clients where only they can. Who was asked and did not answer counts as not sampled, and so
+    does who could not be asked. Where nobody is heard the state stays. O(K) time and memory.
+
+    Parameters
+    ----------
+    cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
+        The response's transform; see ``cdf_value``.
+    c1, c2 : float, optional
+        The range of the responses, 0 <= C1 < C2; by default [0, C].
+    rbar : {"sample", "running"}
+        ``sample`` (the paper): the mean response of the clients heard, which shrinks the
+        estimate towards the mean (see ``doubly_robust``). ``running``: the mean of the mean
+        responses of the rounds before, which is unbiased; before the first round
+        C1 + (C2 - C1) CDF(1), the response to the mean loss.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision
+    Making", ICML 2024, Lemma 4.3, Remark 4.5 and Algorithm 3. ``running`` is ours.
+    """
+
+    key = "aaggff_d"
+    summary = "AAggFF-D: fair mixing coefficients for many sampled clients, in closed form."
+    baseline = False
+    fixed_population = True
+    unbounded = BY_LOSSES
+    factor = "p_k"
+    divisor = "the sum of p over {whom}"
+
+    cdf: str = parameter("weibull", CDF)
+    c1: float | None = parameter(None, NON_NEGATIVE)
+    c2: float | None = parameter(None, POSITIVE)
+    rbar: str = parameter("sample", RBAR)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_response_range(self.c1, self.c2)
+
+    def over_known(self) -> KnownMixing:
+        """Return p over the sum of p of all known clients that can count."""
+        return KnownMixing(self)
+
+    def init(self, population: Population) -> AAggFFDState:
+        """Return the state before round 0: uniform p, nothing seen."""
+        size = len(population.clients)
+        return AAggFFDState(
+            client=population.ascending,
+            gradient=np.zeros(size),
+            mixing=np.full(size, 1.0 / size),
+            rounds=0,
+            rbar_sum=0.0,
+        )
+
+    def weigh(
+        self, state: AAggFFDState, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[AAggFFDState, Weights]:
+        """Return the state after the decision, and its p on the clients heard.
+
+        Raises
+        ------
+        ValueError
+            If the clients did not measure the model they received.
+        """
+        counts = heard(call, responses, share)
+        if not counts.any():
+            return state, Weights(np.zeros_like(share), mixing=state.mixing)
+        size = len(state.client)
+        fraction = sampled_fraction(call, size)
+        c1, c2 = response_range(self.c1, self.c2, fraction)
+        position = positions(state.client, responses)
+        heard_responses = bounded_responses(responses.loss[counts], self.cdf, c1, c2)
+        rbar = self._rbar(state, heard_responses, c1, c2)
+        response = doubly_robust(heard_responses, position[counts], size, fraction, rbar)
+        gradient = state.gradient + linearised_gradient(state.mixing, response, rbar)
+        rounds = state.rounds + 1
+        step = math.sqrt(math.log(size) / (rounds + 1)) / lipschitz_d(c1, c2, fraction)
+        following = AAggFFDState(
+            client=state.client,
+            gradient=gradient,
+            mixing=exponentiated_gradient(None, -step * gradient),
+            rounds=rounds,
+            rbar_sum=state.rbar_sum + float(heard_responses.mean()),
+        )
+        # restricted in the exponent, where no client's p is too small for a float
+        on_heard = exponentiated_gradient(None, -step * gradient[position[counts]])
+        return following, Weights(
+            restricted(np.nan_to_num(scattered(on_heard, counts)), share, counts),
+            response=scattered(heard_responses, counts),
+            mixing=following.mixing,
+            decision_loss=decision_loss(state.mixing, response),
+            estimate=response,
+        )
+
+    def _rbar(
+        self, state: AAggFFDState, heard_responses: FloatArray, c1: float, c2: float
+    ) -> float:
+        if self.rbar == "sample":
+            return float(heard_responses.mean())
+        if state.rounds == 0:
+            return float(c1 + (c2 - c1) * cdf_value(self.cdf, np.ones(1))[0])
+        return state.rbar_sum / state.rounds
+
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
+        """Return 2 L sqrt(T log K)."""
+        asked = max(1, round(fraction * clients)) / clients
+        c1, c2 = response_range(self.c1, self.c2, asked)
+        return regret_bound_d(rounds, clients, lipschitz_d(c1, c2, asked))
+
+    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+        """Yield the response, its doubly robust estimate, p and the restriction with numbers."""
+        weights, following = decided.weights, decided.following
+        if weights is None or weights.estimate is None:
+            return
+        size = len(decided.state.client)
+        fraction = sampled_fraction(decided.call, size)
+        c1, c2 = response_range(self.c1, self.c2, fraction)
+        yield from explain_response(self.cdf, c1, c2, decided, place)
+        i = place_in(decided.state.client, decided, place)
+        yield (
+            f"doubly robust r~_k = (1 - 1/C) rbar + r_k / C = {digits(weights.estimate[i])} with "
+            f"C = {digits(fraction)}"
+        )
+        step = math.sqrt(math.log(size) / (following.rounds + 1)) / lipschitz_d(c1, c2, fraction)
+        yield (
+            "p_k ~ exp(-sqrt(log K / (m + 1)) / L sum of g_k) = "
+            f"exp(-{digits(step)} x {digits(following.gradient[i])}), normalised over K = {size}: "
+            f"p_k = {digits(following.mixing[i])}"
+        )
+        yield from explain_restricted(decided.state.client, following.mixing, decided, place)
+
+
+def sampled_fraction(call: Call, num_clients: int) -> float:
+    """Return C, the clients asked in the round / those who could be: K, or the pool."""
+    return len(call.clients) / (num_clients if call.pool is None else len(call.pool))
+
+
+def linearised_gradient(mixing: FloatArray, response: FloatArray, rbar: float) -> FloatArray:
+    """Return g = -r / (1 + rbar <p, 1>) + rbar 1 <p, r - rbar 1> / (1 + rbar <p, 1>)^2, shape (K,).
+
+    The first-order expansion of -r / (1 + <p, r>) in r at rbar 1, p on the simplex: linear in r,
+    so that an unbiased estimate of r gives an unbiased g.
+
+    References
+    ----------
+    Hahn, Kim and Lee 2024, Algorithm 3.
+    """
+    growth = 1.0 + rbar
+    shift = rbar * float(mixing @ response - rbar) / growth**2
+    gradient: FloatArray = shift - response / growth
+    return gradient
+
+
+def lipschitz_d(c1: float, c2: float, fraction: float) -> float:
+    """Return L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)), which bounds |g_i|."""
+    return c2 / (1.0 + c1) + 2.0 * (c2 - c1) / (fraction * (1.0 + c1))

@@ -1,0 +1,109 @@
+"""Averages of the updates, over who took part or over all, without regard to amounts of data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from ..report import Decided
+from ..rule import Question
+from ..types import Call, FloatArray, Population, Proportions, Responses, Weights
+from .base import Weighting
+
+
+@dataclass(frozen=True)
+class AverageParticipating(Weighting[None]):
+    """c_n = 1 / |S_t| for the |S_t| clients that took part: FedAvg on updates of equal weight.
+
+    References
+    ----------
+    Wang and Ji 2024, section 6, "average participating".
+    """
+
+    key = "average_participating"
+    summary = "The average over the clients that take part in the round."
+    question = Question.PARTICIPATION
+    needs_losses = False
+    factor = "1"
+    divisor = "the number of {whom}"
+    late = "It did not take part."
+    unbounded = "an update counts 1 / (participants): of a single participant it is the whole step"
+
+    def init(self, population: Population) -> None:
+        """Return the empty state: nothing is remembered."""
+
+    def proportions(self, state: None, call: Call) -> Proportions:
+        """Return 1 for every client."""
+        return Proportions()
+
+    def weigh(
+        self, state: None, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[None, Weights]:
+        """Return equal weights that sum to 1, or zeros where nobody took part."""
+        total = float(share.sum())
+        return None, Weights(share / total if total > 0 else np.zeros_like(share))
+
+    def over_known(self) -> "AverageAll":
+        """Refuse: over all known clients this is ``AverageAll``, which has a name of its own."""
+        raise self.uncorrectable(
+            "dividing by who is there undoes what a correction for being away does; average_all "
+            "divides by all"
+        )
+
+    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+        """Yield c_n = 1 / |S_t| with its numbers."""
+        total = float(decided.share.sum())
+        share = decided.share[place]
+        yield f"c_n = 1 / |S_t| = 1 / {total:.6g} = {share / total:.6g}"
+
+
+@dataclass(frozen=True)
+class AverageAll(Weighting[None]):
+    """c_n = s_n / N for the clients that took part, N all known clients that can count.
+
+    Whoever is away counts as an update of zero. In a gate N counts the priority clients and the
+    others last known to be aligned.
+
+    References
+    ----------
+    Wang and Ji 2024, section 6, "average all".
+    """
+
+    key = "average_all"
+    summary = "The average over all clients; an absent one counts as an update of zero."
+    question = Question.PARTICIPATION
+    needs_losses = False
+    fixed_divisor = True
+    factor = "1"
+    divisor = "the number of {whom}"
+    late = "It counts as an update of zero."
+    unbounded = ""
+
+    def init(self, population: Population) -> None:
+        """Return the empty state: nothing is remembered."""
+
+    def proportions(self, state: None, call: Call) -> Proportions:
+        """Return 1 for every client."""
+        return Proportions()
+
+    def weigh(
+        self, state: None, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[None, Weights]:
+        """Return 1 / N, zeros where nobody can count."""
+        total = float(responses.coverage.sum())
+        omega = dict.fromkeys(responses.known.tolist(), 1.0)
+        return None, Weights(share / total if total > 0 else np.zeros_like(share), omega=omega)
+
+    def over_known(self) -> Self:
+        """Return this rule, which divides so already."""
+        return self
+
+    def largest_share(self, num_clients: int) -> float:
+        """Return 1 / N."""
+        return 1.0 / num_clients
+
+    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+        """Yield c_n = s_n / N with its numbers."""
+        share, n = float(decided.share[place]), float(decided.responses.coverage.sum())
+        yield f"c_n = s_n / N = {share:.6g} / {n:.6g} = {share / n:.6g}"

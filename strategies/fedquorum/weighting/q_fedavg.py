@@ -1,0 +1,132 @@
+"""q-FedAvg: weights by a power of the loss."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..parameters import NON_NEGATIVE, POSITIVE
+from ..report import Decided
+from ..rule import parameter
+from ..types import Call, FloatArray, IntArray, Responses, Weights
+from ..words import digits
+from .exponentiated_gradient import PriorMixing, base_weights, explain_prior
+
+_SMALLEST_LOSS = 1e-10
+
+
+@dataclass(frozen=True)
+class LossPower(PriorMixing):
+    """c_i = w_i F_i^q / sum_j w_j F_j^q over the clients heard, w_i their fraction of the data.
+
+    In the language of exponentiated gradients r_i = q log F_i on the prior w. q = 0 is FedAvg;
+    q to infinity looks at the largest loss only. Where all losses are 0 it is FedAvg as well.
+
+    With ``lipschitz`` L the update of the paper, whose length adapts to how much the objective
+    sum_i w_i F_i^(q+1) / (q + 1) bends:
+
+        x_{t+1} = x_t + sum_i w_i F_i^q L Delta_i / sum_j w_j h_j,
+        h_j = q F_j^(q-1) |L Delta_j|^2 + L F_j^q.
+
+    These c_i sum to less than 1 unless q = 0. The paper draws clients with probabilities w_i and
+    sums without weights; here whoever is asked counts by its data, and who is drawn with
+    replacement by its draws, which is the paper's. With equal amounts of data it is Flower's
+    ``QFedAvg``. h has a pole at F = 0 for q < 1, so losses below 1e-10 count as 1e-10 in it.
+
+    Parameters
+    ----------
+    q : float
+        >= 0.
+    lipschitz : float, optional
+        L > 0, the paper's 1 / (client learning rate); None for the mixing form.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+
+    References
+    ----------
+    Li, Sanjabi, Beirami and Smith, "Fair Resource Allocation in Federated Learning", ICLR 2020,
+    Lemma 3 and Algorithm 2; the mixing form Hahn, Kim and Lee 2024, Table 1.
+    """
+
+    key = "qfedavg"
+    summary = "q-FedAvg: weights by the q-th power of the loss."
+    factor = "w_k F_k^q"
+
+    q: float = parameter(1.0, NON_NEGATIVE)
+    lipschitz: float | None = parameter(None, POSITIVE)
+
+    @property
+    def divisor(self) -> str:
+        """What it is divided by, in words."""
+        terms = "the same" if self.lipschitz is None else "w_j h_j / L"
+        return f"the sum of {terms} over {{whom}}"
+
+    def weigh(
+        self, state: IntArray, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[IntArray, Weights]:
+        """Return c_i; ``mixing`` is w_i F_i^q, normalised, in both forms.
+
+        Raises
+        ------
+        ValueError
+            If the clients did not measure the model they received, or if the updates' norms,
+            which the Lipschitz form needs, are missing.
+        """
+        state, weights = super().weigh(state, call, responses, share)
+        if self.lipschitz is None or weights.response is None:
+            return state, weights
+        counts = ~np.isnan(weights.response)
+        base = np.where(counts, base_weights(call, responses, share), 0.0)
+        # F^q over its largest value, so that no power overflows
+        loss = np.where(counts, np.maximum(responses.loss, _SMALLEST_LOSS), 1.0)
+        power = base * (loss / loss[counts].max()) ** self.q
+        squared = squared_norms(responses)
+        bend = self.q * self.lipschitz * squared / loss
+        return state, replace(
+            weights,
+            weight=power / (power * (1.0 + bend)).sum(),
+            update_norm=np.where(counts, np.sqrt(squared), np.nan),
+        )
+
+    def respond(self, loss: FloatArray) -> FloatArray:
+        """Return q log F_i."""
+        if self.q == 0.0:
+            return np.zeros_like(loss)
+        with np.errstate(divide="ignore"):
+            response: FloatArray = self.q * np.log(loss)
+        return response
+
+    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+        """Yield the weight by F^q, or that with the Lipschitz constant, with its numbers."""
+        loss = decided.responses.loss[place]
+        if self.lipschitz is None:
+            yield from explain_prior(f"q log F_k = {self.q:g} x log {digits(loss)}", decided, place)
+            return
+        weights = decided.weights
+        if weights is None or weights.update_norm is None:
+            return
+        norm = weights.update_norm[place]
+        bend = self.q / loss * (self.lipschitz * norm) ** 2 + self.lipschitz
+        w = base_weights(decided.call, decided.responses, decided.share)[place]
+        yield (
+            "c_k = w_k F_k^q L / sum of w_j h_j, h_k / F_k^q = q |L Delta_k|^2 / F_k + L = "
+            f"{digits(bend)} with w_k = {digits(w)}, F_k = {digits(loss)}, q = {self.q:g}, "
+            f"L = {self.lipschitz:g}, |Delta_k| = {digits(norm)}: "
+            f"c_k = {digits(weights.weight[place])}"
+        )
+
+
+def squared_norms(responses: Responses) -> FloatArray:
+    """Return |Delta_i|^2, shape (n,).
+
+    Raises
+    ------
+    ValueError
+        If nobody provides the updates' inner products.
+    """
+    if responses.gram is None:
+        raise ValueError("this rule needs the norms of the updates, and nobody provides them")
+    return np.diag(responses.gram()).astype(np.float64)

@@ -1,0 +1,138 @@
+"""Geometry of the probability simplex: projection, restriction, and quadratic programs on it."""
+
+import numpy as np
+import piqp
+
+from ..errors import SolverError
+from ..types import BoolArray, FloatArray
+
+GAP = 1e-10
+"""Largest optimality gap of a quadratic program's answer that is used."""
+
+_SOLVER_TOLERANCE = 1e-13
+_SOLVER_RELATIVE_TOLERANCE = 1e-15
+
+
+def restricted(
+    mixing: FloatArray, share: FloatArray, counts: BoolArray, smallest: float = 0.0
+) -> FloatArray:
+    """Return s_i p_i / sum_j s_j p_j over the clients that count, 0 elsewhere, shape (n,).
+
+    All are 0 where the clients that count hold no mass: then no update has a weight.
+
+    Parameters
+    ----------
+    mixing : FloatArray
+        p_i >= 0 of the n clients, shape (n,).
+    share : FloatArray
+        s_i in [0, 1], how much of each update was admitted, shape (n,).
+    counts : BoolArray
+        Which of them count, shape (n,).
+    smallest : float
+        A mass up to which it is none, where p is not exact.
+    """
+    mass = np.where(counts, share * mixing, 0.0)
+    total = mass.sum()
+    weights: FloatArray = mass / total if total > smallest else np.zeros_like(mass)
+    return weights
+
+
+def project(point: FloatArray, mass: float = 1.0) -> FloatArray:
+    """Return the nearest point with coordinates >= 0 that sum to ``mass``, shape (m,).
+
+    x_i = max(point_i - theta, 0), theta found by sorting: O(m log m).
+
+    References
+    ----------
+    Held, Wolfe and Crowder 1974; Duchi et al. 2008, figure 1.
+    """
+    if mass == 0.0 or len(point) == 0:
+        return np.zeros_like(point)
+    shifted = point - point.max()
+    falling = np.sort(shifted)[::-1]
+    theta = (np.cumsum(falling) - mass) / np.arange(1, len(point) + 1)
+    inside = np.maximum(shifted - theta[np.flatnonzero(falling > theta)[-1]], 0.0)
+    nearest: FloatArray = inside * (mass / inside.sum())
+    return nearest
+
+
+def minimise_quadratic(
+    quadratic: FloatArray,
+    linear: FloatArray,
+    *,
+    low: FloatArray | None = None,
+    high: FloatArray | None = None,
+    gap: float = GAP,
+) -> FloatArray:
+    """Return argmin <b, p> + p^T H p / 2 over the simplex, or over its part inside a box.
+
+    Solved by PIQP (a proximal interior-point method) to 1e-13. Its status is checked, the answer
+    is put on the simplex exactly, and then the optimality gap
+    <grad, p> - min_q <grad, q> is computed here: it bounds how far the objective is from its
+    minimum, whatever the solver thinks of itself.
+
+    Parameters
+    ----------
+    quadratic : FloatArray
+        H, symmetric and positive semidefinite, shape (K, K).
+    linear : FloatArray
+        b, shape (K,).
+    low, high : FloatArray, optional
+        The box, 0 <= low <= high <= 1, shape (K,), sum low <= 1 <= sum high; by default all of
+        the simplex.
+    gap : float
+        Largest gap allowed, in units of the objective.
+
+    Raises
+    ------
+    SolverError
+        If the solver fails or the gap is larger.
+    """
+    size = len(linear)
+    lower = np.zeros(size) if low is None else low
+    upper = np.ones(size) if high is None else high
+    if np.array_equal(lower, upper):
+        return lower.copy()
+    answer, status = _solve(quadratic, linear, lower, upper)
+    if status != piqp.PIQP_SOLVED or not np.isfinite(answer).all():
+        raise SolverError(f"the quadratic program of {size} clients was not solved: {status}")
+    mixing: FloatArray = np.clip(answer, lower, upper)
+    mixing /= mixing.sum()
+    gradient = linear - linear.mean() + quadratic @ mixing
+    reached = float(gradient @ (mixing - _linear_minimiser(gradient, lower, upper)))
+    if not reached <= gap:
+        raise SolverError(
+            f"the quadratic program of {size} clients was solved to a gap of {reached:.3g}, "
+            f"not to {gap:.3g}"
+        )
+    return mixing
+
+
+def _solve(
+    quadratic: FloatArray, linear: FloatArray, lower: FloatArray, upper: FloatArray
+) -> tuple[FloatArray, piqp.Status]:
+    solver = piqp.DenseSolver()
+    settings = solver.settings
+    settings.eps_abs = settings.eps_duality_gap_abs = _SOLVER_TOLERANCE
+    settings.eps_rel = settings.eps_duality_gap_rel = _SOLVER_RELATIVE_TOLERANCE
+    settings.check_duality_gap = True
+    solver.setup(
+        P=np.asfortranarray(quadratic),
+        c=linear - linear.mean(),  # on the simplex a constant; smaller numbers round less
+        A=np.ones((1, len(linear)), order="F"),
+        b=np.ones(1),
+        x_l=lower,
+        x_u=np.where(upper < 1.0, upper, np.inf),  # the simplex bounds p by 1
+    )
+    status = solver.solve()
+    return np.array(solver.result.x, dtype=np.float64), status
+
+
+def _linear_minimiser(gradient: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+    """Return argmin <gradient, q> over lower <= q <= upper, sum q = 1: fill the cheapest first."""
+    order = np.argsort(gradient, kind="stable")
+    room = (upper - lower)[order]
+    before = np.cumsum(room) - room
+    best = lower.copy()
+    best[order] += np.clip(1.0 - lower.sum() - before, 0.0, room)
+    return best

@@ -1,0 +1,332 @@
+"""What tests of the rules are made of: clients' answers, and rounds that are driven with them.
+
+Everything here is a named builder or driver; no test file imports another one. Shapes: n clients
+that sent an update, N clients in all, T rounds, d parameters.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from fedquorum.composition import Rules
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.report import Decided
+from fedquorum.round import ClientAnswer, Round, RoundAnswers, RoundState, decide
+from fedquorum.rule import RunFacts
+from fedquorum.selection import EpsilonGate, Everyone, Selection
+from fedquorum.types import Call, FloatArray, Objective, Population, Responses, Weights
+from fedquorum.weighting import Weighting
+from numpy.typing import ArrayLike
+
+OBJECTIVE = Objective(loss=1.0, accuracy=0.5)
+"""F(w_t) and its accuracy, where a test does not say another."""
+
+
+# --- answers of clients -------------------------------------------------------------------------
+
+
+def responses(
+    loss: ArrayLike,
+    *,
+    client: Sequence[int] | None = None,
+    priority: ArrayLike = 1.0,
+    data: ArrayLike = 10.0,
+    accuracy: ArrayLike = 0.5,
+    known: int | Sequence[int] | None = None,
+    updates: FloatArray | None = None,
+    **others: Any,
+) -> Responses:
+    """Return n clients' responses to a round.
+
+    Parameters
+    ----------
+    loss : array_like
+        F_k, shape (n,).
+    client : sequence of int, optional
+        Their ids, ascending; by default 0 to n - 1.
+    priority, data, accuracy : array_like
+        lambda_k, D_k and the accuracies, shape (n,), or one number for all.
+    known : int or sequence of int, optional
+        The clients that the server has met, or how many from 0; by default those that responded.
+    updates : FloatArray, optional
+        Delta_k, shape (n, d), whose inner products the responses then provide.
+    **others : Any
+        Other fields of ``Responses``.
+    """
+    losses = np.array(loss, dtype=np.float64)
+    n = len(losses)
+
+    def of_each(values: ArrayLike) -> FloatArray:
+        return np.broadcast_to(np.array(values, dtype=np.float64), n).copy()
+
+    clients = np.array(range(n) if client is None else client, dtype=np.int64)
+    met = clients if known is None else np.arange(known) if isinstance(known, int) else known
+    return Responses(
+        client=clients,
+        priority_weight=of_each(priority),
+        num_examples=of_each(data),
+        loss=losses,
+        accuracy=of_each(accuracy),
+        known=np.array(met, dtype=np.int64),
+        gram=None if updates is None else lambda: updates @ updates.T,
+        **others,
+    )
+
+
+def took_part(clients: Sequence[int], known: int) -> Responses:
+    """Return clients that trained and measured nothing; the server knows the first ``known``."""
+    nothing = np.full(len(clients), math.nan)
+    return responses(nothing, client=clients, accuracy=math.nan, known=known)
+
+
+def heard(losses: Mapping[int, float]) -> Responses:
+    """Return the responses of clients with these losses, by client id ascending."""
+    return responses(list(losses.values()), client=list(losses), known=len(losses))
+
+
+def losses_of(size: int, rounds: int, sample: int, seed: int = 0) -> list[dict[int, float]]:
+    """Return the losses of samples of clients, some of them always worse off, all falling."""
+    rng = np.random.default_rng([seed, size, sample])
+    level = rng.lognormal(0.0, 1.0, size)
+    return [
+        {
+            int(k): float(level[k] * np.exp(0.3 * rng.normal() - 0.01 * t))
+            for k in np.sort(rng.choice(size, sample, replace=False))
+        }
+        for t in range(rounds)
+    ]
+
+
+def trained(client: int, *, data: float = 10.0, loss: float | None = None) -> ClientAnswer:
+    """Return the answer of a client that trained."""
+    accuracy = None if loss is None else 0.5
+    return ClientAnswer(client, "trained", num_examples=data, loss=loss, accuracy=accuracy)
+
+
+def silent(client: int) -> ClientAnswer:
+    """Return the answer of a client that stayed silent."""
+    return ClientAnswer(client, "silent")
+
+
+def absent(client: int) -> ClientAnswer:
+    """Return what is known of a client that was asked and did not answer."""
+    return ClientAnswer(client, "unavailable", "no reply")
+
+
+def answers(
+    *each: ClientAnswer,
+    known: int | Sequence[int] | None = None,
+    updates: FloatArray | None = None,
+) -> RoundAnswers:
+    """Return what came back in a round, ascending by client.
+
+    ``known`` and ``updates`` are those of ``responses``; the updates are of those that trained.
+    """
+    ordered = tuple(sorted(each, key=lambda answer: answer.client))
+    clients = [answer.client for answer in ordered]
+    met = clients if known is None else range(known) if isinstance(known, int) else known
+    gram = None if updates is None else lambda: updates @ updates.T
+    return RoundAnswers(ordered, np.array(met, dtype=np.int64), gram)
+
+
+# --- a weighting by itself ----------------------------------------------------------------------
+
+
+def weigh(
+    rule: Weighting[Any], given: Responses, size: int | None = None, share: ArrayLike = 1.0
+) -> Weights:
+    """Return a rule's weights in the first round; ``size`` is N, by default n."""
+    n = len(given.client)
+    state = rule.init(Population.of(n if size is None else size))
+    admitted = np.broadcast_to(np.array(share, dtype=np.float64), n).copy()
+    return rule.weigh(state, Call(tuple(given.client.tolist())), given, admitted)[1]
+
+
+def weigh_rounds(
+    rule: Weighting[Any],
+    history: Sequence[Responses],
+    size: int,
+    *,
+    asked: int | Sequence[int] | None = None,
+    state: Any = None,
+) -> tuple[Any, list[Weights]]:
+    """Return a rule's last state and its weights in every round; all updates are admitted.
+
+    Parameters
+    ----------
+    rule : Weighting
+        The rule.
+    history : sequence of Responses
+        Those of the rounds.
+    size : int
+        N.
+    asked : int or sequence of int, optional
+        Who is asked in every round, or how many from 0; by default those that respond.
+    state : Any
+        The state before; by default that before the first round.
+    """
+    state, told = rule.init(Population.of(size)) if state is None else state, []
+    for given in history:
+        own = given.client.tolist() if asked is None else asked
+        call = Call(tuple(range(own) if isinstance(own, int) else own))
+        state, weights = rule.weigh(state, call, given, np.ones(len(given.client)))
+        told.append(weights)
+    return state, told
+
+
+def mixing_path(
+    rule: Weighting[Any],
+    history: Sequence[Mapping[int, float]],
+    size: int,
+    asked: int | None = None,
+) -> tuple[FloatArray, list[Weights]]:
+    """Return p after every round, shape (T, N), and the weights; ``history`` holds the losses.
+
+    ``asked`` is how many clients a round asks, all by default.
+    """
+    given = [heard(losses) for losses in history]
+    _, told = weigh_rounds(rule, given, size, asked=size if asked is None else asked)
+    return np.array([weights.mixing for weights in told]), told
+
+
+def assert_on_the_simplex(mixing: FloatArray) -> None:
+    """Fail unless coefficients are finite, >= 0 and sum to 1."""
+    assert np.isfinite(mixing).all()
+    assert mixing.min() >= 0
+    np.testing.assert_allclose(mixing.sum(), 1.0, rtol=0, atol=1e-12)
+
+
+# --- rules together -----------------------------------------------------------------------------
+
+
+def corrected(base: Weighting[Any], participation: str = "none", **options: Any) -> Weighting[Any]:
+    """Return a weighting with a correction for participation, by its key."""
+    if participation == "none":
+        return base
+    return PARTICIPATIONS[participation].correcting(base, options, RunFacts())
+
+
+@dataclass(frozen=True)
+class World:
+    """Clients whose answers do not depend on what they are asked, beside a gate's terms.
+
+    Parameters
+    ----------
+    population : Population
+        The clients 0 to N - 1.
+    data, loss : FloatArray
+        D_k and F_k, shape (N,).
+    objective : Objective
+        F(w_t) of every round.
+    updates : FloatArray or None
+        Delta_k of every round, shape (N, d).
+    """
+
+    population: Population
+    data: FloatArray
+    loss: FloatArray
+    objective: Objective = OBJECTIVE
+    updates: FloatArray | None = None
+
+    def answer(self, client: int, call: Call) -> ClientAnswer:
+        """Return what a client that is there answers: an update, or its silence in a gate."""
+        limit = self.objective.loss + (math.inf if call.epsilon is None else call.epsilon)
+        if client not in self.population.priority and self.loss[client] > limit:
+            return silent(client)
+        return trained(client, data=self.data[client], loss=self.loss[client])
+
+    def answers(self, call: Call, there: ArrayLike) -> RoundAnswers:
+        """Return a round's answers; ``there`` says who is there, shape (N,)."""
+        here = np.array(there, dtype=np.bool_)
+        each = [self.answer(k, call) if here[k] else absent(k) for k in call.clients]
+        usable = [answer.client for answer in each if answer.usable]
+        updates = None if self.updates is None else self.updates[usable]
+        return answers(*each, known=len(self.data), updates=updates)
+
+
+# Clients 0 and 1 have priority. Of the others 2 and 3 are aligned at 0.5, 4 is not and says so.
+FIVE = World(
+    Population.of(5, [0, 1]),
+    data=np.array([30.0, 10.0, 20.0, 40.0, 100.0]),
+    loss=np.array([1.0, 1.2, 0.9, 1.1, 9.0]),
+)
+GATE = EpsilonGate(num_rounds=10**6, epsilon=0.5, warmup_fraction=0.0)
+
+
+def play(
+    rules: Rules, world: World, presence: ArrayLike, state: RoundState | None = None
+) -> Iterator[Round]:
+    """Drive rules through rounds with ``fedquorum.round.decide``, and yield them.
+
+    Parameters
+    ----------
+    rules : Rules
+        The rules.
+    world : World
+        The clients, who have all told how much data they have.
+    presence : array_like
+        Who is there, shape (T, N).
+    state : RoundState, optional
+        The state before; by default that before the first round.
+    """
+    if state is None:
+        state = RoundState.initial(rules, world.population)
+        told = replace(state.told, examples=dict(enumerate(world.data.tolist())))
+        state = replace(state, told=told)
+    for t, there in enumerate(np.atleast_2d(np.array(presence))):
+        call = rules.call(t, world.population, state.told)
+        decided_round = decide(
+            rules,
+            world.population,
+            state,
+            server_round=t + 1,
+            call=call,
+            objective=world.objective,
+            answers=world.answers(call, there),
+        )
+        yield decided_round
+        state = decided_round.following
+
+
+def played(
+    weighting: Weighting[Any],
+    world: World,
+    presence: ArrayLike,
+    selection: Selection | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Return every client's weight and p in each of the rounds played, shapes (T, N)."""
+    rules = Rules(selection or Everyone(), weighting)
+    shape = np.shape(np.atleast_2d(presence))
+    weight, mixing = np.zeros(shape), np.full(shape, math.nan)
+    for t, one in enumerate(play(rules, world, presence)):
+        weight[t, list(one.clients)] = one.weight
+        if one.report.mixing is not None:
+            mixing[t] = one.report.mixing
+    return weight, mixing
+
+
+def present(size: int, *rows: str) -> FloatArray:
+    """Return presence by rounds, shape (T, ``size``): the ids of the clients there as digits."""
+    return np.array([[float(str(k) in row) for k in range(size)] for row in rows])
+
+
+def decided(
+    weighting: Weighting[Any], given: Responses, size: int, selection: Selection | None = None
+) -> Decided:
+    """Return a first round's weighing, as explanations take it."""
+    population = Population.of(size)
+    rules = Rules(selection or Everyone(), weighting)
+    each = [
+        trained(k, data=d, loss=f)
+        for k, d, f in zip(
+            given.client.tolist(), given.num_examples.tolist(), given.loss.tolist(), strict=True
+        )
+    ]
+    back = replace(answers(*each, known=given.known.tolist()), gram=given.gram)
+    state = RoundState.initial(rules, population)
+    call = replace(rules.call(0, population, state.told), clients=tuple(range(size)))
+    return decide(
+        rules, population, state, server_round=1, call=call, objective=OBJECTIVE, answers=back
+    ).decided

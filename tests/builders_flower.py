@@ -1,0 +1,426 @@
+"""Builders of the Flower side's tests: strategies, ClientApps, grids, messages and replies.
+
+The model of most tests is ``MODEL``, one array of three numbers, so a step is read off its first.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fedquorum import ComposedStrategy, Population, Robustness
+from fedquorum.flower.codec import (
+    EvaluateAnswer,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    decode_arrays,
+    decode_evaluate_request,
+    decode_train_request,
+    encode_arrays,
+    encode_evaluate_reply,
+    encode_hosted_clients,
+    encode_train_reply,
+)
+from fedquorum.flower.communication import Communication
+from fedquorum.flower.directory import fingerprint
+from fedquorum.named import build
+from fedquorum.report import TrainReport
+from fedquorum.rule import RunFacts
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from client_app.node import hosted_clients
+from server_app.in_process import InProcessGrid
+
+MODEL: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float32)}
+LOSSES = (1.0, 1.1, 1.3, 5.0)
+"""What the clients of ``standard_app`` report, by partition, over and over."""
+
+Script = Callable[[int, TrainTask, NamedArrays], TrainAnswer]
+Change = Callable[[list[Message]], Iterable[Message]]
+
+
+# --- strategies ----------------------------------------------------------------------------
+
+
+def named(
+    name: str,
+    population: Population | int,
+    *,
+    communication: Communication | None = None,
+    num_rounds: int = 10,
+    seed: int = 0,
+    rates: Mapping[int, float] | None = None,
+    optimizer: str = "sgd",
+    **options: Any,
+) -> ComposedStrategy:
+    """Return a named strategy of a fixed population, or of so many clients, all with priority."""
+    if isinstance(population, int):
+        population = Population.of(population)
+    facts = RunFacts(num_rounds, seed, rates, population.clients)
+    rules = build({"name": name, **options}, {"name": optimizer}, facts)
+    return ComposedStrategy(rules, population=population, communication=communication)
+
+
+def fedalign(num_clients: int, priority: Collection[int], **options: Any) -> ComposedStrategy:
+    """Return FedALIGN of 10 rounds without a warm-up."""
+    population = Population.of(num_clients, priority)
+    return named("fedalign", population, **{"warmup_fraction": 0.0, **options})
+
+
+def clipping(clip_norm: float) -> Communication:
+    """Return the project's protocol with bounded updates."""
+    return Communication(robustness=Robustness(clip_norm=clip_norm))
+
+
+# --- answers and replies -------------------------------------------------------------------
+
+
+def moved(client: int, by: float, *, examples: float = 10, loss: float = 1.0) -> TrainAnswer:
+    """Return a client that trained and moved every weight of MODEL by ``by``."""
+    arrays: NamedArrays = {"w": (MODEL["w"] + np.float32(by)).astype(np.float32)}
+    return TrainAnswer(
+        client, Status.DONE, num_examples=examples, loss=loss, accuracy=0.5, arrays=arrays
+    )
+
+
+def request_of(reply: Message, *, group: str | None = None) -> Message:
+    """Return a message as if it were the one that a node replied to, maybe of another group."""
+    sent = reply.metadata
+    group = sent.group_id if group is None else group
+    return Message(RecordDict(), sent.src_node_id, sent.message_type, group_id=group)
+
+
+def standard_reply(
+    message: Message,
+    arrays: NamedArrays | None,
+    metrics: Mapping[str, Any],
+    *,
+    records: tuple[str, str] = ("arrays", "metrics"),
+) -> Message:
+    """Return a reply in Flower's standard form."""
+    content = RecordDict({records[1]: MetricRecord(dict(metrics))})
+    if arrays is not None:
+        content[records[0]] = encode_arrays(arrays)
+    return Message(content, reply_to=message)
+
+
+# --- ClientApps ----------------------------------------------------------------------------
+
+
+def scripted_app(
+    num_clients: int, fit: Script, losses: Mapping[int, float] | None = None
+) -> ClientApp:
+    """Return an app of this project's protocol: clients train as told and measure ``losses``."""
+    app = ClientApp()
+
+    def hosted(context: Context) -> tuple[int, ...]:
+        return hosted_clients(dict(context.node_config), num_clients)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(encode_hosted_clients(hosted(context)), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays, tasks = decode_train_request(message.content, hosted(context))
+        answers = [fit(task.client, task, arrays) for task in tasks]
+        return Message(encode_train_reply(answers), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        _, tasks = decode_evaluate_request(message.content, hosted(context))
+        answers = []
+        for task in tasks:
+            numbers: dict[str, Any] = {"num_examples": 10.0, "test_loss": 1.0, "test_accuracy": 0.5}
+            if task.train:
+                numbers |= {"loss": (losses or {}).get(task.client, 1.0), "accuracy": 0.5}
+            answers.append(EvaluateAnswer(task.client, Status.DONE, **numbers))
+        return Message(encode_evaluate_reply(answers), reply_to=message)
+
+    return app
+
+
+def standard_app(
+    metrics: Callable[[int], dict[str, Any]] | None = None,
+    *,
+    records: tuple[str, str] = ("arrays", "metrics"),
+    sent: tuple[str, str] = ("arrays", "config"),
+    seen: list[ConfigRecord] | None = None,
+    by: Callable[[int], float] = lambda client: client + 1.0,
+    names: Collection[str] | None = None,
+    dtype: str | None = None,
+) -> ClientApp:
+    """Return an app as in Flower's quickstart; a client is its partition-id.
+
+    Parameters
+    ----------
+    metrics : callable, optional
+        What a client reports after training.
+    records : tuple of str
+        The names of the reply's records.
+    sent : tuple of str
+        The names of the records that the app expects, and no others.
+    seen : list, optional
+        Gets a copy of every config.
+    by : callable
+        How far a client moves every number of the model.
+    names : collection of str, optional
+        The arrays that are replied, all by default.
+    dtype : str, optional
+        The dtype of the arrays that are replied, the model's by default.
+    """
+    app = ClientApp()
+
+    def config_of(message: Message) -> None:
+        config = message.content[sent[1]]
+        assert isinstance(config, ConfigRecord)
+        if seen is not None:
+            seen.append(ConfigRecord(dict(config)))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        arrays = message.content[sent[0]]
+        assert isinstance(arrays, ArrayRecord)
+        assert len(message.content) == 2
+        config_of(message)
+        updated = {
+            name: (array + np.float32(by(client))).astype(dtype or array.dtype)
+            for name, array in decode_arrays(arrays).items()
+            if names is None or name in names
+        }
+        default: dict[str, Any] = {"num-examples": 10, "loss": LOSSES[client % len(LOSSES)]}
+        told = metrics(client) if metrics else default
+        return standard_reply(message, updated, told, records=records)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        config_of(message)
+        told: dict[str, Any] = {
+            "num-examples": 5 * (client + 1),
+            "eval_loss": LOSSES[client % len(LOSSES)],
+            "eval_acc": 0.5,
+        }
+        return Message(RecordDict({records[1]: MetricRecord(told)}), reply_to=message)
+
+    return app
+
+
+# --- grids ---------------------------------------------------------------------------------
+
+
+def grid_of(app: ClientApp, nodes: int) -> InProcessGrid:
+    """Return so many nodes that are always there."""
+    return InProcessGrid(app, {}, nodes)
+
+
+class ChangingGrid(InProcessGrid):
+    """Nodes that come and go: ``there`` are those connected, ``failing`` reply with an error.
+
+    A node that fails need not be one that the grid was made with.
+    """
+
+    def __init__(self, app: ClientApp, count: int, there: Iterable[int] | None = None) -> None:
+        super().__init__(app, {}, count)
+        self.there = set(range(1, count + 1) if there is None else there)
+        self.failing: dict[int, str] = {}
+        self.looks = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.looks += 1
+        return sorted(self.there, reverse=True)
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        if node in self.failing:
+            return Message(Error(1, self.failing[node]), reply_to=message)
+        return super()._answer(message)
+
+
+class RecordingGrid(InProcessGrid):
+    """Nodes that are always there; ``sent`` has the type of every message, in its order."""
+
+    def __init__(self, app: ClientApp, count: int) -> None:
+        super().__init__(app, {}, count)
+        self.sent: list[str] = []
+
+    def _answer(self, message: Message) -> Message:
+        self.sent.append(message.metadata.message_type)
+        return super()._answer(message)
+
+
+class FaultyGrid(InProcessGrid):
+    """Nodes of which, by round, some are ``away`` and some ``mute``: they do not answer in time."""
+
+    away: Mapping[int, Collection[int]] = {}
+    mute: Mapping[int, Collection[int]] = {}
+    server_round = 1
+
+    def get_node_ids(self) -> Iterable[int]:
+        away = self.away.get(self.server_round, ())
+        return [node for node in super().get_node_ids() if node not in away]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        mute = self.mute.get(self.server_round, ())
+        return [
+            answer
+            for answer in super().pull_messages(message_ids)
+            if answer.metadata.message_type == MessageType.QUERY
+            or answer.metadata.src_node_id not in mute
+        ]
+
+
+class ArrivingGrid(InProcessGrid):
+    """Nodes that appear one by one, one more each time that somebody looks."""
+
+    looks = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.looks += 1
+        return list(super().get_node_ids())[: self.looks]
+
+
+class ClaimingGrid(InProcessGrid):
+    """Nodes 1, 2, .. with a key each, which claim the clients given to them.
+
+    Nodes in ``gone`` are not connected, those in ``mute`` do not answer in time, those in
+    ``broken`` answer nonsense. Without ``keyed`` they have no keys, as in a simulation.
+    """
+
+    def __init__(self, claims: Sequence[Sequence[int]]) -> None:
+        self.claims = dict(enumerate(claims, 1))
+        self.queries: list[int] = []
+        self.gone: set[int] = set()
+        self.mute: set[int] = set()
+        self.broken: set[int] = set()
+        self.keyed = True
+        self.keys = {node: ec.generate_private_key(ec.SECP384R1()) for node in self.claims}
+        app = ClientApp()
+
+        @app.query()
+        def query(message: Message, context: Context) -> Message:
+            self.queries.append(context.node_id)
+            return Message(encode_hosted_clients(self.claims[context.node_id]), reply_to=message)
+
+        super().__init__(app, {}, len(claims))
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in super().get_node_ids() if node not in self.gone]
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        if not self.keyed:
+            return [NodeInfo(node_id=node) for node in self.get_node_ids()]
+        form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return [
+            NodeInfo(node_id=node, public_key=self.keys[node].public_key().public_bytes(*form))
+            for node in self.get_node_ids()
+        ]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        heard = [k for k in message_ids if self._answers[k].metadata.src_node_id not in self.mute]
+        return super().pull_messages(heard)
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.dst_node_id in self.broken:
+            return Message(RecordDict(), reply_to=message)
+        return super()._answer(message)
+
+    def fingerprint(self, node: int) -> str:
+        """Return the fingerprint of a node's key."""
+        return fingerprint(self.keys[node].public_key())
+
+    def keys_of(self, clients: Mapping[int, set[int]]) -> dict[str, frozenset[int]]:
+        """Return clients by their nodes' keys."""
+        return {self.fingerprint(node): frozenset(of_node) for node, of_node in clients.items()}
+
+
+class HostingGrid(InProcessGrid):
+    """Nodes that say which clients they host; ``answer`` makes all their other replies."""
+
+    def __init__(
+        self, hosted: Mapping[int, tuple[int, ...]], answer: Callable[[Message], RecordDict]
+    ) -> None:
+        super().__init__(ClientApp(), {}, len(hosted))
+        self.hosted = hosted
+        self.answer = answer
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.hosted)
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.message_type == MessageType.QUERY:
+            hosted = self.hosted[message.metadata.dst_node_id]
+            return Message(encode_hosted_clients(hosted), reply_to=message)
+        return Message(self.answer(message), reply_to=message)
+
+
+# --- rounds --------------------------------------------------------------------------------
+
+
+def train_round(
+    strategy: Strategy,
+    grid: InProcessGrid,
+    server_round: int = 1,
+    model: ArrayRecord | None = None,
+    *,
+    change: Change = lambda replies: replies,
+) -> ArrayRecord | None:
+    """Train once as Flower's loop does; ``change`` may tamper with the replies on their way."""
+    arrays = encode_arrays(MODEL) if model is None else model
+    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+    replies = list(grid.send_and_receive(messages))
+    combined, _ = strategy.aggregate_train(server_round, change(replies))
+    return combined
+
+
+def evaluate_round(
+    strategy: Strategy, grid: InProcessGrid, server_round: int, model: ArrayRecord
+) -> MetricRecord | None:
+    """Evaluate once as Flower's loop does."""
+    messages = strategy.configure_evaluate(server_round, model, ConfigRecord(), grid)
+    return strategy.aggregate_evaluate(server_round, grid.send_and_receive(messages))
+
+
+def play_round(
+    strategy: ComposedStrategy,
+    grid: InProcessGrid,
+    *,
+    change: Change = lambda replies: replies,
+) -> tuple[NDArray[Any] | None, TrainReport]:
+    """Play round 1 from MODEL, F(w_0) before it where it is needed; return w and the report."""
+    if strategy.needs_initial:
+        messages = strategy.configure_initial(encode_arrays(MODEL), grid)
+        strategy.aggregate_initial(grid.send_and_receive(messages))
+    arrays = train_round(strategy, grid, change=change)
+    return None if arrays is None else decode_arrays(arrays)["w"], strategy.outcome.report
+
+
+def first_weights(strategy: ComposedStrategy, grid: InProcessGrid, rounds: int) -> list[float]:
+    """Train for some rounds; return the first number of the model after each."""
+    arrays, path = encode_arrays(MODEL), []
+    for server_round in range(1, rounds + 1):
+        arrays = train_round(strategy, grid, server_round, arrays) or arrays
+        path.append(float(decode_arrays(arrays)["w"][0]))
+    return path
+
+
+def bytes_of(strategy: ComposedStrategy) -> dict[str, bytes]:
+    """Return all that a strategy remembers, to compare it to the last bit."""
+    return {name: array.tobytes() for name, array in strategy.state().items()}

@@ -1,0 +1,152 @@
+"""The schemas that are made from the rules: names, types, defaults and ranges are theirs."""
+
+import pickle
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+import pytest
+from fedquorum.named import CUSTOM, NAMED, NONE, build
+from fedquorum.parameters import POSITIVE
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.rule import Rule, RunFacts, parameter, parameters_of
+from fedquorum.selection import SELECTIONS
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.weighting import WEIGHTINGS
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from conf.compose import GROUPS, PARTS, compose, options
+from conf.schema.derived import make_schema, settings_of_rule
+from conf.schema.register import BASES, OPTIONS
+from conf.schema.rules import rules_of
+from conf.schema.strategy import StrategySettings
+
+RULES: dict[str, dict[str, Any]] = {
+    "strategy": NAMED,
+    "strategy/selection": SELECTIONS,
+    "strategy/weighting": WEIGHTINGS,
+    "strategy/participation": PARTICIPATIONS,
+    "server_optimizer": SERVER_OPTIMIZERS,
+}
+EVERY = [(group, key) for group, rules in RULES.items() for key in rules]
+
+
+@pytest.mark.parametrize("group", RULES)
+def test_every_row_of_a_table_is_an_option(group: str) -> None:
+    """And nothing else is, but what is custom, composed or none."""
+    assert {*options(group)} - {*RULES[group]} <= {CUSTOM, "composed", NONE}
+    assert {*RULES[group]} <= {*options(group)}
+
+
+@pytest.mark.parametrize(("group", "key"), EVERY)
+def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
+    """With their defaults and ranges; a strategy has those of all its parts."""
+    rule = RULES[group][key]
+    declared = rule.parameters if group == "strategy" else parameters_of(rule)
+    settings = {item.name: item for item in fields(OPTIONS[group][key])}
+    for item in declared:
+        assert settings[item.name].default == item.default
+        assert settings[item.name].metadata["allowed"] == item.metadata["allowed"]
+    others = {"name", "fraction", "priority_draws", "server_lr"}
+    assert settings.keys() - {item.name for item in declared} <= others
+    assert settings["name"].default == key
+    assert OPTIONS[group][key].__doc__ == rule.summary
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_the_settings_of_all_strategies(key: str) -> None:
+    """Everybody samples; who draws and who aggregates can be told so, others cannot."""
+    names = {item.name for item in fields(OPTIONS["strategy"][key])}
+    assert "fraction" in names
+    assert ("priority_draws" in names) == (key in {"fedalign", "fedavg", "fedavg_priority"})
+    assert ("server_lr" in names) == (key != "local_only")
+
+
+def test_annotations_may_be_strings() -> None:
+    """As in a module with ``from __future__ import annotations``."""
+
+    @dataclass(frozen=True)
+    class Power(Rule):
+        key = "power"
+        a: "float | None" = parameter(None, POSITIVE)
+
+    [(name, kind, item)] = settings_of_rule(Power)
+    assert (name, kind, item.default) == ("a", float | None, None)
+
+
+def test_two_settings_need_two_names() -> None:
+    """A rule's parameter cannot be called as what all strategies have."""
+    with pytest.raises(ValueError, match="clash needs parameters with other names, got name, name"):
+        make_schema(StrategySettings, "clash", "", [("name", str, parameter("", POSITIVE))])
+
+
+def test_options_are_what_hydra_finds() -> None:
+    """All groups, in the store and in files, for globs of sweeps as well."""
+    GlobalHydra.instance().clear()
+    with initialize_config_module("conf", version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        for group in (*GROUPS, *PARTS, "client"):
+            assert sorted(loader.get_group_options(group)) == options(group)
+        assert hydra_compose("config", ["data=cifar10"]).data.shard_size == 416
+
+
+def test_no_file_repeats_its_schema() -> None:
+    """A YAML file of a group sets something: its option is not in the store as well."""
+    for group, stored in OPTIONS.items():
+        assert len(options(group)) == len({*options(group)})
+        files = {*options(group)} - {*stored}
+        allowed = {
+            "strategy": {"composed"},
+            "data": {"cifar10", "cifar100", "mqp", "shakespeare"},
+        }
+        assert files == allowed.get(group, set())
+    for base in BASES.values():
+        assert all(item.default is not MISSING for item in fields(base))
+
+
+@pytest.mark.parametrize("key", NAMED)
+def test_the_rules_of_the_settings_are_those_of_the_name(key: str) -> None:
+    """Nothing set: what the library makes of the strategy's name alone, of 100 rounds."""
+    settings = compose("custom", f"strategy={key} rounds=100 seed=5").settings
+    facts = RunFacts(num_rounds=100, seed=5)
+    assert rules_of(settings) == build({"name": key}, {"name": "sgd"}, facts)
+
+
+def test_a_custom_rule_is_not_imported_to_compose() -> None:
+    """A node composes the settings of a run too, and need not have the rule."""
+    words = (
+        "strategy=composed strategy/selection=custom strategy.selection.path=no.such.Selection "
+        "strategy/weighting=custom strategy.weighting.path=./nowhere.py:Weighting "
+        "'strategy.weighting.args={power: 2.0}' "
+        "server_optimizer=custom server_optimizer.path=/nowhere/step.py:Step"
+    )
+    settings = compose("", words).settings
+    written = OmegaConf.structured(settings)
+    assert written.strategy.weighting.path == "./nowhere.py:Weighting"
+    assert written.strategy.weighting.args == {"power": 2.0}
+
+
+@pytest.mark.parametrize(
+    "words", ["", "strategy/participation=fedau strategy.participation.cutoff=5"]
+)
+def test_a_composition_with_a_bound_may_be_private(words: str) -> None:
+    """The average over all, also corrected by FedAU with a cutoff, as the named strategies."""
+    settings = compose(
+        "",
+        "strategy=composed strategy/selection=everyone strategy/weighting=average_all "
+        f"privacy=dp_fixed_server {words}",
+    ).settings
+    assert rules_of(settings).largest_share(4) == (5 / 4 if words else 1 / 4)
+
+
+@pytest.mark.parametrize("name", options("strategy"))
+def test_settings_can_be_sent_to_another_process(name: str) -> None:
+    """Pickle finds the schemas that are made from the rules."""
+    words = {
+        "custom": "strategy.path=fedquorum.weighting.TiltedLoss",
+        "known_statistics": "availability=bernoulli",
+    }
+    settings = compose("custom", f"strategy={name} {words.get(name, '')}").settings
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 - made a line above

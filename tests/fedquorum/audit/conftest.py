@@ -1,0 +1,40 @@
+"""Runs of every configuration, each made once."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.fedquorum.audit.runs import WORDS
+from tests.server_app.made_runs import real_run
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return what makes a run of each configuration, once for all workers of the tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "audited"
+    folder.mkdir(exist_ok=True)
+
+    def run(name: str) -> Path:
+        if not (folder / name).exists():
+            made = tmp_path_factory.mktemp("made") / name
+            real_run(made, *WORDS[name])
+            with suppress(OSError):  # another worker was faster
+                made.rename(folder / name)
+        return folder / name
+
+    return run
+
+
+@pytest.fixture
+def tampered(runs: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Return what makes a copy of a run, to change it."""
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(runs(name), tmp_path / name))
+
+    return copy

@@ -1,0 +1,93 @@
+"""Runs to be decided again: short real ones, of every strategy and of composed ones."""
+
+from collections.abc import Mapping
+
+CONFIGURATIONS = {
+    "fedalign": ("strategy.epsilon=0.4",),
+    "accuracy": ("strategy.criterion=accuracy", "strategy.epsilon_schedule=linear"),
+    "open": ("strategy.epsilon=inf", "strategy.fraction=0.5", "evaluation.every=2"),
+    "draws": ("strategy.priority_draws=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
+    "weighted": ("data.priority_weights={5: 0.5, 3: 0.1}", "strategy.epsilon=0.5"),
+    "fedavg": ("strategy=fedavg", "strategy.priority_draws=3"),
+    "fedavg_priority": ("strategy=fedavg_priority", "evaluation.clients=priority"),
+    "local_only": ("strategy=local_only", "evaluation.metric=loss"),
+    "fedau": (
+        "strategy=fedau",
+        "strategy.cutoff=2",
+        "strategy.fraction=0.75",
+        "availability=markov",
+        "availability.p=0.5",
+    ),
+    "average_all": ("strategy=average_all", "availability=bernoulli", "availability.p=0.5"),
+    "average_participating": ("strategy=average_participating",),
+    "known_statistics": (
+        "strategy=known_statistics",
+        "availability=cyclic",
+        "availability.p=0.5",
+    ),
+    "fedvarp": ("strategy=fedvarp", "availability=bernoulli", "availability.p=0.5"),
+    "mifa": ("strategy=mifa", "availability=bernoulli", "availability.p=0.5"),
+    "aaggff_s": ("strategy=aaggff_s", "availability=bernoulli", "availability.p=0.7"),
+    "aaggff_d": ("strategy=aaggff_d", "strategy.fraction=0.5", "strategy.rbar=running"),
+    "qfedavg": ("strategy=qfedavg",),
+    "lipschitz": ("strategy=qfedavg", "strategy.lipschitz=10", "evaluation.metric=auroc"),
+    "term": ("strategy=term", "strategy.tilt=-2"),
+    "propfair": ("strategy=propfair", "strategy.bound=1.0"),
+    "afl": ("strategy=afl", "strategy.fraction=0.5"),
+    "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
+    "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
+}
+"""The words of the named strategies' runs, and of options that change what is decided."""
+
+PARTS: Mapping[str, tuple[str, str, str, str]] = {
+    "gate x aaggff_d": ("epsilon_gate", "aaggff_d", "none", "adam"),
+    "gate x aaggff_d, running": ("epsilon_gate", "aaggff_d", "none", "sgd"),
+    "gate x aaggff_d x fedau": ("epsilon_gate", "aaggff_d", "fedau", "yogi"),
+    "priority x aaggff_d x rates": ("priority_only", "aaggff_d", "known_statistics", "adagrad"),
+    "priority x aaggff_d": ("priority_only", "aaggff_d", "none", "sgd"),
+    "everyone x aaggff_d x fedau": ("everyone", "aaggff_d", "fedau", "sgd"),
+    "gate x data x rates": ("epsilon_gate", "data_fraction", "known_statistics", "momentum"),
+    "gate x afl x fedau": ("epsilon_gate", "afl", "fedau", "sgd"),
+    "gate x average_all x fedau": ("epsilon_gate", "average_all", "fedau", "sgd"),
+    "gate x term": ("epsilon_gate", "term", "none", "sgd"),
+    "gate x propfair": ("epsilon_gate", "propfair", "none", "adam"),
+    "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
+    "priority x fedmgda": ("priority_only", "fedmgda", "none", "sgd"),
+    "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
+    "everyone x aaggff_s": ("everyone", "aaggff_s", "none", "adagrad"),
+}
+"""Selection, weighting, participation and server optimizer of the composed strategies' runs."""
+
+
+def composed(name: str) -> tuple[str, ...]:
+    """Return the words of a composed strategy's run: gates have two rounds of warm-up of five."""
+    selection, weighting, participation, optimizer = PARTS[name]
+    gate = ("strategy.selection.epsilon=1", "strategy.selection.warmup_rounds=2")
+    return (
+        "strategy=composed",
+        f"strategy/selection={selection}",
+        f"strategy/weighting={weighting}",
+        f"strategy/participation={participation}",
+        f"server_optimizer={optimizer}",
+        "strategy.server_lr=0.05",
+        *(gate if selection == "epsilon_gate" else ()),
+        *(("strategy.weighting.rbar=running",) if name.endswith("running") else ()),
+        *(
+            ()
+            if weighting == "aaggff_s"
+            else ("strategy.fraction=0.75", "availability=bernoulli", "availability.p=0.7")
+        ),
+    )
+
+
+REFUSED = {
+    name: (*words, "strategy.server_lr=1e+300")
+    for name, words in {
+        "refused fedau": CONFIGURATIONS["fedau"],
+        "refused aaggff_d": CONFIGURATIONS["aaggff_d"],
+        "refused qfedavg": CONFIGURATIONS["qfedavg"],
+    }.items()
+}
+"""The words of runs whose every step would leave the finite numbers."""
+
+WORDS = {**CONFIGURATIONS, **{name: composed(name) for name in PARTS}, **REFUSED}

@@ -1,0 +1,366 @@
+"""The audit: runs decided again from their records, and records that were tampered with."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.audit.replay import read_recorded, replay
+from fedquorum.errors import RunError
+from fedquorum.round import NOT_FINITE
+from fedquorum.state import to_arrays
+
+from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED
+from tests.fedquorum.records.made import change_round, change_table, write_table
+
+Rows = list[dict[str, Any]]
+
+
+# --- what fits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_decision_of_every_strategy_follows_from_its_records(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """Nothing is amiss in what this program writes, and every round and answer was looked at."""
+    found = audit(runs(name))
+    assert [str(problem) for problem in found.problems] == []
+    assert found.rounds == 5
+    assert found.decisions >= 5 * 3
+    assert ("inner products" in " ".join(found.unknown)) == (name == "fedmgda")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_decision_of_composed_strategies_follows_from_its_records(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """With a warm-up, samples and clients that come and go."""
+    found = audit(runs(name))
+    assert [str(problem) for problem in found.problems] == []
+    assert found.rounds == 5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_rounds_leave_no_trace_in_the_decisions(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """Where the model would not be finite no update counts, and the rules remember nothing."""
+    found = audit(runs(name))
+    assert [str(problem) for problem in found.problems] == []
+    recorded = read_recorded(runs(name))
+    rounds = list(replay(recorded))
+    trained = [one for one in rounds if one.round.clients]
+    assert len(trained) >= 4
+    for one in trained:
+        assert {row["weight"] for row in one.rows} == {0.0}
+        assert {row["reason"] for row in one.rows if row["num_examples"]} == {NOT_FINITE}
+        assert one.round.following is one.round.before
+    first, last = (to_arrays(one.round.before.weighting, "w") for one in (rounds[0], rounds[-1]))
+    assert all((array == first[key]).all() for key, array in last.items())
+
+
+def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
+    """Silence, absence and memories are named, each with its reason."""
+    assert "a silent client tells nothing" in " ".join(audit(runs("fedalign")).unknown)
+    told = " ".join(audit(runs("mifa")).unknown)
+    assert "unavailable" in told
+    assert "memory of updates" in told
+
+
+def test_a_run_that_was_killed_is_checked_as_far_as_it_goes(
+    tampered: Callable[[str], Path],
+) -> None:
+    """A running run may lack its last rows; any other may not."""
+    run = tampered("qfedavg")
+    change_table(run, "clients", lambda rows: remove(rows, lambda row: row["round"] > 3))
+    first = audit(run).problems[0]
+    assert str(first) == "round 4: clients/ has no rows of this round"
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["summary"]
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
+    found = audit(run)
+    assert (found.rounds, found.problems) == (3, ())
+    assert "the last 2 rounds" in " ".join(found.unknown)
+
+
+# --- what does not ----------------------------------------------------------------------------
+
+
+def remove(rows: Rows, which: Callable[[dict[str, Any]], bool]) -> None:
+    rows[:] = [row for row in rows if not which(row)]
+
+
+def one(rows: Rows, number: int, **like: Any) -> dict[str, Any]:
+    """Return the first row of a round that has these values."""
+    return next(
+        row
+        for row in rows
+        if row["round"] == number and all(row[key] == value for key, value in like.items())
+    )
+
+
+def set_all(**values: Any) -> Callable[[Rows], None]:
+    """Return what sets columns of all rows."""
+
+    def change(rows: Rows) -> None:
+        for row in rows:
+            row.update(values)
+
+    return change
+
+
+def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
+    """Return what multiplies a number of the first trained client of a round."""
+
+    def change(rows: Rows) -> None:
+        row = one(rows, number, status="trained")
+        row[column] = type(row[column])(row[column] * factor)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "factor"),
+    [
+        ("fedalign", "weight", 1.001),
+        ("fedalign", "num_examples", 2),
+        ("fedau", "omega", 1.5),
+        ("fedau", "weight", 0.5),
+        ("known_statistics", "omega", 2.0),
+        ("average_participating", "weight", 1.01),
+        ("mifa", "weight", 1.01),
+        ("aaggff_s", "loss", 1.1),
+        ("aaggff_s", "response", 1.1),
+        ("aaggff_s", "mixing", 1.01),
+        ("aaggff_d", "loss", 1.1),
+        ("aaggff_d", "weight", 1.01),
+        ("qfedavg", "loss", 1.1),
+        ("lipschitz", "update_norm", 1.1),
+        ("term", "loss", 1.1),
+        ("propfair", "response", 1.1),
+        ("afl", "mixing", 1.01),
+        ("fedmgda", "weight", 1.01),
+        ("fedmgda", "mixing", 1.5),
+        ("draws", "weight", 1.01),
+        ("local_only", "weight", 1.0),
+        ("fedalign", "test_loss", 1.1),
+    ],
+)
+def test_a_changed_number_of_a_client_is_found(
+    tampered: Callable[[str], Path], name: str, column: str, factor: float
+) -> None:
+    """Round and client are named, or the round where the client's number decides for all."""
+    run = tampered(name)
+    if name == "local_only":
+        change_table(run, "clients", lambda rows: one(rows, 2, client=1).update(weight=0.1))
+    else:
+        change_table(run, "clients", changed(2, column, factor))
+    problems = audit(run).problems
+    assert {problem.round for problem in problems} >= {2}
+    assert any(problem.client is not None for problem in problems if problem.round == 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("fedalign", {"global_loss": 0.123}),
+        ("fedalign", {"global_accuracy": 0.123}),
+        ("fedalign", {"epsilon": 0.3}),
+        ("fedalign", {"inclusion_mass": 0.5}),
+        ("fedalign", {"theta": 0.9}),
+        ("fedalign", {"asked": 7}),
+        ("fedalign", {"silent": 1, "trained": 7}),
+        ("fedalign", {"admitted": 1}),
+        ("fedalign", {"test": None}),
+        ("draws", {"priority_data": 17.0}),
+        ("fedau", {"weight_error": 0.1}),
+        ("fedau", {"unknown": [0, 1, 2]}),
+        ("aaggff_s", {"decision_loss": -0.5}),
+        ("aaggff_s", {"decision_loss_sum": -0.5}),
+        ("aaggff_s", {"kl": 0.5}),
+    ],
+)
+def test_a_changed_number_of_a_round_is_found(
+    tampered: Callable[[str], Path], name: str, changes: dict[str, Any]
+) -> None:
+    """Each number of a line of rounds.jsonl follows from the other records."""
+    run = tampered(name)
+    change_round(run, 3, **changes)
+    assert 3 in {problem.round for problem in audit(run).problems}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda rows: remove(rows, lambda row: (row["round"], row["client"]) == (2, 0)),
+            "round 2, client 0: the rule asks it, but it has no row",
+        ),
+        (
+            lambda rows: rows.append(one(rows, 2, client=0) | {"client": 77}),
+            "round 2, client 77: has a row, but the rule does not ask it",
+        ),
+        (
+            lambda rows: rows.append(dict(one(rows, 2, client=0))),
+            "round 2, client 0: 2 rows in clients/, not one",
+        ),
+        (
+            lambda rows: one(rows, 2, client=0).update(status="rejected"),
+            "round 2, client 0: status is rejected, the other records give trained",
+        ),
+        (
+            lambda rows: one(rows, 2, client=0).update(num_examples=None, weight=0.0),
+            "round 2, client 0: trained, but nothing usable of it is recorded",
+        ),
+        (
+            lambda rows: one(rows, 2, status="silent").update(weight=0.1),
+            ": weight is 0.1, the other records give 0",
+        ),
+        (
+            lambda rows: one(rows, 2, status="silent").update(status="asleep"),
+            ": status is 'asleep', which is none",
+        ),
+        (
+            lambda rows: one(rows, 2, client=7).update(
+                status="trained", num_examples=10, loss=9.0, accuracy=0.1, weight=0.1
+            ),
+            "round 2, client 7: sent an update, though its loss 9 is outside its own half",
+        ),
+        (
+            lambda rows: one(rows, 2, client=0).update(priority=False),
+            "round 2, client 0: priority is False, the other records give True",
+        ),
+    ],
+)
+def test_a_changed_answer_is_found(
+    tampered: Callable[[str], Path], change: Callable[[Rows], None], told: str
+) -> None:
+    """Rows that are missing, too many, or say what their client cannot have said."""
+    run = tampered("fedalign")
+    change_table(run, "clients", change)
+    assert any(told in str(problem) for problem in audit(run).problems)
+
+
+def test_changed_evaluations_are_found(tampered: Callable[[str], Path]) -> None:
+    """F(w) is of the training losses after the round before; test summaries are of this round."""
+    run = tampered("fedalign")
+    change_table(
+        run, "evaluations", lambda rows: one(rows, 2, client=0).update(loss=5.0, test_accuracy=0.0)
+    )
+    problems = [str(problem) for problem in audit(run).problems]
+    assert any(text.startswith("round 3: global_loss is") for text in problems)
+    assert any(text.startswith("round 2: test.priority.accuracy is") for text in problems)
+
+
+def test_the_first_measurement_is_on_record(tampered: Callable[[str], Path]) -> None:
+    """F(w_0), which round 1 is decided with, follows from the evaluations of round 0."""
+    run = tampered("fedalign")
+    change_table(run, "evaluations", lambda rows: one(rows, 0, client=0).update(loss=5.0))
+    assert str(audit(run).problems[0]).startswith("round 1: global_loss is")
+
+
+def test_other_settings_do_not_fit(tampered: Callable[[str], Path]) -> None:
+    """A seed or a threshold that was changed afterwards gives other decisions."""
+    run = tampered("open")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 1", "seed: 2"))
+    assert any("the rule asks it" in str(problem) for problem in audit(run).problems)
+
+
+def test_settings_that_are_not_the_manifests_are_found(tampered: Callable[[str], Path]) -> None:
+    """Where nothing is drawn at random no decision tells of the seed, but the manifest does."""
+    run = tampered("fedalign")
+    config = run / "config.yaml"
+    text = config.read_text()
+    config.write_text(re.sub(r"(?m)^seed: \d+$", "seed: 77", text))
+    assert config.read_text() != text
+    told = [str(problem) for problem in audit(run).problems]
+    assert any(
+        re.fullmatch(r"run: the manifest's seed is \d+, config.yaml has 77", p) for p in told
+    )
+
+
+def test_a_changed_summary_is_found(tampered: Callable[[str], Path]) -> None:
+    """What the manifest says of the whole run is of its rounds."""
+    run = tampered("aaggff_s")
+    path = run / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["summary"]["mixing"]["decision_loss_sum"] = 0.0
+    manifest["summary"]["admitted_rounds"]["0"] = 77
+    path.write_text(json.dumps(manifest))
+    assert [str(problem).split(" is ")[0] for problem in audit(run).problems] == [
+        "run: the manifest's decision_loss_sum",
+        "run: the manifest's admitted_rounds are not those of clients/",
+    ]
+
+
+def test_a_round_that_is_missing_is_found(tampered: Callable[[str], Path]) -> None:
+    """Rounds are numbered without a gap."""
+    run = tampered("fedalign")
+    path = run / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:1] + lines[2:]) + "\n")
+    problems = [str(problem) for problem in audit(run).problems]
+    assert "run: the rounds in rounds.jsonl are not 1, 2, 3, ..." in problems
+    assert "round 2: clients/ has rows of a round that rounds.jsonl lacks" in problems
+
+
+def test_what_the_rules_refuse_ends_the_audit(tampered: Callable[[str], Path]) -> None:
+    """Where losses are gone a rule that weighs by them cannot decide, which is told."""
+    run = tampered("term")
+    change_table(run, "clients", set_all(loss=None))
+    problem, *_ = audit(run).problems
+    assert problem.round == 1
+    assert "the rules refuse what is recorded: weights by losses need each client's" in str(problem)
+
+
+# --- records that are missing or damaged --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("population.parquet", "runs of older versions lack it and cannot be decided again"),
+        ("clients", "expected a folder of a run"),
+    ],
+)
+def test_a_record_that_is_missing_is_named(
+    tampered: Callable[[str], Path], file: str, told: str
+) -> None:
+    """One line names the file and why it is needed."""
+    run = tampered("qfedavg")
+    path = run / file
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(RunError, match=rf"{file}.*{told}|{told}.*{file}"):
+        audit(run)
+
+
+def test_damaged_records_are_named(tampered: Callable[[str], Path]) -> None:
+    """Torn tables and settings that are none are errors with the file's name."""
+    run = tampered("qfedavg")
+    (run / "population.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunError, match=r"population\.parquet: "):
+        audit(run)
+    other = tampered("term")
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("tilt: -2.0", "tilt: much"))
+    with pytest.raises(RunError, match=r"config\.yaml: strategy\.tilt must be a number"):
+        audit(other)
+
+
+def test_an_empty_table_is_no_mistake_of_the_reader(tampered: Callable[[str], Path]) -> None:
+    """A run killed before its first rows has rounds without them."""
+    run = tampered("qfedavg")
+    write_table(run, "clients", [])
+    found = audit(run)
+    assert (found.rounds, str(found.problems[0])) == (
+        0,
+        "round 1: clients/ has no rows of this round",
+    )
+    assert math.isfinite(found.run.rounds[0].seconds)

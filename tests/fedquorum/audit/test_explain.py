@@ -1,0 +1,159 @@
+"""One decision in words: the formulas of the rules, with the numbers that are recorded."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import Recorded, read_recorded
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.selection import SELECTIONS
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.weighting import WEIGHTINGS
+
+from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_weight_is_explained_with_the_number_that_is_recorded(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """For every strategy the formula ends in the recorded weight of a client that trained."""
+    recorded = read_recorded(runs(name))
+    row = next(row for row in recorded.rows[4] if row["status"] == "trained")
+    lines = explain(recorded, row["client"], 4)
+    assert lines[0].startswith(f"round 4, client {row['client']} (")
+    assert lines[1].startswith("asked: yes; ")
+    assert lines[2].startswith(f"answered: an update, with D_k = {row['num_examples']}")
+    assert lines[-1] == f"weight recorded: {row['weight']:.6g}"
+    formula = " ".join(line for line in lines if line.startswith("weight: "))
+    if name == "fedmgda":
+        p, norm = map(float, formula.rsplit("=", 1)[1].split(" / "))
+        assert p / norm == pytest.approx(row["weight"], rel=1e-4)
+    elif name == "local_only":
+        assert "c_k = 0" in formula
+    elif name == "capped":
+        assert row["weight"] == 0.05
+        assert "weight: at most robustness.max_weight = 0.05" in formula
+    else:
+        assert f"= {row['weight']:.6g}" in formula
+
+
+def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
+    """Warm-up, silence and the server's half of the gate, with their numbers."""
+    recorded = read_recorded(runs("fedalign"))
+    (asked,) = explain(recorded, 7, 1)[1:]
+    assert asked == (
+        "asked: no; rounds 1 to 1 are warm-up, in which only priority clients are asked"
+    )
+    silent = next(row for row in recorded.rows[2] if row["status"] == "silent")
+    lines = explain(recorded, silent["client"], 2)
+    assert lines[2].startswith("answered: silent; its own half of the gate did not hold")
+    assert lines[-1] == "weight: 0, as no update came that can be used"
+    open_gate = read_recorded(runs("accuracy"))
+    other = next(
+        row
+        for number in (2, 3, 4)
+        for row in open_gate.rows[number]
+        if not row["priority"] and row["status"] in ("trained", "rejected")
+    )
+    (gate,) = [
+        text
+        for text in explain(open_gate, other["client"], other["round"])
+        if text.startswith("admitted: ")
+    ]
+    assert f"acc_k = {other['accuracy']:.6g}" in gate
+
+
+def test_draws_and_samples_are_explained(runs: Callable[[str], Path]) -> None:
+    """How often a priority client was drawn, and from which stream; who was not drawn."""
+    recorded = read_recorded(runs("draws"))
+    drawn = next(row for row in recorded.rows[3] if row["draws"])
+    (asked,) = [t for t in explain(recorded, drawn["client"], 3) if t.startswith("asked: ")]
+    assert f"drawn {drawn['draws']} times of 6" in asked
+    assert '(seed 1, "selection", round 3)' in asked
+    sampled = read_recorded(runs("afl"))
+    absent = set(sampled.population.clients) - {row["client"] for row in sampled.rows[3]}
+    _, asked = explain(sampled, min(absent), 3)
+    assert asked.startswith(
+        "asked: no; clients with and without priority are asked, a fraction 0.5"
+    )
+
+
+# --- composed strategies ------------------------------------------------------------------------
+
+
+def test_every_part_is_explained_in_a_composed_run() -> None:
+    """Beside those of clients that learn alone, which go with nothing else."""
+    selections = {key for key, rule in SELECTIONS.items() if not rule.keeps_models}
+    weightings = {key for key, rule in WEIGHTINGS.items() if rule.aggregates}
+    parts = list(map(set, zip(*PARTS.values(), strict=True)))
+    assert parts == [selections, weightings, {"none", *PARTICIPATIONS}, {*SERVER_OPTIMIZERS}]
+
+
+def counted(recorded: Recorded) -> list[tuple[int, int]]:
+    """Return round and client of updates that counted: the first and the last of each round."""
+    found = []
+    for number in recorded.rows.places:
+        clients = [row["client"] for row in recorded.rows[number] if row["weight"] != 0.0]
+        found += [(number, client) for client in sorted({*clients[:1], *clients[-1:]})]
+    return found
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_weights_of_a_composed_run_are_explained(
+    runs: Callable[[str], Path], name: str
+) -> None:
+    """In warm-up and after it, with and without priority: the formula ends in the weight."""
+    recorded = read_recorded(runs(name))
+    assert len(counted(recorded)) >= 6
+    for number, client in counted(recorded):
+        row = next(row for row in recorded.rows[number] if row["client"] == client)
+        lines = explain(recorded, client, number)
+        assert lines[1].startswith("asked: yes; ")
+        assert lines[-1] == f"weight recorded: {row['weight']:.6g}"
+        if "fedmgda" in name:
+            assert f"p_k = {row['mixing']:.6g}, w_k = " in lines[-3]
+        else:
+            assert lines[-2].endswith(f"= {row['weight']:.6g}") or (
+                f": c_k = {row['weight']:.6g}" in lines[-3]
+            )
+
+
+SAMPLED = [name for name, parts in PARTS.items() if parts[1:3] == ("aaggff_d", "none")]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_the_share_asked_is_of_those_who_could_be(runs: Callable[[str], Path], name: str) -> None:
+    """C = asked / pool, the priority clients in warm-up and where only they are asked, else all.
+
+    The estimate r~_k that follows from the recorded responses with this C is the one explained,
+    and the p_k explained is the recorded one, so the rule decides with it too.
+    """
+    recorded = read_recorded(runs(name))
+    only_priority = PARTS[name][0] == "priority_only"
+    warmup = 2 if PARTS[name][0] == "epsilon_gate" else 0
+    shares, means = set(), list[float]()
+    for record in recorded.run.rounds:
+        number, rows = record.round, recorded.rows[record.round]
+        narrow = only_priority or number <= warmup
+        pool = len(recorded.population.priority) if narrow else len(recorded.population.clients)
+        share = len(rows) / pool
+        responses = {r["client"]: r["response"] for r in rows if r["response"] is not None}
+        for client, response in responses.items():
+            text = " ".join(explain(recorded, client, number))
+            found = re.search(r"r~_k = \(1 - 1/C\) rbar \+ r_k / C = (\S+) with C = (\S+)", text)
+            assert found is not None
+            assert float(found[2]) == pytest.approx(share, rel=1e-5)
+            row = next(row for row in rows if row["client"] == client)
+            assert f"p_k = {row['mixing']:.6g}" in text
+            if "running" not in name or means:
+                rbar = fmean(means if "running" in name else responses.values())
+                expected = (1 - 1 / share) * rbar + response / share
+                assert float(found[1]) == pytest.approx(expected, rel=1e-4)
+        if responses:
+            means.append(fmean(responses.values()))
+            shares.add((share, narrow))
+    assert len(shares) >= 2 or only_priority or not warmup

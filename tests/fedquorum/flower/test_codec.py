@@ -1,0 +1,574 @@
+"""The protocol: what is encoded is read back, and what is wrong is named."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.errors import ProtocolError
+from fedquorum.flower.codec import (
+    PROTOCOL,
+    EvaluateAnswer,
+    EvaluateRequest,
+    EvaluateTask,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainRequest,
+    TrainTask,
+    add_user_config,
+    check_query,
+    decode_arrays,
+    decode_asked,
+    decode_evaluate_reply,
+    decode_evaluate_request,
+    decode_hosted_clients,
+    decode_standard_train_reply,
+    decode_train_reply,
+    decode_train_request,
+    encode_arrays,
+    encode_evaluate_reply,
+    encode_evaluate_request,
+    encode_hosted_clients,
+    encode_objective,
+    encode_query,
+    encode_standard_query,
+    encode_standard_request,
+    encode_train_reply,
+    encode_train_request,
+    evaluate_task_of,
+    metrics_of,
+    protocol_of,
+    select_clients,
+    train_task_of,
+    with_unavailable,
+)
+from fedquorum.types import Call, Objective, Proportions
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, dtype=np.float32)}
+TRAIN = TrainRequest(
+    3, Call((4, 6), epsilon=0.2, criterion="accuracy"), (True, False), Objective(1.5, 0.25)
+)
+
+
+def trained(client: int, shift: float) -> TrainAnswer:
+    return TrainAnswer(
+        client,
+        Status.DONE,
+        num_examples=10 + client,
+        loss=0.5 * client,
+        accuracy=0.1,
+        arrays={name: array + np.float32(shift) for name, array in MODEL.items()},
+    )
+
+
+def assert_same(got: Sequence[TrainAnswer], expected: Sequence[TrainAnswer]) -> None:
+    """Compare answers, and their arrays to the last bit."""
+    assert [replace(answer, arrays=None) for answer in got] == [
+        replace(answer, arrays=None) for answer in expected
+    ]
+    for answer, other in zip(got, expected, strict=True):
+        assert (answer.arrays is None) == (other.arrays is None)
+        for name, array in (other.arrays or {}).items():
+            assert answer.arrays is not None
+            np.testing.assert_array_equal(answer.arrays[name], array, strict=True)
+
+
+# --- requests ------------------------------------------------------------------------------
+
+
+def test_a_train_request_gives_each_client_its_own_task() -> None:
+    """Lists over the clients become one value each; the rest is the same for all."""
+    content = encode_train_request(encode_arrays(MODEL), TRAIN)
+    arrays, tasks = decode_train_request(content, hosted=(0, 2, 4, 6))
+    np.testing.assert_array_equal(arrays["w"], MODEL["w"])
+    first = TrainTask(
+        client=4,
+        server_round=3,
+        priority=True,
+        objective=Objective(1.5, 0.25),
+        epsilon=0.2,
+        criterion="accuracy",
+    )
+    assert tasks == (first, replace(first, client=6, priority=False))
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.0, math.inf])
+@pytest.mark.parametrize("keeps_model", [False, True])
+@pytest.mark.parametrize("measures", [False, True])
+@pytest.mark.parametrize("proportions", [None, Proportions({6: 0.5}, by_data=True)])
+def test_all_that_a_client_is_told_survives_the_wire(
+    epsilon: float | None, keeps_model: bool, measures: bool, proportions: Proportions | None
+) -> None:
+    """Every term of a call, on a node with two clients."""
+    call = Call((4, 6), epsilon=epsilon, keeps_model=keeps_model, measures_loss=measures)
+    request = TrainRequest(3, call, (True, False), Objective(1.5, 0.25), proportions)
+    _, (first, second) = decode_train_request(
+        encode_train_request(ArrayRecord(), request), hosted=(4, 6)
+    )
+    summed = proportions is not None
+    assert first == TrainTask(
+        client=4,
+        server_round=3,
+        priority=True,
+        objective=Objective(1.5, 0.25),
+        epsilon=epsilon,
+        keeps_model=keeps_model,
+        measures=measures,
+        proportion=1.0 if summed else None,
+        by_data=summed,
+    )
+    proportion = 0.5 if summed else None
+    assert second == replace(first, client=6, priority=False, proportion=proportion)
+    assert first.gated == (epsilon is not None)
+    assert first.measures_loss == (measures or epsilon is not None)
+    assert first.in_sum == summed
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_node_and_server_multiply_with_one_factor(by_data: bool) -> None:
+    """a_k of a client's task is a_k of the proportions, 1 where none is given, times its data."""
+    proportions = Proportions({4: 0.3, 6: 2.0}, by_data=by_data)
+    request = TrainRequest(1, Call((4, 6, 8)), (True,) * 3, Objective(1.0, 0.5), proportions)
+    _, tasks = decode_train_request(encode_train_request(ArrayRecord(), request), (4, 6, 8))
+    factors = [task.factor(7) for task in tasks]
+    assert factors == [proportions.factor(k, 7) for k in (4, 6, 8)]
+    assert factors == ([0.3 * 7, 2.0 * 7, 7.0] if by_data else [0.3, 2.0, 1.0])
+
+
+def test_one_client_alone_is_not_summed() -> None:
+    """Its model is no larger than the sum of one update."""
+    request = TrainRequest(1, Call((4,)), (True,), Objective(1.0, 0.5), Proportions({4: 0.3}))
+    _, (task,) = decode_train_request(encode_train_request(ArrayRecord(), request), (4,))
+    assert not task.in_sum
+
+
+def test_a_request_without_gate_names_no_epsilon() -> None:
+    """FedAvg's clients are told of no threshold, so they train."""
+    request = TrainRequest(1, Call((0,)), (True,), Objective(1.0, 0.5))
+    _, (task,) = decode_train_request(encode_train_request(ArrayRecord(), request), hosted=(0,))
+    assert not task.gated
+
+
+@pytest.mark.parametrize("keeps_model", [False, True])
+def test_an_evaluate_request(keeps_model: bool) -> None:
+    """Each client learns which of its parts to measure, and of which model."""
+    request = EvaluateRequest(2, (0, 1), (True, False), (True, True), keeps_model)
+    content = encode_evaluate_request(ArrayRecord(), request)
+    _, tasks = decode_evaluate_request(content, hosted=(0, 1))
+    assert tasks == (
+        EvaluateTask(0, 2, train=True, test=True, keeps_model=keeps_model),
+        EvaluateTask(1, 2, train=False, test=True, keeps_model=keeps_model),
+    )
+
+
+def test_a_request_of_another_strategy_is_for_all_hosted() -> None:
+    """Flower's own strategies name no client ids, and no terms: everybody trains."""
+    content = encode_standard_request(ArrayRecord(), 1, "arrays", "config")
+    _, tasks = decode_train_request(content, hosted=(3, 5))
+    assert [(task.client, task.server_round) for task in tasks] == [(3, 1), (5, 1)]
+    assert not any(task.gated or task.keeps_model or task.in_sum for task in tasks)
+    _, to_evaluate = decode_evaluate_request(content, hosted=(3, 5))
+    assert to_evaluate == (EvaluateTask(3, 1), EvaluateTask(5, 1))
+
+
+def test_a_request_for_a_foreign_client_is_refused() -> None:
+    """A node trains only the clients that it hosts."""
+    with pytest.raises(ProtocolError, match=r"clients \[4\] are not on this node"):
+        decode_train_request(encode_train_request(ArrayRecord(), TRAIN), hosted=(6,))
+
+
+def test_lists_that_are_not_as_long_as_the_clients_are_refused() -> None:
+    """Nobody can tell whose value is whose."""
+    content = encode_train_request(ArrayRecord(), replace(TRAIN, priority=(True,)))
+    with pytest.raises(ProtocolError, match=r"'priority' must have one value for each of \[4, 6\]"):
+        decode_train_request(content, hosted=(4, 6))
+
+
+def test_the_config_of_flowers_interface() -> None:
+    """A config with one value for each key is the task; without a round it is none."""
+    config: dict[str, Any] = {"server-round": 2, "priority": False, "global-loss": 1.5}
+    config |= {"global-accuracy": 0.5, "epsilon": 0.1, "measures-loss": False}
+    task = train_task_of(config, 7)
+    assert task == TrainTask(
+        7, 2, priority=False, objective=Objective(1.5, 0.5), epsilon=0.1, measures=False
+    )
+    with pytest.raises(ProtocolError, match="'server-round' must be a whole number >= 1"):
+        train_task_of({}, 7)
+    assert evaluate_task_of({"test-part": False}, 7) == EvaluateTask(7, 0, test=False)
+
+
+def test_a_users_config_means_nothing_to_the_protocol() -> None:
+    """Its keys are added, but no key of the protocol is a user's to set, nor to add."""
+    content = encode_train_request(ArrayRecord(), replace(TRAIN, call=Call((4, 6))))
+    before = decode_train_request(content, (4, 6))
+    users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "keeps-model": True, "server-round": 9}
+    add_user_config(content, users | {"protocol": 1, "client-id": [4], "by-data": True})
+    assert decode_train_request(content, (4, 6)) == before
+    assert content.config_records["config"]["lr"] == [0.1, 0.2, 0.3]
+    chosen = select_clients(content, (4, 6), (6,))
+    assert chosen.config_records["config"]["lr"] == [0.1, 0.2, 0.3]
+
+
+def test_a_users_config_in_the_standard_protocol() -> None:
+    """All is the user's but the round, whatever it is called."""
+    content = encode_standard_request(ArrayRecord(), 3, "model", "settings")
+    add_user_config(content, {"epsilon": 0.5, "server-round": 9})
+    assert dict(content.config_records["settings"]) == {"server-round": 3, "epsilon": 0.5}
+
+
+# --- the protocol's number -----------------------------------------------------------------
+
+
+def of_version(number: int | None, content: RecordDict) -> RecordDict:
+    """Return a message as if it were of another version; None for one without a number."""
+    records = {**content}
+    for name in ("config", "metrics"):
+        if name in records:
+            record: dict[str, Any] = {**records[name]}
+            del record["protocol"]
+            if number is not None:
+                record["protocol"] = number
+            records[name] = type(records[name])(record)
+    return RecordDict(records)
+
+
+def test_every_message_of_the_protocol_carries_its_number() -> None:
+    """Requests and replies of all three kinds; those of Flower's standard protocol do not."""
+    evaluate = EvaluateRequest(1, (0,), (True,), (True,))
+    for content in (
+        encode_query(),
+        encode_train_request(ArrayRecord(), TRAIN),
+        encode_evaluate_request(ArrayRecord(), evaluate),
+        encode_hosted_clients([0]),
+        encode_train_reply([trained(0, 1.0), TrainAnswer(1, Status.SILENT)]),
+        encode_train_reply([TrainAnswer(1, Status.SILENT)]),
+        encode_evaluate_reply([EvaluateAnswer(0, Status.DONE, num_examples=1)]),
+    ):
+        assert protocol_of(content) == PROTOCOL
+    standard = RecordDict({"metrics": MetricRecord({"num-examples": 3})})
+    for content in (
+        encode_standard_query(),
+        encode_standard_request(ArrayRecord(), 1, "arrays", "config"),
+        standard,
+    ):
+        assert protocol_of(content) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (None, "this node speaks 2, the server 1: update fedquorum on the server"),
+        (1, "this node speaks 2, the server 1: update fedquorum on the server"),
+        (3, "this node speaks 2, the server 3: update fedquorum on the node"),
+    ],
+)
+def test_a_node_refuses_a_server_of_another_version(number: int | None, message: str) -> None:
+    """By name, whatever is asked; only a query of version 1 looks like Flower's standard one."""
+    request = of_version(number, encode_train_request(ArrayRecord(), TRAIN))
+    evaluation = EvaluateRequest(1, (4,), (True,), (True,))
+    to_evaluate = of_version(number, encode_evaluate_request(ArrayRecord(), evaluation))
+    refusing: list[Callable[[], object]] = [
+        lambda: decode_train_request(request, (4, 6)),
+        lambda: decode_asked(request, (4, 6)),
+        lambda: decode_evaluate_request(to_evaluate, (4, 6)),
+    ]
+    if number is not None:
+        refusing.append(lambda: check_query(of_version(number, encode_query())))
+    for refuse in refusing:
+        with pytest.raises(ProtocolError, match=f"^{message}$"):
+            refuse()
+    check_query(RecordDict())
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (None, "this node speaks 1, the server 2: update fedquorum on the node"),
+        (1, "this node speaks 1, the server 2: update fedquorum on the node"),
+        (3, "this node speaks 3, the server 2: update fedquorum on the server"),
+    ],
+)
+def test_the_server_refuses_a_node_of_another_version(number: int | None, message: str) -> None:
+    """By name, in what it hosts, after training and after an evaluation."""
+    hosted = of_version(number, encode_hosted_clients([0]))
+    with pytest.raises(ProtocolError, match=f"^{message}$"):
+        decode_hosted_clients(hosted)
+    for answers in ([trained(0, 1.0)], [trained(0, 1.0), TrainAnswer(1, Status.SILENT)]):
+        reply = of_version(number, encode_train_reply(answers))
+        for decode in (decode_train_reply, decode_evaluate_reply):
+            with pytest.raises(ProtocolError, match=f"^{message}$"):
+                decode(reply)
+
+
+@pytest.mark.parametrize("number", [1.5, [2]])
+def test_a_number_that_is_none(number: Any) -> None:
+    """It is the message's fault."""
+    reply = of_version(number, encode_train_reply([trained(0, 1.0)]))
+    with pytest.raises(ProtocolError, match="'protocol' must be a whole number, got"):
+        decode_train_reply(reply)
+
+
+# --- replies -------------------------------------------------------------------------------
+
+
+def test_replies_of_several_clients_survive_the_wire() -> None:
+    """Lists and stacked arrays are taken apart again, client by client."""
+    sent = [trained(0, 1.0), TrainAnswer(2, Status.SILENT), trained(4, 2.0)]
+    sent.append(TrainAnswer(6, Status.FAILED, reason="ValueError: no"))
+    assert_same(decode_train_reply(encode_train_reply(sent)), sent)
+
+
+def test_one_client_replies_in_flowers_standard_form() -> None:
+    """Scalars and unstacked arrays, so that Flower's own strategies can read it."""
+    content = encode_train_reply([trained(5, 1.0)])
+    assert content.metric_records["metrics"]["num-examples"] == 15
+    assert tuple(content.array_records["arrays"]["w"].shape) == (2, 3)
+    (answer,) = decode_train_reply(content)
+    assert answer.client == 5
+    assert answer.loss == 2.5
+
+
+def test_a_silent_client_says_only_that_it_is_silent() -> None:
+    """No loss, no parameters, no sample count leave the device, alone or among others."""
+    alone = encode_train_reply([TrainAnswer(5, Status.SILENT)])
+    assert dict(alone.metric_records["metrics"]) == {"client-id": 5, "status": 1, "protocol": 2}
+    assert list(alone) == ["metrics"]
+    among = encode_train_reply([TrainAnswer(5, Status.SILENT), trained(7, 1.0)])
+    metrics = among.metric_records["metrics"]
+    assert metrics["client-id"] == [5, 7]
+    assert metrics["num-examples"] == [17]
+    assert among.array_records["arrays"]["w"].shape[0] == 1
+
+
+def test_a_standard_reply_without_our_keys_counts_as_trained() -> None:
+    """A ClientApp that is not ours sends arrays and num-examples."""
+    content = RecordDict(
+        {"arrays": encode_arrays(MODEL), "metrics": MetricRecord({"num-examples": 8})}
+    )
+    (answer,) = decode_train_reply(content)
+    assert_same([answer], [TrainAnswer(None, Status.DONE, num_examples=8, arrays=MODEL)])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"client-id": [1, 2], "status": [0]}, "'status' must be a list as long as 'client-id'"),
+        ({"client-id": [1], "status": [9]}, "status 9 is none of"),
+        ({"client-id": [1, 2], "status": [0, 0], "loss": [1.0]}, "'loss' must be a list with one"),
+        ({"client-id": [1, 2], "status": [0, 0], "loss": 1.0}, "'loss' must be a list"),
+        ({"client-id": 1, "status": 0, "loss": [1.0, 2.0]}, "'client-id' is a single number"),
+    ],
+)
+def test_malformed_replies_are_named(metrics: dict[str, Any], message: str) -> None:
+    """What is wrong with the form of a reply is said."""
+    with pytest.raises(ProtocolError, match=message):
+        decode_train_reply(RecordDict({"metrics": MetricRecord(metrics | {"protocol": PROTOCOL})}))
+
+
+def test_arrays_must_be_stacked_over_those_that_trained() -> None:
+    """A leading axis of another length cannot be attributed to clients."""
+    content = encode_train_reply([trained(0, 1.0), trained(1, 1.0)])
+    content["arrays"] = encode_arrays({"w": np.zeros((3, 2, 3), dtype=np.float32)})
+    with pytest.raises(ProtocolError, match="array 'w' must have a leading axis of length 2"):
+        decode_train_reply(content)
+
+
+def test_a_reply_without_metrics_is_refused() -> None:
+    """The metrics record says whose reply it is."""
+    with pytest.raises(ProtocolError, match="needs the record 'metrics'"):
+        decode_train_reply(RecordDict())
+
+
+def test_hosted_clients() -> None:
+    """A node's reply to the query holds client ids and the protocol's number, nothing else."""
+    content = encode_hosted_clients([1, 3])
+    assert list(content) == ["metrics"]
+    assert decode_hosted_clients(content) == (1, 3)
+    with pytest.raises(ProtocolError, match="'client-id', whole numbers"):
+        decode_hosted_clients(RecordDict({"metrics": MetricRecord({"client-id": [1.5]})}))
+
+
+def test_unmeasured_values_travel_as_nan() -> None:
+    """A metric that one client has and another has not keeps its place in the list."""
+    sent = [
+        EvaluateAnswer(0, Status.DONE, num_examples=5, loss=1.0, test_loss=2.0),
+        EvaluateAnswer(1, Status.DONE, num_examples=6, test_loss=3.0),
+    ]
+    content = encode_evaluate_reply(sent)
+    assert set(content.metric_records["metrics"]) == {
+        "protocol",
+        "client-id",
+        "status",
+        "num-examples",
+        "loss",
+        "test-loss",
+    }
+    got = decode_evaluate_reply(content)
+    assert [metrics_of(answer) for answer in got] == [metrics_of(answer) for answer in sent]
+    assert math.isnan(got[1].loss)
+
+
+def test_a_diverged_loss_is_said() -> None:
+    """NaN after training is a number, which the server rejects; an accuracy may be left out."""
+    content = encode_train_reply([TrainAnswer(0, Status.DONE, num_examples=5, loss=math.nan)])
+    (answer,) = decode_train_reply(content)
+    assert answer.loss is not None
+    assert math.isnan(answer.loss)
+    assert answer.accuracy is None
+
+
+def test_numbers_by_their_keys() -> None:
+    """What Flower's interface of a client returns beside the model."""
+    assert metrics_of(TrainAnswer(3, Status.SILENT)) == {"status": 1}
+    answer = TrainAnswer(3, Status.DONE, num_examples=5, loss=0.5, norm_bit=1.0)
+    assert metrics_of(answer) == {"num-examples": 5, "loss": 0.5, "norm_bit": 1.0}
+    measured = EvaluateAnswer(3, Status.DONE, num_examples=5, test_loss=0.5)
+    assert metrics_of(measured) == {"num-examples": 5, "test-loss": 0.5}
+
+
+def test_the_objective_as_flowers_result() -> None:
+    """Under the names by which it is broadcast."""
+    assert dict(encode_objective(Objective(1.5, 0.25))) == {
+        "global-loss": 1.5,
+        "global-accuracy": 0.25,
+    }
+
+
+def test_an_unavailable_client_of_a_standard_client_app() -> None:
+    """The availability mod says so in this protocol, and that is understood."""
+    content = encode_train_reply([TrainAnswer(4, Status.UNAVAILABLE)])
+    answer = decode_standard_train_reply(
+        content, weighted_by_key="num-examples", loss_keys=("loss",), accuracy_key="accuracy"
+    )
+    assert answer == TrainAnswer(None, Status.UNAVAILABLE)
+
+
+def test_the_first_loss_of_a_standard_reply_counts() -> None:
+    """A loss may have any of several names, in their order."""
+    metrics = MetricRecord({"n": 3, "train-loss": 2.0, "train_loss": 1.0})
+    answer = decode_standard_train_reply(
+        RecordDict({"any": metrics}),
+        weighted_by_key="n",
+        loss_keys=("loss", "train_loss", "train-loss"),
+        accuracy_key="accuracy",
+    )
+    assert answer == TrainAnswer(None, Status.DONE, num_examples=3, loss=1.0)
+
+
+def test_arrays_keep_their_shape_on_the_wire() -> None:
+    """A scalar, such as batch normalisation's counter, comes back as a scalar."""
+    sent: NamedArrays = {
+        "counter": np.array(7, dtype=np.int64),
+        "row": np.arange(3, dtype=np.float32),
+        "transposed": np.arange(6, dtype=np.float64).reshape(2, 3).T,
+    }
+    back = decode_arrays(encode_arrays(sent))
+    assert {name: a.shape for name, a in back.items()} == {
+        "counter": (),
+        "row": (3,),
+        "transposed": (3, 2),
+    }
+    for name, array in back.items():
+        np.testing.assert_array_equal(array, sent[name])
+        assert array.dtype == sent[name].dtype
+
+
+def test_who_is_asked() -> None:
+    """The round and the clients named, all that the node hosts where none are."""
+    content = encode_train_request(encode_arrays(MODEL), TRAIN)
+    assert decode_asked(content, hosted=(0, 2, 4, 6)) == (3, (4, 6))
+    standard = RecordDict({"config": ConfigRecord({"server-round": 1})})
+    assert decode_asked(standard, hosted=(3, 5)) == (1, (3, 5))
+    with pytest.raises(ProtocolError, match=r"clients \[4\] are not on this node, .*\[6\]"):
+        decode_asked(content, hosted=(6,))
+
+
+@pytest.mark.parametrize("config", [{}, {"server-round": 0}, {"server-round": "1"}])
+def test_a_round_is_a_whole_number_from_one(config: dict[str, int | str]) -> None:
+    """What has no round, or no config at all, is refused."""
+    for content in (RecordDict({"config": ConfigRecord({**config})}), RecordDict()):
+        with pytest.raises(ProtocolError, match=r"'server-round' must be a whole number >= 1"):
+            decode_asked(content, hosted=(0,))
+
+
+def test_a_request_for_some_of_those_asked() -> None:
+    """It is what the strategy would have sent to them alone, and the first stays as it was."""
+    content = encode_train_request(encode_arrays(MODEL), TRAIN)
+    alone = TrainRequest(
+        3, Call((6,), epsilon=0.2, criterion="accuracy"), (False,), Objective(1.5, 0.25)
+    )
+    expected = encode_train_request(encode_arrays(MODEL), alone)
+    assert dict(select_clients(content, (4, 6), (6,))) == dict(expected)
+    assert decode_asked(content, hosted=(4, 6)) == (3, (4, 6))
+    further = RecordDict({**content, "own": ConfigRecord({"x": 1})})
+    assert select_clients(further, (4, 6), (4,))["own"] == further["own"]
+
+
+def test_a_request_that_names_no_clients_names_those_chosen() -> None:
+    """Out of all that the node hosts."""
+    content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"server-round": 1})})
+    chosen = select_clients(content, (3, 5, 7), (7, 3))
+    assert decode_asked(chosen, hosted=(3, 5, 7)) == (1, (7, 3))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_unavailable_clients_join_a_reply(count: int) -> None:
+    """In the order asked, with id and status; the others' parts are as they were."""
+    there = [trained(6, 1.0), TrainAnswer(4, Status.FAILED, reason="no"), trained(0, 2.0)][:count]
+    there.append(TrainAnswer(2, Status.SILENT))
+    asked = (5, 6, 4, 0, 1, 2)
+    content = with_unavailable(encode_train_reply(there), asked, {5, 1})
+    expected = [TrainAnswer(5, Status.UNAVAILABLE), *there[:-1]]
+    expected += [TrainAnswer(1, Status.UNAVAILABLE), there[-1]]
+    assert_same(decode_train_reply(content), expected)
+
+
+def test_further_records_of_a_reply_stay() -> None:
+    """The codec takes nothing away that is not its own."""
+    content = encode_train_reply([trained(6, 1.0)])
+    content["own"] = ConfigRecord({"x": 1})
+    merged = with_unavailable(content, (5, 6), {5})
+    assert sorted(merged) == ["arrays", "metrics", "own"]
+    assert merged["own"] == content["own"]
+    assert merged.metric_records["metrics"]["client-id"] == [5, 6]
+    assert merged.array_records["arrays"]["w"].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("trained", [(0, 2), (1,), (0, 1, 2)])
+def test_arrays_that_are_stacked_already(trained: tuple[int, ...]) -> None:
+    """Given for all that are done, in their order, they are as if each reply had its own."""
+    w = np.arange(6, dtype=np.float32).reshape(3, 2)
+    steps = np.array([4, 5, 6])
+    alone = [
+        TrainAnswer(k, Status.DONE, loss=k / 2, arrays={"w": w[k], "steps": steps[k]})
+        if k in trained
+        else TrainAnswer(k, Status.SILENT)
+        for k in range(3)
+    ]
+    without = [replace(reply, arrays=None) for reply in alone]
+    stacked = {"w": w[list(trained)], "steps": steps[list(trained)]}
+    assert encode_train_reply(without, stacked) == encode_train_reply(alone)
+    one = alone[trained[0]]
+    stacked = {name: array[:1] for name, array in stacked.items()}
+    assert encode_train_reply([replace(one, arrays=None)], stacked) == encode_train_reply([one])
+
+
+def test_a_request_without_its_records() -> None:
+    """Model and config are both needed."""
+    for content in (
+        RecordDict({"arrays": encode_arrays({"w": np.zeros(1)})}),
+        RecordDict({"config": ConfigRecord()}),
+    ):
+        with pytest.raises(ProtocolError, match="needs the records 'arrays' and 'config'"):
+            decode_train_request(content, (0,))
+
+
+def test_arrays_that_cannot_be_read() -> None:
+    """Bytes that are no array are the message's fault, and said to be."""
+    record = ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", b"no array")})
+    with pytest.raises(ProtocolError, match="arrays cannot be read"):
+        decode_arrays(record)

@@ -1,0 +1,1199 @@
+"""The drop-in contract: what whoever knows Flower's ``FedAvg`` expects of ``FedAU()``.
+
+Where the contract is silent, ``flwr.serverapp.strategy.FedAvg`` of the installed version is the
+reference: both play the same rounds against the same nodes.
+"""
+
+import inspect
+import logging
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from threading import Timer
+from types import SimpleNamespace
+from typing import Any
+
+import fedquorum
+import numpy as np
+import pytest
+from fedquorum import (
+    AAggFFD,
+    AAggFFS,
+    FedALIGN,
+    FedAU,
+    FedAvg,
+    FedAvgAll,
+    FedAvgPriority,
+    KnownStatistics,
+)
+from fedquorum.client.availability.processes import Bernoulli
+from fedquorum.errors import ParameterError, ProtocolError
+from fedquorum.flower.availability import AvailabilityMod, NodeAvailability
+from fedquorum.flower.codec import (
+    NamedArrays,
+    decode_arrays,
+    encode_arrays,
+    encode_hosted_clients,
+)
+from fedquorum.flower.drop_in import DropIn
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import SamplingMethod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
+)
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+from server_app.in_process import InProcessGrid
+from tests.builders_flower import (
+    LOSSES,
+    MODEL,
+    ChangingGrid,
+    evaluate_round,
+    grid_of,
+    moved,
+    request_of,
+    scripted_app,
+    standard_app,
+    standard_reply,
+    train_round,
+)
+
+K = 4
+RATES = dict.fromkeys(range(K), 0.5)
+GATE: dict[str, Any] = {"priority": [0, 1], "num_rounds": 3}
+EVERY: dict[str, Callable[..., DropIn]] = {
+    name: getattr(fedquorum, name)
+    for name in fedquorum.__all__
+    if inspect.isclass(getattr(fedquorum, name)) and issubclass(getattr(fedquorum, name), DropIn)
+}
+NEEDED: Mapping[str, dict[str, Any]] = {
+    "FedALIGN": GATE,
+    "KnownStatistics": {"probabilities": RATES},
+}
+NEEDS_LOSS = {"AAggFFS", "AAggFFD", "QFedAvg", "TERM", "PropFair", "AFL", "FedMGDAPlus"}
+KEEPS_POPULATION = {"AAggFFS": "AAggFF-S", "AAggFFD": "AAggFF-D", "AFL": "AFL"}
+
+
+def made(name: str, **options: Any) -> DropIn:
+    """Return a strategy with what it needs, and as it stands else."""
+    return EVERY[name](**{**NEEDED.get(name, {}), **options})
+
+
+@pytest.fixture
+def told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """Return what Flower's logger is told, information too."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="flwr")
+    return caplog
+
+
+def warnings_of(told: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in told.records if r.levelno == logging.WARNING]
+
+
+def lines_of(told: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in told.records]
+
+
+def configured(
+    strategy: Strategy, grid: InProcessGrid, *, train: bool = True, round_number: int = 1
+) -> list[Message]:
+    """Return the messages of a round."""
+    configure = strategy.configure_train if train else strategy.configure_evaluate
+    return list(configure(round_number, encode_arrays(MODEL), ConfigRecord({"lr": 0.1}), grid))
+
+
+def first_number(arrays: ArrayRecord | None) -> float:
+    assert arrays is not None
+    return float(decode_arrays(arrays)["w"][0])
+
+
+def replying(
+    strategy: Strategy,
+    answer: Callable[[int, Message], Message | None],
+    *,
+    nodes: int = K,
+    round_number: int = 1,
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Train once with the replies that ``answer`` makes of (client, message), in their order."""
+    grid = grid_of(standard_app(), nodes)
+    messages = sorted(
+        configured(strategy, grid, round_number=round_number),
+        key=lambda message: message.metadata.dst_node_id,
+    )
+    replies = [answer(m.metadata.dst_node_id - 1, m) for m in messages]
+    return strategy.aggregate_train(round_number, [r for r in replies if r is not None])
+
+
+def trained(client: int, message: Message, **metrics: Any) -> Message:
+    """Return a usual reply, with some metrics changed; None takes one away."""
+    numbers = {"num-examples": client + 1, "loss": LOSSES[client % K]}
+    numbers |= {key.replace("num_examples", "num-examples"): v for key, v in metrics.items()}
+    told = {key: value for key, value in numbers.items() if value is not None}
+    arrays = {"w": MODEL["w"] + np.float32(client)}
+    return standard_reply(message, arrays, told)
+
+
+# --- 1: the signature ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_ten_keywords_are_fedavgs(name: str) -> None:
+    """By name, order and default, all visible, and then the rule's own; none is required."""
+    flowers = list(inspect.signature(FlowerFedAvg).parameters.values())
+    ours = list(inspect.signature(EVERY[name]).parameters.values())
+    assert [(p.name, p.default) for p in ours[:10]] == [(p.name, p.default) for p in flowers]
+    assert [p.kind for p in ours[:10]] == [p.kind for p in flowers]
+    assert all(p.default is not inspect.Parameter.empty for p in ours)
+    own = [item.name for item in EVERY[name].declared.parameters]  # type: ignore[attr-defined]
+    assert [p.name for p in ours[len(ours) - len(own) :]] == own
+    assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in ours)
+
+
+def test_there_are_sixteen() -> None:
+    """All named strategies but the one whose clients keep models of their own."""
+    assert len(EVERY) == 16
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_all_start_as_they_stand(name: str) -> None:
+    """With an app written for FedAvg: three rounds, a model that moves, Flower's metrics."""
+    result = made(name).start(grid_of(standard_app(), K), encode_arrays(MODEL), num_rounds=3)
+    assert first_number(result.arrays) > 1.0
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
+    assert sorted(result.evaluate_metrics_clientapp) == [1, 2, 3]
+
+
+def test_the_rules_parameters_reach_the_rules() -> None:
+    """As keywords beside Flower's."""
+    assert "cutoff=50" in str(FedAU(cutoff=50, fraction_train=0.5).rules.weighting)
+    gate = FedALIGN(priority=[0, 1], num_rounds=3, epsilon=0.7).rules.selection
+    assert "epsilon=0.7" in str(gate)
+
+
+def test_positional_use_is_fedavgs() -> None:
+    """All ten by position."""
+    values: tuple[Any, ...] = (0.5, 0.25, 3, 4, 5, "n", "a", "c", how_many, how_many)
+    strategy, flowers = FedAU(*values), FlowerFedAvg(*values)
+    names = list(inspect.signature(FlowerFedAvg).parameters)[:8]
+    assert [getattr(strategy, n) for n in names] == [getattr(flowers, n) for n in names]
+    with pytest.raises(TypeError):
+        FedAU(*values, [0])  # type: ignore[call-arg]
+
+
+def how_many(replies: list[RecordDict], key: str) -> MetricRecord:
+    """Aggregate metrics in a way of one's own."""
+    return MetricRecord({"replies": len(replies), key: 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedAU(cutof=50), r"FedAU has no parameter 'cutof' \(did you mean cutoff\?\)"),
+        (lambda: FedAU(fraction_trian=0.5), r"did you mean fraction_train\?"),
+        (lambda: FedAvg(xyz=1), "FedAvg has no parameter 'xyz'; beside those of all"),
+    ],
+)
+def test_a_typo_is_no_silent_default(make: Callable[[], object], message: str) -> None:
+    """It is refused with the nearest name."""
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedALIGN(num_rounds=3), "priority must be the ids of the priority clients"),
+        (lambda: FedALIGN(priority=[0]), "num_rounds must be a whole number >= 1"),
+        (lambda: FedALIGN(priority=[], num_rounds=3), "priority must be a list of at least one"),
+        (lambda: FedAvgPriority(priority=[-1]), "priority must be a list of at least one client"),
+        (KnownStatistics, "probabilities must be a list of p_n for each client"),
+        (lambda: FedAU(fraction_train=1.5), "fraction_train must be a number >= 0 and <= 1"),
+        (lambda: FedAU(server_lr=0.0), "server_lr must be a number > 0, got 0.0"),
+        (lambda: FedAU(min_train_nodes=-1), "min_train_nodes must be a whole number >= 0"),
+        (lambda: FedAU(cutoff=0), "cutoff must be a whole number >= 1, or inf, got 0"),
+        (
+            lambda: AAggFFS(fraction_train=0.5),
+            r"fraction_train must be 1 for AAggFF-S \(its Newton step .* use AAggFF-D\), got 0.5",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], message: str) -> None:
+    """Naming the keyword, what is allowed and what was given."""
+    with pytest.raises(ParameterError, match=message):
+        make()
+
+
+def test_a_subclass_may_have_a_constructor_of_its_own() -> None:
+    """Its signature is then its own."""
+
+    class Mine(FedAU):
+        def __init__(self, rate: float) -> None:
+            super().__init__(fraction_train=rate)
+
+    assert list(inspect.signature(Mine).parameters) == ["rate"]
+    assert Mine(0.5).fraction_train == 0.5
+
+
+# --- 2: how many are asked -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("nodes", [2, 3, 7, 10])
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("minimum", [0, 2])
+def test_as_many_are_asked_as_by_fedavg(
+    *, train: bool, nodes: int, fraction: float, minimum: int
+) -> None:
+    """max(int(n * fraction), minimum) of those connected, each once, with FedAvg's message."""
+    step = "train" if train else "evaluate"
+    options: dict[str, Any] = {f"fraction_{step}": fraction, f"min_{step}_nodes": minimum}
+    grid = grid_of(standard_app(), nodes)
+    ours, flowers = FedAvg(**options), FlowerFedAvg(**options)
+    configured(ours, grid)
+    asked, reference = (configured(s, grid, train=train) for s in (ours, flowers))
+    assert len(asked) == len(reference) == max(int(nodes * fraction), minimum)
+    assert len({m.metadata.dst_node_id for m in asked}) == len(asked)
+    for message, other in zip(asked, reference, strict=False):
+        assert message.metadata.message_type == other.metadata.message_type
+        assert list(message.content) == list(other.content) == ["arrays", "config"]
+        assert dict(message.content["config"]) == {"lr": 0.1, "server-round": 1}
+        assert message.content["arrays"] == other.content["arrays"]
+        assert message.metadata.ttl == pytest.approx(other.metadata.ttl)
+
+
+def test_other_nodes_are_drawn_in_other_rounds() -> None:
+    """From the seed and the round alone."""
+    grid = grid_of(standard_app(), 10)
+
+    def drawn(seed: int) -> list[tuple[int, ...]]:
+        strategy = FedAU(fraction_train=0.5, seed=seed)
+        rounds = [configured(strategy, grid, round_number=t) for t in range(1, 9)]
+        return [tuple(sorted(m.metadata.dst_node_id for m in sent)) for sent in rounds]
+
+    assert len(set(drawn(0))) > 4
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"AAggFFS"}))
+def test_a_fraction_of_zero_asks_nobody_and_says_so(
+    name: str, told: pytest.LogCaptureFixture
+) -> None:
+    """Evaluation goes on, the model stays; likewise without evaluation."""
+    strategy = made(name, fraction_train=0.0)
+    assert "fraction_train is set to 0.0. Federated training will be skipped." in told.text
+    grid = grid_of(standard_app(), K)
+    seen: list[float] = []
+    result = strategy.start(
+        grid,
+        encode_arrays(MODEL),
+        num_rounds=2,
+        evaluate_fn=lambda t, arrays: seen.append(first_number(arrays)),
+    )
+    assert seen == [1.0, 1.0, 1.0]
+    assert result.train_metrics_clientapp == {}
+    assert sorted(result.evaluate_metrics_clientapp) == [1, 2]
+    assert "no update counted" not in told.text
+    assert configured(made(name, fraction_train=0.0), grid) == []
+
+
+def test_evaluation_can_be_left_out(told: pytest.LogCaptureFixture) -> None:
+    """As in FedAvg, with the same words."""
+    for kind in (FedAU, FlowerFedAvg):
+        told.clear()
+        result = kind(fraction_evaluate=0.0).start(
+            grid_of(standard_app(), K), encode_arrays(MODEL), num_rounds=2
+        )
+        said = "fraction_evaluate is set to 0.0. Federated evaluation will be skipped."
+        assert warnings_of(told) == [said]
+        assert result.evaluate_metrics_clientapp == {}
+
+
+# --- 3 and 4: waiting, and who is there ----------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"min_available_nodes": 3}, {"min_train_nodes": 3}])
+def test_every_round_waits_for_its_nodes(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    """Before each round until so many are connected, whoever they are, however long that takes."""
+    monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
+    strategy = FedAU(**options)
+    grid = ChangingGrid(standard_app(), 3, {1})
+    for round_number, late in ((1, {1, 2, 3}), (2, {1, 2, 3})):
+        grid.there = {1, 3}
+        timer = Timer(0.3, setattr, (grid, "there", late))
+        timer.start()
+        started = time.monotonic()
+        train_round(strategy, grid, round_number)
+        assert time.monotonic() - started >= 0.25
+        assert strategy.outcome.report.count("trained") == 3
+    assert "2 connected (minimum required: 3)" in told.text
+
+
+def test_evaluation_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ``min_evaluate_nodes``, which FedAvg's evaluation waits for."""
+    monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
+    strategy = FedAU(min_evaluate_nodes=3)
+    grid = ChangingGrid(standard_app(), 3, {1, 2})
+    model = train_round(strategy, grid)
+    assert model is not None
+    Timer(0.2, setattr, (grid, "there", {1, 2, 3})).start()
+    assert len(configured(strategy, grid, train=False)) == 3
+
+
+def test_fedalign_waits_for_its_priority_clients_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients 0 to 3 must have come before round 1; one that leaves is then just away."""
+    monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
+    strategy = FedALIGN(priority=[0, 3], num_rounds=3, warmup_rounds=0)
+    grid = ChangingGrid(standard_app(), 4, {1, 2})
+    Timer(0.2, setattr, (grid, "there", {1, 2, 3, 4})).start()
+    train_round(strategy, grid)
+    assert strategy.population.priority == {0, 3}
+    grid.there = {1, 2}
+    train_round(strategy, grid, 2)
+    assert [d.client for d in strategy.outcome.report.decisions] == [0, 1]
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - KEEPS_POPULATION.keys()))
+def test_joiners_are_asked_and_who_comes_back_is_who_it_was(name: str) -> None:
+    """From the next round on; a node keeps its client's id however long it was away."""
+    loss = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}  # by node; partition = node - 1
+    app = standard_app(lambda partition: {"num-examples": 10, "loss": loss[partition + 1]})
+    strategy = made(name, **({"warmup_rounds": 0} if name == "FedALIGN" else {}))
+    grid = ChangingGrid(app, 4, {2, 4})
+    heard, model = [], encode_arrays(MODEL)
+    rounds = ({2, 4}, {2, 4, 1}, {4, 1}, {2, 4, 1, 3})
+    for t, there in enumerate(rounds, 1):
+        grid.there = there
+        model = train_round(strategy, grid, t, model) or model
+        decisions = strategy.outcome.report.decisions
+        heard.append({d.client: d.loss for d in decisions})
+        evaluate_round(strategy, grid, t, model)
+    first = {0: 20.0, 1: 40.0}
+    assert heard == [
+        first,
+        {**first, 2: 10.0},
+        {1: 40.0, 2: 10.0},
+        {**first, 2: 10.0, 3: 30.0},
+    ]
+
+
+@pytest.mark.parametrize("name", KEEPS_POPULATION)
+def test_a_joiner_is_refused_by_name_where_k_is_fixed(
+    name: str, told: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on with those of round 1, also while one of them is away, and says so once."""
+    strategy = made(name)
+    grid = ChangingGrid(standard_app(), 5, {1, 2, 3})
+    statuses = []
+    for t, there in enumerate(({1, 2, 3}, {1, 2, 3, 4}, {1, 3, 4, 5}, {1, 2, 3, 4}), 1):
+        grid.there = there
+        train_round(strategy, grid, t)
+        statuses.append([d.status for d in strategy.outcome.report.decisions])
+    all_there = ["trained"] * 3
+    assert statuses == [all_there, all_there, ["trained", "unavailable", "trained"], all_there]
+    refusal = f"node 4 is refused: {KEEPS_POPULATION[name]} keeps the 3 clients of round 1"
+    assert told.text.count(refusal) == 1
+
+
+@pytest.mark.parametrize("name", KEEPS_POPULATION)
+def test_k_is_fixed_whoever_answers_in_round_1(name: str) -> None:
+    """It is how many were there, not how many replies came."""
+    strategy = made(name)
+    replying(strategy, lambda k, m: trained(k, m) if k < 2 else None)
+    assert strategy.population.clients == (0, 1, 2, 3)
+    moved_on, _ = replying(strategy, trained, round_number=2)
+    assert moved_on is not None
+    assert [d.status for d in strategy.outcome.report.decisions] == ["trained"] * K
+
+
+def test_a_client_without_a_rate_is_refused_by_name(told: pytest.LogCaptureFixture) -> None:
+    """Its updates could not be corrected; the others go on."""
+    strategy = KnownStatistics(probabilities={0: 0.5, 1: 1.0})
+    grid = ChangingGrid(standard_app(), 3, {1, 2})
+    for t, there in enumerate(({1, 2}, {1, 2, 3}, {1, 2, 3}), 1):
+        grid.there = there
+        train_round(strategy, grid, t)
+        assert [d.client for d in strategy.outcome.report.decisions] == [0, 1]
+    refusal = "node 3 is refused: as client 2 it cannot take part, as probabilities has no rate"
+    assert told.text.count(refusal) == 1
+
+
+def test_fedau_counts_the_rounds_that_a_client_was_away() -> None:
+    """Away is away, connected or not: omega of a client there every second round becomes 1.5."""
+    strategy = FedAU()
+    grid = ChangingGrid(standard_app(), 3)
+    for t in range(1, 6):
+        grid.there = {1, 2, 3} if t % 2 else {1, 2}
+        train_round(strategy, grid, t)
+    omega = {d.client: d.omega for d in strategy.outcome.report.decisions}
+    assert omega == {0: 1.0, 1: 1.0, 2: 1.5}
+
+
+def simulated(app: ClientApp, nodes: int) -> InMemoryGrid:
+    """Return nodes as in a simulation."""
+
+    class Simulated(InMemoryGrid):
+        def __init__(self) -> None:
+            self.inner = grid_of(app, nodes)
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("inner", "__class__"):
+                return object.__getattribute__(self, name)
+            return getattr(self.inner, name)
+
+    return Simulated()
+
+
+def test_a_simulation_cannot_tell_priority_by_chance() -> None:
+    """Stops in round 1 and names the ways out; without others, or elsewhere, it runs."""
+    grid = simulated(standard_app(), 3)
+    assert isinstance(grid, InMemoryGrid)
+    arrays = encode_arrays(MODEL)
+    ways = "client_ids must be query in a simulation, .* partition-id.*, or run a deployment"
+    strategy: DropIn
+    for strategy in (FedALIGN(**GATE), FedAvgPriority(priority=[0])):
+        with pytest.raises(ParameterError, match=ways):
+            strategy.start(grid, arrays, num_rounds=1)
+    for strategy in (FedAU(), FedALIGN(priority=[0, 1, 2], num_rounds=3)):
+        assert len(strategy.start(grid, arrays, num_rounds=1).arrays) == 1
+    assert len(FedALIGN(**GATE).start(grid_of(standard_app(), 3), arrays, 1).arrays) == 1
+
+
+def asking_app(offset: int) -> ClientApp:
+    """Return an app whose nodes say which client they are."""
+    app = standard_app()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        client = offset - int(context.node_config["partition-id"])
+        content = RecordDict({"metrics": MetricRecord({"client-id": client})})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def test_nodes_may_say_who_they_are() -> None:
+    """Then priority is tied to the data, in a simulation too."""
+    strategy = FedALIGN(**GATE, client_ids="query", warmup_rounds=0, epsilon=0.0)
+    result = strategy.start(simulated(asking_app(3), 4), encode_arrays(MODEL), num_rounds=1)
+    assert first_number(result.arrays) == pytest.approx(1 + (3 + 4) / 2)
+
+
+def test_a_node_that_does_not_say_who_it_is_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is heard whenever its answer comes."""
+    monkeypatch.setattr("fedquorum.flower.directory.HEAR_SECONDS", 0.1)
+    monkeypatch.setattr("fedquorum.flower.directory.POLL_SECONDS", 0.01)
+
+    class Mute(InProcessGrid):
+        mute = True
+
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            ids = list(message_ids)
+            late = [k for k in ids if self._answers[k].metadata.src_node_id == 3 and self.mute]
+            return super().pull_messages([k for k in ids if k not in late])
+
+    strategy = FedAU(client_ids="query")
+    grid = Mute(asking_app(2), {}, 3)
+    train_round(strategy, grid)
+    assert [d.client for d in strategy.outcome.report.decisions] == [1, 2]
+    grid.mute = False
+    train_round(strategy, grid, 2)
+    train_round(strategy, grid, 3)
+    assert [d.client for d in strategy.outcome.report.decisions] == [0, 1, 2]
+
+
+# --- 5: what a rule does not read ----------------------------------------------------------
+
+UNREAD: list[dict[str, Any]] = [
+    {"loss": math.nan},
+    {"loss": -1.0},
+    {"loss": math.inf},
+    {"loss": [1.0, 2.0]},
+    {"loss": []},
+    {"loss": None},
+]
+ODD = {"accuracy": 87.5, "train_loss": [1.0], "other": math.nan, "history": [1.0, 2.0]}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_metrics_that_no_rule_reads_may_be_anything(name: str) -> None:
+    """Accuracies in per cent, lists, NaN: every update counts, in all 16."""
+    strategy = made(name)
+    arrays, _ = replying(strategy, lambda k, m: trained(k, m, **ODD))
+    assert arrays is not None
+    statuses = {d.status for d in strategy.outcome.report.decisions}
+    assert statuses == {"trained"}
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - NEEDS_LOSS))
+@pytest.mark.parametrize("metrics", UNREAD, ids=str)
+def test_a_loss_that_is_not_read_may_be_anything(name: str, metrics: dict[str, Any]) -> None:
+    """The model is that of the same replies with a proper loss, to the last bit."""
+    options: dict[str, Any] = {"epsilon": 0.0} if name == "FedALIGN" else {}
+    odd, _ = replying(made(name, **options), lambda k, m: trained(k, m, **metrics))
+    plain, _ = replying(made(name, **options), trained)
+    assert odd is not None
+    assert odd == plain
+
+
+@pytest.mark.parametrize("metrics", [m for m in UNREAD if m["loss"] != -1.0], ids=str)
+def test_fedalign_counts_priority_clients_whatever_their_loss(metrics: dict[str, Any]) -> None:
+    """F is the mean of the finite ones; the gate is by that."""
+    strategy = FedALIGN(**GATE, warmup_rounds=0, epsilon=0.3)
+    replying(strategy, lambda k, m: trained(k, m, **(metrics if k == 0 else {})))
+    report = strategy.outcome.report
+    assert report.objective.loss == pytest.approx(1.1)
+    assert [d.weight for d in report.decisions] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 0])
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("weights", [(0, 1, 2.5, 3), (0.1, 0.2, 0.0, 1e-9), (1e300, 1, 1, 1)])
+def test_weights_may_be_any_finite_numbers(name: str, weights: tuple[float, ...]) -> None:
+    """From 0 on; the run goes on whatever they are."""
+    strategy = made(name)
+    arrays, _ = replying(strategy, lambda k, m: trained(k, m, num_examples=weights[k]))
+    assert {d.status for d in strategy.outcome.report.decisions} == {"trained"}
+    assert arrays is not None
+    assert np.isfinite(decode_arrays(arrays)["w"]).all()
+
+
+def test_a_weight_of_zero_counts_as_nothing() -> None:
+    """The model is FedAvg's, of the same replies."""
+    strategies = FedAvg(), FlowerFedAvg()
+    results = [
+        replying(s, lambda k, m: trained(k, m, num_examples=(0, 1, 2.5, 3)[k])) for s in strategies
+    ]
+    ours, flowers = (decode_arrays(arrays)["w"] for arrays, _ in results if arrays is not None)
+    np.testing.assert_allclose(ours, flowers, rtol=1e-6)
+    assert dict(results[0][1] or {}) == pytest.approx(dict(results[1][1] or {}))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_data_at_all_ends_no_run(name: str) -> None:
+    """Where FedAvg divides by zero."""
+    strategy = made(name)
+    for t in (1, 2):
+        arrays, _ = replying(strategy, lambda k, m: trained(k, m, num_examples=0), round_number=t)
+        assert arrays is None or np.isfinite(decode_arrays(arrays)["w"]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("name", EVERY)
+def test_arrays_of_another_precision_are_converted(name: str, dtype: str) -> None:
+    """The model keeps its own."""
+    strategy = made(name)
+    arrays = train_round(strategy, grid_of(standard_app(dtype=dtype), K))
+    assert arrays is not None
+    assert decode_arrays(arrays)["w"].dtype == np.float32
+    assert {d.status for d in strategy.outcome.report.decisions} == {"trained"}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_partial_models_are_fine(name: str) -> None:
+    """An adapter alone, as long as the replies and the initial arrays agree."""
+    adapter = encode_arrays({"lora.a": np.zeros((2, 1), np.float32), "lora.b": MODEL["w"]})
+    result = made(name).start(grid_of(standard_app(), K), adapter, num_rounds=2)
+    assert list(result.arrays) == ["lora.a", "lora.b"]
+
+
+# --- 6: never end well without learning ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "app", "message"),
+    [
+        (
+            "FedAU",
+            standard_app(lambda k: {"n": 3, f"loss-{k}": 1.0}),
+            "'num-examples' is missing in the metrics; found 'loss-0', 'n'. Set weighted_by_key to",
+        ),
+        (
+            "AAggFFS",
+            standard_app(lambda k: {"num-examples": 3, "avg": 1.0}),
+            "'train-loss' is missing in the metrics; found 'avg', 'num-examples'. Set loss_key to",
+        ),
+        (
+            "FedAU",
+            standard_app(names=()),
+            "arrays are named [], the model's ['w']. Let the ClientApp reply the arrays",
+        ),
+    ],
+)
+def test_a_run_that_cannot_learn_stops_in_round_1(name: str, app: ClientApp, message: str) -> None:
+    """With an error that names the key, what was found and what to set."""
+    with pytest.raises(ProtocolError, match=re.escape(message)):
+        made(name).start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
+
+
+def test_replies_that_are_all_too_large_stop_as_well() -> None:
+    """They are refused for their size in every round."""
+    with pytest.raises(ProtocolError, match=r"at most 5 are expected\. Set max_reply_bytes"):
+        train_round(FedAU(max_reply_bytes=5), grid_of(standard_app(), K))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {0: {"num_examples": None}},  # one reply only
+        {0: {"num_examples": None}, 1: {"num_examples": [1]}},  # two reasons
+        {0: {"num_examples": -1}, 1: {"num_examples": -1}},  # numbers, which may change
+        {0: {"num_examples": None}, 1: {"num_examples": None}, 2: {}},  # one that counts
+    ],
+    ids=["one", "two reasons", "values", "one counts"],
+)
+def test_what_may_change_stops_nothing(answers: dict[int, dict[str, Any]]) -> None:
+    """Only one reason of form, of two nodes at least, and of all replies."""
+    strategy = FedAU()
+    replying(strategy, lambda k, m: trained(k, m, **answers[k]) if k in answers else None)
+    replying(strategy, trained, round_number=2)
+    assert strategy.outcome.report.count("trained") == K
+
+
+def test_later_rounds_warn_once_with_a_count(told: pytest.LogCaptureFixture) -> None:
+    """A reason is a warning the first time, whatever the numbers in it."""
+    strategy = FedAU()
+    replying(strategy, trained)
+    for t in range(2, 6):
+        replying(strategy, lambda k, m: trained(k, m, num_examples=None), round_number=t)
+    for t in range(6, 9):
+        broken = lambda k, m, t=t: trained(k, m, **({"num_examples": -t} if k < 2 else {}))  # noqa: E731
+        replying(strategy, broken, round_number=t)
+    rejected = [line.strip() for line in warnings_of(told) if "rejected" in line]
+    assert rejected == [
+        "> 4 updates rejected: 'num-examples' is missing in the metrics; found 'loss'",
+        "> 2 updates rejected: the amount of data is -6, not a finite number >= 0",
+    ]
+    assert sum("updates rejected" in line for line in lines_of(told)) == 7
+
+
+def test_nobody_available_stops_nothing() -> None:
+    """Clients of the availability mod say that they are away; they are read as that."""
+
+    def mod(rate: float) -> AvailabilityMod:
+        def of_node(context: Context) -> NodeAvailability:
+            hosted = (7 + int(context.node_config["partition-id"]),)
+            return NodeAvailability(3, hosted, lambda k: Bernoulli(rate))
+
+        return AvailabilityMod(of_node)
+
+    for rate, counts in ((1e-9, (0, K)), (0.5, None)):
+        app = ClientApp(mods=[mod(rate)])
+        inner = standard_app()
+
+        @app.train()
+        def train(message: Message, context: Context, inner: ClientApp = inner) -> Message:
+            return inner(message, context)
+
+        strategy = FedAU()
+        grid, seen = grid_of(app, K), set()
+        for t in range(1, 6):
+            train_round(strategy, grid, t)
+            decisions = strategy.outcome.report.decisions
+            assert {d.status for d in decisions} <= {"trained", "unavailable"}
+            seen.add(strategy.outcome.report.count("trained"))
+            if counts:
+                assert strategy.outcome.report.count("unavailable") == K
+        assert counts is not None or len(seen) > 1
+
+
+def test_an_app_of_the_projects_own_protocol_is_told(told: pytest.LogCaptureFixture) -> None:
+    """Its replies are read as the standard ones that they are too, with one warning."""
+    app = scripted_app(K, lambda k, task, arrays: moved(k, k + 1.0))
+    strategy = FedAvg(fraction_evaluate=0.0)
+    result = strategy.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
+    assert strategy.outcome.report.count("trained") == K
+    assert len(result.arrays) == 1
+    (warning,) = [line for line in warnings_of(told) if "speaks FedQuorum's protocol" in line]
+    assert "use fedquorum.ComposedStrategy(rules, population=" in warning
+
+
+def test_nodes_of_several_clients_are_told_apart_from_standard_ones() -> None:
+    """Such replies have no standard form: round 1 stops and says whose protocol it is."""
+    app = scripted_app(2 * K, lambda k, task, arrays: moved(k, 1.0))
+    with pytest.raises(ProtocolError, match="replied for 2 clients, which is this project's"):
+        train_round(FedAU(), grid_of(app, K))
+
+
+# --- 7: the loss ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["loss", "train_loss", "train-loss", "mine"])
+@pytest.mark.parametrize("name", ["AAggFFS", "FedALIGN", "FedAU"])
+def test_the_loss_is_found_and_told_once(
+    name: str, key: str, told: pytest.LogCaptureFixture
+) -> None:
+    """Under the usual names or the one given; told where a rule reads it."""
+    strategy = made(name, loss_key="mine" if key == "mine" else None)
+    app = standard_app(lambda k: {"num-examples": 10, key: LOSSES[k]})
+    for t in (1, 2):
+        train_round(strategy, grid_of(app, K), t)
+        assert strategy.outcome.report.decisions[1].loss == LOSSES[1]
+    taken = f"The clients' loss is taken from '{key}'"
+    assert lines_of(told).count(taken) == (name != "FedAU")
+
+
+def test_the_usual_names_have_an_order() -> None:
+    """``loss``, then ``train_loss``, then ``train-loss``."""
+    strategy = AAggFFD()
+    replying(strategy, lambda k, m: trained(k, m, **{"train_loss": 7.0, "train-loss": 8.0}))
+    assert [d.loss for d in strategy.outcome.report.decisions] == list(LOSSES)
+    strategy = AAggFFD()
+    metrics = {"loss": None, "train_loss": 7.0}
+    replying(strategy, lambda k, m: trained(k, m, **metrics, **{"train-loss": 8.0}))
+    assert {d.loss for d in strategy.outcome.report.decisions} == {7.0}
+
+
+# --- 8: names do not collide ---------------------------------------------------------------
+
+
+def test_the_users_config_means_nothing_to_the_strategy() -> None:
+    """Keys that the project's own protocol knows reach the nodes as they are."""
+    mine: dict[str, Any] = {"measure-test": False, "epsilon": 0.0, "client-id": [7], "protocol": 1}
+    mine |= {"measures-loss": False, "keeps-model": True, "server-round": 99}
+    seen: list[list[dict[str, Any]]] = []
+    for strategy in (FedAU(), FlowerFedAvg()):
+        configs: list[ConfigRecord] = []
+        config = ConfigRecord(dict(mine))
+        result = strategy.start(
+            grid_of(standard_app(seen=configs), K),
+            encode_arrays(MODEL),
+            num_rounds=2,
+            train_config=config,
+            evaluate_config=ConfigRecord(dict(mine)),
+        )
+        assert sorted(result.evaluate_metrics_clientapp) == [1, 2]
+        seen.append([dict(c) for c in configs])
+        if isinstance(strategy, FedAU):
+            assert dict(config) == mine  # the caller's stays as it was
+    assert seen[0] == seen[1]
+    assert seen[0][0] == {**mine, "server-round": 1}
+
+
+# --- 9: replies and messages ---------------------------------------------------------------
+
+
+class Rebuilding(FedAU):
+    """A user's subclass that makes the messages anew, and so without a group."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any
+    ) -> Iterator[Message]:
+        """Send something more."""
+        for message in super().configure_train(server_round, arrays, config, grid):
+            content = RecordDict({**message.content, "config": ConfigRecord({"more": 1})})
+            yield Message(content, message.metadata.dst_node_id, MessageType.TRAIN)
+
+
+def test_a_subclass_may_rebuild_the_messages() -> None:
+    """Its replies name no group, and are none to another message."""
+    seen: list[ConfigRecord] = []
+    strategy = Rebuilding()
+    train_round(strategy, grid_of(standard_app(seen=seen), K))
+    assert strategy.outcome.report.count("trained") == K
+    assert [dict(config) for config in seen] == [{"more": 1}] * K
+
+
+def test_a_subclass_may_change_the_config() -> None:
+    """As Flower's documentation does."""
+
+    class Decaying(FedAU):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any
+        ) -> Iterable[Message]:
+            config["lr"] = 1 / server_round
+            return super().configure_train(server_round, arrays, config, grid)
+
+    seen: list[ConfigRecord] = []
+    app = standard_app(seen=seen)
+    strategy = Decaying(fraction_evaluate=0.0)
+    strategy.start(grid_of(app, 2), encode_arrays(MODEL), num_rounds=2)
+    assert [c["lr"] for c in seen] == [1.0, 1.0, 0.5, 0.5]
+
+
+def other_group(replies: list[Message]) -> list[Message]:
+    """Let node 1 reply to another round."""
+    late = request_of(replies[0], group="train 7")
+    return [Message(replies[0].content, reply_to=late), *replies[1:]]
+
+
+def other_message(replies: list[Message]) -> list[Message]:
+    """Let node 1 reply to what node 2 was sent."""
+    replies[0].metadata.__dict__["_reply_to_message_id"] = replies[1].metadata.reply_to_message_id
+    return replies
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_group, "a reply to 'train 7', asked was 'train 1'"),
+        (other_message, "a reply to another message than the one that its node was sent"),
+    ],
+)
+def test_a_reply_that_contradicts_its_message_is_refused(
+    change: Callable[[list[Message]], list[Message]], reason: str
+) -> None:
+    """Of another round, or to the message of another node."""
+    strategy = FedAU()
+    train_round(strategy, grid_of(standard_app(), K), change=change)
+    first, *others = strategy.outcome.report.decisions
+    assert (first.status, first.reason) == ("rejected", reason)
+    assert {d.status for d in others} == {"trained"}
+
+
+# --- 10: sizes -----------------------------------------------------------------------------
+
+
+def test_a_reply_is_bounded_by_what_was_sent() -> None:
+    """Several MB beside a small model pass, more than 64 MiB and 8 models do not."""
+
+    def with_record(size: int, k: int, message: Message) -> Message:
+        reply = trained(k, message)
+        if k == 0:
+            reply.content["notes"] = ConfigRecord({"log": b"x" * size})
+        return reply
+
+    for size, status in ((10**7, "trained"), (2**26 + 10**6, "rejected")):
+        strategy = FedAU()
+        replying(strategy, partial(with_record, size))
+        assert strategy.outcome.report.decisions[0].status == status
+    strategy = FedAU(max_reply_bytes=10**4)
+    replying(strategy, partial(with_record, 10**5))
+    decision = strategy.outcome.report.decisions[0]
+    assert "at most 10000 are expected" in str(decision.reason)
+
+
+# --- 11: the summary -----------------------------------------------------------------------
+
+
+def test_the_summary_is_fedavgs_and_then_the_rules(told: pytest.LogCaptureFixture) -> None:
+    """Every line of FedAvg's is there, in its order; then what is the strategy's own."""
+    options: dict[str, Any] = {"fraction_train": 0.5, "min_evaluate_nodes": 3}
+
+    def words(strategy: Strategy) -> list[str]:
+        told.clear()
+        strategy.summary()
+        return [line.strip("\t│├└─> ") for line in lines_of(told)]
+
+    flowers, ours = words(FlowerFedAvg(**options)), words(FedAU(cutoff=50, **options))
+    places = [ours.index(line) for line in flowers]
+    assert places == sorted(places)
+    (rule,) = [line for line in ours if line.startswith("Weighting: ")]
+    assert "cutoff=50" in rule
+    assert ours.index(rule) > places[-1]
+
+
+# --- holds already, and must stay: side by side with FedAvg --------------------------------
+
+
+def same_model(strategy: Strategy, flowers: Strategy, app: Callable[[], ClientApp]) -> None:
+    results = [
+        s.start(grid_of(app(), K), encode_arrays(MODEL), num_rounds=3) for s in (strategy, flowers)
+    ]
+    ours, theirs = (decode_arrays(result.arrays)["w"] for result in results)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        one, other = (getattr(result, kind) for result in results)
+        assert {t: dict(r) for t, r in one.items()} == {
+            t: pytest.approx(dict(r)) for t, r in other.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("strategy", "equal_data"),
+    [(FedAvg, False), (FedAvgPriority, False), (FedAvgAll, True), (FedAU, True)],
+)
+def test_the_model_is_fedavgs_where_the_rule_is(
+    strategy: type[DropIn], *, equal_data: bool
+) -> None:
+    """FedAU and the average over all with equal data and everybody there."""
+    metrics = lambda k: {"num-examples": 3 if equal_data else 3 * k + 1, "loss": LOSSES[k]}  # noqa: E731
+    same_model(strategy(), FlowerFedAvg(), lambda: standard_app(metrics))
+
+
+def test_fedau_moves_two_thirds_where_one_of_three_fails() -> None:
+    """The documented difference: who is away counts as an update of zero."""
+    steps = []
+    for strategy in (FedAU(), FlowerFedAvg()):
+        arrays, _ = replying(
+            strategy,
+            lambda k, m: (
+                None if k == 2 else standard_reply(m, moved(0, 3.0).arrays, {"num-examples": 1})
+            ),
+            nodes=3,
+        )
+        steps.append(first_number(arrays) - 1.0)
+    assert steps == pytest.approx([2.0, 3.0])
+
+
+def failing(k: int, message: Message) -> Message | None:
+    """Return an error, nothing, and two good replies."""
+    if k == 0:
+        return Message(Error(1, "boom"), reply_to=message)
+    return None if k == 1 else trained(k, message)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_errors_and_missing_replies(kind: str, told: pytest.LogCaptureFixture) -> None:
+    """Model and metrics are of those that answered, as FedAvg's."""
+    results = []
+    for strategy in (FedAvg(), FlowerFedAvg()):
+        if kind == "train":
+            arrays, metrics = replying(strategy, failing)
+            assert arrays is not None
+            results.append((decode_arrays(arrays)["w"].tolist(), dict(metrics or {})))
+            continue
+        grid = grid_of(standard_app(), K)
+        configured(strategy, grid)
+        messages = configured(strategy, grid, train=False)
+        messages.sort(key=lambda m: m.metadata.dst_node_id)
+        replies = [failing(m.metadata.dst_node_id - 1, m) for m in messages]
+        measured = strategy.aggregate_evaluate(1, [r for r in replies if r is not None])
+        results.append(([], dict(measured or {})))
+    assert results[0][0] == pytest.approx(results[1][0])
+    assert results[0][1] == pytest.approx(results[1][1])
+    assert results[0][1]
+    assert "boom" in told.text
+
+
+@pytest.mark.parametrize("replies", [[], None])
+def test_without_any_good_reply_there_is_nothing(replies: list[Message] | None) -> None:
+    """No replies at all, or errors alone: (None, None), and None from the evaluation."""
+    for strategy in (FedAvg(), FedAU(), FlowerFedAvg()):
+        grid = grid_of(standard_app(), 2)
+        sent = configured(strategy, grid)
+        errors = [Message(Error(1, "boom"), reply_to=message) for message in sent]
+        given = errors if replies is None else replies
+        assert strategy.aggregate_train(1, given) == (None, None)
+        sent = configured(strategy, grid, train=False)
+        errors = [Message(Error(1, "boom"), reply_to=message) for message in sent]
+        assert strategy.aggregate_evaluate(1, errors if replies is None else replies) is None
+
+
+@pytest.mark.parametrize("where", ["train", "evaluate"])
+def test_both_aggregation_functions_get_what_fedavgs_get(where: str) -> None:
+    """The replies' contents, and ``weighted_by_key``."""
+    calls: list[list[tuple[list[list[str]], str]]] = []
+    for kind in (FedAvg, FlowerFedAvg):
+        heard: list[tuple[list[list[str]], str]] = []
+
+        def together(replies: list[RecordDict], key: str, heard: list[Any] = heard) -> MetricRecord:
+            heard.append(([sorted(map(str, reply)) for reply in replies], key))
+            return MetricRecord({"count": len(replies)})
+
+        options: dict[str, Any] = {f"{where}_metrics_aggr_fn": together}
+        strategy = kind(weighted_by_key="n", **options)
+        app = ClientApp()
+
+        def answer(message: Message, context: Context) -> Message:
+            del context
+            return standard_reply(message, dict(MODEL), {"n": 2, "a": 1.0})
+
+        app.train()(answer)
+        app.evaluate()(answer)
+        result = strategy.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
+        assert getattr(result, f"{where}_metrics_clientapp")[2]["count"] == K
+        calls.append(heard)
+    assert calls[0] == calls[1]
+
+
+def test_lists_are_averaged_as_flower_does() -> None:
+    """Element by element; lists of unlike lengths have no mean, and end no run."""
+    app = standard_app(lambda k: {"num-examples": k + 1, "history": [float(k), 1.0]})
+    means = []
+    for strategy in (FedAvg(), FlowerFedAvg()):
+        result = strategy.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1)
+        means.append(result.train_metrics_clientapp[1]["history"])
+    assert means[0] == pytest.approx(means[1])
+    ragged = standard_app(lambda k: {"num-examples": 1, "history": [1.0] * k})
+    result = FedAvg().start(grid_of(ragged, K), encode_arrays(MODEL), num_rounds=1)
+    assert result.train_metrics_clientapp == {}
+    assert len(result.arrays) == 1
+
+
+def test_evaluations_weigh_by_any_finite_number() -> None:
+    """Test parts of 0 examples, or weights that are no whole numbers."""
+    inner, outer = standard_app(), ClientApp()
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        return inner(message, context)
+
+    @outer.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        k = int(context.node_config["partition-id"])
+        return standard_reply(message, None, {"num-examples": 0.5 * k, "eval_acc": 25.0 * k})
+
+    results = [
+        s.start(grid_of(outer, K), encode_arrays(MODEL), num_rounds=1)
+        for s in (FedAU(), FlowerFedAvg())
+    ]
+    ours, flowers = (dict(r.evaluate_metrics_clientapp[1]) for r in results)
+    assert ours == pytest.approx(flowers)
+
+
+@pytest.mark.parametrize("num_rounds", [0, 2])
+@pytest.mark.parametrize("kind", [FedAU, AAggFFD, FedAvgAll])
+def test_the_result_is_flowers(kind: type[DropIn], num_rounds: int) -> None:
+    """``evaluate_fn`` from round 0, None results left out, no round at all."""
+
+    def central(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        return None if server_round == 1 else MetricRecord({"w": first_number(arrays)})
+
+    results = [
+        s.start(
+            grid=grid_of(standard_app(lambda k: {"num-examples": 2, "loss": 1.0}), K),
+            initial_arrays=encode_arrays(MODEL),
+            num_rounds=num_rounds,
+            timeout=30,
+            evaluate_fn=central,
+        )
+        for s in (kind(), FlowerFedAvg())
+    ]
+    ours, flowers = results
+    assert len(ours.arrays) == len(flowers.arrays) == (num_rounds > 0)
+    for key in (
+        "train_metrics_clientapp",
+        "evaluate_metrics_clientapp",
+        "evaluate_metrics_serverapp",
+    ):
+        assert getattr(ours, key).keys() == getattr(flowers, key).keys()
+    assert ours.evaluate_metrics_serverapp[0]["w"] == 1.0
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_object_may_start_twice(name: str) -> None:
+    """On the same nodes, or on a grid with others."""
+    strategy = made(name)
+    for grid in (grid_of(standard_app(), K), grid_of(standard_app(), K)):
+        result = strategy.start(grid, encode_arrays(MODEL), num_rounds=2)
+        assert first_number(result.arrays) > 1.0
+        assert sorted(result.train_metrics_clientapp) == [1, 2]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_bad_reply_never_ends_a_run(name: str) -> None:
+    """Of every kind that comes to mind, from another node in every round."""
+    good = {"num-examples": 2, "loss": 1.0}
+    nan: NamedArrays = {"w": np.full(3, np.nan, dtype=np.float32)}
+    wrong: list[Callable[[Message], Message | None]] = [
+        lambda m: Message(RecordDict(), reply_to=m),
+        lambda m: standard_reply(m, None, good),
+        lambda m: standard_reply(m, nan, good),
+        lambda m: standard_reply(m, {"w": np.zeros(2, dtype=np.float32)}, good),
+        lambda m: standard_reply(m, {"v": MODEL["w"]}, good),
+        lambda m: standard_reply(m, {"w": np.zeros(3, dtype=np.int64)}, good),
+        lambda m: standard_reply(m, dict(MODEL), {}),
+        lambda m: standard_reply(m, dict(MODEL), {**good, "num-examples": math.inf}),
+        lambda m: standard_reply(m, dict(MODEL), {**good, "more": 1.0}),
+        lambda m: Message(encode_hosted_clients([1, 2]), reply_to=m),
+        lambda m: Message(Error(5, "x" * 10**5), reply_to=m),
+        lambda m: None,
+    ]
+    strategy = made(name, **({"num_rounds": 20} if name == "FedALIGN" else {}))
+
+    def answer(t: int, client: int, message: Message) -> Message | None:
+        return wrong[t - 1](message) if client == t % K else trained(client, message)
+
+    for t in range(1, len(wrong) + 1):
+        arrays, _ = replying(strategy, partial(answer, t), round_number=t)
+        assert arrays is not None
+        assert np.isfinite(decode_arrays(arrays)["w"]).all()
+
+
+# --- Flower's wrappers ---------------------------------------------------------------------
+
+
+def wrapped(kind: str, strategy: Strategy) -> Strategy:
+    """Return one of Flower's four wrappers, with hardly any noise."""
+    options: dict[str, Any] = {"noise_multiplier": 1e-9, "num_sampled_clients": K}
+    made_by: dict[str, Callable[[], Strategy]] = {
+        "fixed server": lambda: DifferentialPrivacyServerSideFixedClipping(
+            strategy, clipping_norm=0.01, **options
+        ),
+        "fixed client": lambda: DifferentialPrivacyClientSideFixedClipping(
+            strategy, clipping_norm=0.01, **options
+        ),
+        "adaptive server": lambda: DifferentialPrivacyServerSideAdaptiveClipping(
+            strategy, initial_clipping_norm=0.01, clipped_count_stddev=1e-9, **options
+        ),
+        "adaptive client": lambda: DifferentialPrivacyClientSideAdaptiveClipping(
+            strategy, initial_clipping_norm=0.01, clipped_count_stddev=1e-9, **options
+        ),
+    }
+    return made_by[kind]()
+
+
+WRAPPERS = ("fixed server", "fixed client", "adaptive server", "adaptive client")
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+@pytest.mark.parametrize("name", ["FedAU", "FedAvgAll", "AAggFFD", "FedALIGN"])
+def test_flowers_privacy_wraps_the_strategies(kind: str, name: str) -> None:
+    """Updates of length 1.7 and more are clipped by the server before any rule sees them."""
+    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
+    private = wrapped(kind, made(name))
+    result = private.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1)
+    step = decode_arrays(result.arrays)["w"] - MODEL["w"]
+    if "server" in kind:
+        assert np.linalg.norm(step) == pytest.approx(0.01, rel=1e-2)
+    else:  # which trusts the clients to clip
+        assert np.linalg.norm(step) > 1
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_flowers_privacy_with_a_failed_reply(kind: str) -> None:
+    """The wrapper skips that round, and the next one goes on."""
+    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
+    strategy = FedAU(fraction_evaluate=0.0)
+    private = wrapped(kind, strategy)
+    grid = ChangingGrid(app, K)
+    grid.failing = {2: "boom"}
+    assert train_round(private, grid) is None
+    grid.failing = {}
+    assert train_round(private, grid, 2) is not None
+    assert strategy.outcome.report.count("trained") == K
+
+
+def test_flowers_accountant_takes_fedavgs_own_class_only() -> None:
+    """13, as docs/drop-in.md tells: a budget is for rules that weigh all alike."""
+    accountant: Any = SimpleNamespace(
+        config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION)
+    )
+    for strategy in (FedAvg(), FedAvgAll()):
+        with pytest.raises(ValueError, match=r"requires a strategy using FedAvg\.aggregate_train"):
+            DifferentialPrivacyServerSideFixedClipping(
+                strategy, 1.0, 1.0, num_sampled_clients=K, accountant=accountant
+            )
+
+
+def test_the_seed_of_python_is_left_alone() -> None:
+    """Who is asked is drawn from the strategy's seed, not from the global generator."""
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    configured(FedAU(fraction_train=0.5), grid_of(standard_app(), 10))
+    assert random.random() == expected

@@ -1,0 +1,221 @@
+"""What the audit trail says of an update that does not count as it came, and of evaluations."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum import Communication, ComposedStrategy, Population, Robustness
+from fedquorum.flower.codec import (
+    EvaluateAnswer,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    encode_arrays,
+    encode_train_reply,
+)
+from fedquorum.flower.validation import evaluation_problem, sum_problem
+from fedquorum.report import TrainReport
+from flwr.app import Array, Message
+
+from tests.builders_flower import MODEL, grid_of, moved, named, play_round, scripted_app
+
+Change = Callable[[list[Message]], list[Message]]
+
+
+def gate() -> ComposedStrategy:
+    return named("fedalign", Population.of(4, [0, 1]), warmup_rounds=0)
+
+
+def fedau(communication: Communication | None = None) -> ComposedStrategy:
+    return named("fedau", Population.of(4), communication=communication)
+
+
+def reported(
+    strategy: ComposedStrategy, replies_of: Mapping[int, TrainAnswer], change: Change
+) -> TrainReport:
+    """Return round 1 of two nodes with two clients each; ``change`` tampers with the replies."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return replies_of.get(client) or moved(client, 1.0)
+
+    return play_round(strategy, grid_of(scripted_app(4, fit), 2), change=change)[1]
+
+
+def unchanged(replies: list[Message]) -> list[Message]:
+    return replies
+
+
+def answered(reply: Message, *parts: TrainAnswer, total: NamedArrays | None = None) -> Message:
+    """Return a reply with other content, to the same message."""
+    reply.content = encode_train_reply(parts, weighted_sum=total)
+    return reply
+
+
+SUM: NamedArrays = {"w": np.ones(3)}
+DONE = {k: TrainAnswer(k, Status.DONE, num_examples=10.0) for k in range(4)}
+
+
+def twice(replies: list[Message]) -> list[Message]:
+    """Node 1 hosts the clients 0 and 2, and tells of client 2 twice."""
+    return [answered(replies[0], moved(0, 1.0), moved(2, 1.0), moved(2, 9.0)), replies[1]]
+
+
+def with_sum(replies: list[Message]) -> list[Message]:
+    return [answered(replies[0], DONE[0], DONE[2], total=SUM), replies[1]]
+
+
+def with_spoiled_sum(replies: list[Message]) -> list[Message]:
+    bad = TrainAnswer(2, Status.DONE, num_examples=0.0)
+    return [answered(replies[0], DONE[0], bad, total=SUM), replies[1]]
+
+
+def with_sum_of_another_model(replies: list[Message]) -> list[Message]:
+    return [answered(replies[0], DONE[0], DONE[2], total={"w": np.ones(2)}), replies[1]]
+
+
+def of_another_round(replies: list[Message]) -> list[Message]:
+    replies[0].metadata.__dict__["_group_id"] = "train 7"
+    return replies
+
+
+def too_large(replies: list[Message]) -> list[Message]:
+    replies[0].content["more"] = encode_arrays({"a": np.zeros(2**18)})
+    return replies
+
+
+def not_numpy(replies: list[Message]) -> list[Message]:
+    replies[0].content.array_records["arrays"]["w"] = Array("float32", (3,), "pickle", b"no")
+    return replies
+
+
+HUGE = replace(moved(0, 1.0), arrays={"w": np.full(3, 1e16, dtype=np.float32)})
+CAPPED = Communication(robustness=Robustness(max_weight=0.125))
+CASES: dict[
+    str, tuple[Callable[[], ComposedStrategy], dict[int, TrainAnswer], Change, str, str]
+] = {
+    "failed": (gate, {0: TrainAnswer(0, Status.FAILED)}, unchanged, "failed", "it failed and gave"),
+    "huge": (
+        gate,
+        {0: HUGE},
+        unchanged,
+        "rejected",
+        r"'w' holds values up to 1e\+16, not 1e\+15",
+    ),
+    "capped": (
+        lambda: fedau(CAPPED),
+        {},
+        unchanged,
+        "trained",
+        r"^weight 0\.25 capped at 0\.125$",
+    ),
+    "sum": (gate, {}, with_sum, "rejected", "^a sum of updates, though none was asked for$"),
+    "spoiled sum": (
+        fedau,
+        {},
+        with_spoiled_sum,
+        "rejected",
+        r"^in one sum with client 2, whose num-examples is 0\.0, not a whole number",
+    ),
+    "other sum": (
+        fedau,
+        {},
+        with_sum_of_another_model,
+        "rejected",
+        r"^array 'w' has shape \(2,\), the model's \(3,\)$",
+    ),
+    "other round": (gate, {}, of_another_round, "rejected", "^a reply to 'train 7', asked was 't"),
+    "too large": (gate, {}, too_large, "rejected", r"^a reply of \d+ bytes, at most \d+ are exp"),
+    "not numpy": (gate, {}, not_numpy, "rejected", "^array 'w' is serialised as 'pickle', not nu"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_adapter_says_of_client_0(name: str) -> None:
+    """Each way in which an update does not count as it came has a reason of its own."""
+    make, replies_of, change, status, reason = CASES[name]
+    decision = reported(make(), replies_of, change).decisions[0]
+    assert decision.status == status
+    assert re.search(reason, str(decision.reason))
+
+
+def test_a_node_that_tells_of_a_client_twice() -> None:
+    """Neither of the two counts; its other client does."""
+    decisions = reported(gate(), {}, twice).decisions
+    assert [d.status for d in decisions] == ["trained", "trained", "rejected", "trained"]
+    assert decisions[2].reason == "its node replied for it twice"
+
+
+def test_a_sum_counts_as_the_updates_in_it() -> None:
+    """sum_k c_k Delta_k is the same, whether a node sends it or each model, by omega and data."""
+
+    def summed(replies: list[Message]) -> list[Message]:
+        # node 1 has the clients 0 and 2, which moved by 1 and 3: their sum with omega = 1 is 4
+        total: NamedArrays = {"w": np.full(3, 4.0)}
+        return [answered(replies[0], DONE[0], DONE[2], total=total), replies[1]]
+
+    grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, k + 1.0)), 2)
+    weights, _ = play_round(fedau(), grid, change=summed)
+    assert weights is not None
+    np.testing.assert_allclose(weights, MODEL["w"] + (1 + 2 + 3 + 4) / 4, rtol=1e-6)
+
+
+def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
+    """Where none of a node's clients counts, nothing of its sum does, whatever is in it."""
+
+    def without_weight(replies: list[Message]) -> list[Message]:
+        away = [TrainAnswer(k, Status.UNAVAILABLE) for k in (0, 2)]
+        return [answered(replies[0], *away, total={"w": np.full(3, 100.0)}), replies[1]]
+
+    grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, 1.0)), 2)
+    weights, _ = play_round(fedau(), grid, change=without_weight)
+    assert weights is not None
+    np.testing.assert_allclose(weights, MODEL["w"] + 2 / 4, rtol=1e-6)
+
+
+# --- evaluations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "metrics", "problem"),
+    [
+        (Status.DONE, {}, None),
+        (Status.DONE, {"loss": math.inf, "accuracy": math.nan, "test_metric": 1.0}, None),
+        (Status.FAILED, {}, "failed"),
+        (
+            Status.DONE,
+            {"num_examples": 1.5},
+            "num-examples is 1.5, not a whole number in [1",
+        ),
+        (
+            Status.DONE,
+            {"test_num_examples": 0.0},
+            "test-num-examples is 0.0, not a whole",
+        ),
+        (Status.DONE, {"test_loss": -1.0}, "test-loss is -1.0, not >= 0"),
+        (Status.DONE, {"accuracy": 1.5}, "accuracy is 1.5, not in [0, 1]"),
+        (Status.DONE, {"test_accuracy": -0.5}, "test-accuracy is -0.5, not in [0, 1]"),
+        (Status.DONE, {"test_metric": 1.5}, "test-metric is 1.5, not in [0, 1]"),
+        (Status.DONE, {"test_metric": -0.5}, "test-metric is -0.5, not in [0, 1]"),
+    ],
+)
+def test_why_an_evaluation_is_not_used(
+    status: Status, metrics: dict[str, Any], problem: str | None
+) -> None:
+    """Diverged losses may be infinite or NaN; what no measurement can be is named."""
+    found = evaluation_problem(EvaluateAnswer(0, status, **{"num_examples": 10.0, **metrics}))
+    assert found == problem if problem is None else str(found).startswith(problem)
+
+
+def test_a_failed_evaluation_has_its_own_reason() -> None:
+    """What the client gave as its reason is passed on."""
+    assert evaluation_problem(EvaluateAnswer(0, Status.FAILED, reason="no data")) == "no data"
+
+
+def test_arrays_without_a_number_in_them_can_be_used() -> None:
+    """There is nothing in them that could be wrong."""
+    assert sum_problem({"w": np.zeros((0, 3))}, {"w": np.zeros((0, 3), np.float32)}) is None

@@ -1,0 +1,158 @@
+"""The answers of one exchange, sorted by client."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.flower.codec import (
+    EvaluateAnswer,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    decode_evaluate_reply,
+    encode_evaluate_reply,
+)
+from fedquorum.flower.replies import (
+    Answers,
+    WeightedSum,
+    add_sums,
+    collect,
+    refuse_unusable_sums,
+    usable_evaluations,
+)
+from fedquorum.flower.validation import Limits, Sent
+from fedquorum.types import Proportions
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+pytestmark = pytest.mark.usefixtures("in_a_run")
+GROUP = "evaluate 3"
+MODEL: NamedArrays = {"w": np.zeros(2, dtype=np.float32)}
+
+
+@pytest.fixture
+def in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages name the run that they are made in."""
+    for name in ("_run_id", "_task_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 0)
+
+
+def measured(client: int, loss: float = 1.0) -> EvaluateAnswer:
+    """Return what a client says of the model."""
+    return EvaluateAnswer(client, Status.DONE, num_examples=5.0, loss=loss, accuracy=0.5)
+
+
+def trained(client: int, num_examples: float = 5.0) -> TrainAnswer:
+    """Return what a client says whose update is in its node's sum."""
+    return TrainAnswer(client, Status.DONE, num_examples=num_examples, loss=1.0, accuracy=0.5)
+
+
+def reply_of(node: int, content: RecordDict | Error, group: str = GROUP) -> Message:
+    """Return a node's reply to a message of a group."""
+    asked = Message(RecordDict(), node, MessageType.EVALUATE, group_id=group)
+    if isinstance(content, Error):
+        return Message(content, reply_to=asked)
+    return Message(content, reply_to=asked)
+
+
+def of(node: int, *clients: EvaluateAnswer, **options: Any) -> Message:
+    """Return a node's reply for some clients."""
+    return reply_of(node, encode_evaluate_reply(clients), **options)
+
+
+def sorted_by_client(*replies: Message) -> Answers[EvaluateAnswer]:
+    """Return the replies of node 7, asked for clients 0 and 1, and node 8, asked for client 2."""
+    asked_at = {7: (0, 1), 8: (2,)}
+    return collect(
+        replies,
+        asked_at,
+        Sent(GROUP),
+        decode_evaluate_reply,
+        EvaluateAnswer,
+        largest=lambda count: 2**20,
+    )
+
+
+def test_parts_are_sorted_by_client_and_counted() -> None:
+    """Every part belongs to its client, with the message it came in and its bytes."""
+    answers = sorted_by_client(of(8, measured(2)), of(7, measured(1), measured(0)))
+    assert sorted(answers.parts) == [0, 1, 2]
+    assert answers.contents[0] is answers.contents[1]
+    assert answers.num_bytes > 0
+    assert not answers.malformed
+
+
+def test_a_client_twice_in_a_reply_is_not_used() -> None:
+    """Neither part counts, for training or for an evaluation; the others of the node do."""
+    answers = sorted_by_client(of(7, measured(0), measured(0, loss=9.0), measured(1)))
+    assert answers.malformed == {0: "its node replied for it twice"}
+    assert list(usable_evaluations(answers)) == [1]
+
+
+def test_a_client_of_another_node_spoils_what_is_missing() -> None:
+    """A part for a client not asked there is not taken, and whoever is missing is told why."""
+    answers = sorted_by_client(of(7, measured(0), measured(2)))
+    assert list(answers.parts) == [0]
+    assert answers.malformed == {1: "its node replied for [2], not asked there"}
+
+
+def test_the_first_reply_of_a_node_counts() -> None:
+    """A second one is ignored, and said so; one to another step does not stand in its way."""
+    late = of(7, measured(0, loss=9.0), measured(1), group="evaluate 2")
+    first, second = of(7, measured(0), measured(1)), of(7, measured(0, loss=5.0), measured(1))
+    answers = sorted_by_client(late, first, second)
+    assert not answers.malformed
+    assert answers.parts[0].loss == 1.0
+    assert answers.notes == dict.fromkeys((0, 1), "a second reply was ignored")
+    only_late = sorted_by_client(late)
+    assert only_late.malformed == dict.fromkeys(
+        (0, 1), f"a reply to 'evaluate 2', asked was '{GROUP}'"
+    )
+
+
+def test_an_error_and_what_cannot_be_read_are_of_all_asked_there() -> None:
+    """A node's error fails its clients with its reason; a malformed reply rejects them."""
+    broken = reply_of(7, Error(code=0, reason="no data"))
+    answers = sorted_by_client(broken, reply_of(8, RecordDict()))
+    assert {k: (p.status, p.reason) for k, p in answers.parts.items()} == dict.fromkeys(
+        (0, 1), (Status.FAILED, "no data")
+    )
+    assert list(answers.malformed) == [2]
+    assert not usable_evaluations(answers)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "array", "problem"),
+    [
+        (True, np.array([1.0, 2.0]), None),
+        (False, np.array([1.0, 2.0]), "a sum of updates, though none was asked for"),
+        (True, np.array([1.0, np.nan]), "array 'w' holds NaN or Inf"),
+        (True, np.array([1.0]), r"array 'w' has shape (1,), the model's (2,)"),
+    ],
+)
+def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | None) -> None:
+    """A sum must have been asked for and be like the model, else none of its clients counts."""
+    answers = Answers(parts={0: trained(0), 1: trained(1)})
+    answers.sums[7] = WeightedSum({"w": array}, (0, 1))
+    proportions = Proportions(by_data=True) if asked_for else None
+    refuse_unusable_sums(answers, MODEL, proportions, limits=Limits(needs_loss=True))
+    assert answers.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
+
+
+def test_one_bad_client_spoils_its_sum() -> None:
+    """What is wrong with one client is told of everybody whose update is in the same sum."""
+    answers = Answers(parts={0: trained(0), 1: trained(1, num_examples=-1.0)})
+    answers.sums[7] = WeightedSum({"w": np.ones(2)}, (0, 1))
+    refuse_unusable_sums(answers, MODEL, Proportions(by_data=True), limits=Limits())
+    assert answers.summed == {0, 1}
+    assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
+
+
+def test_sums_are_added_with_the_weights_that_were_decided() -> None:
+    """s sum_k a_k Delta_k with s = sum_k c_k / sum_k a_k; a sum of weight 0 adds nothing."""
+    answers = Answers(parts={k: trained(k) for k in range(3)})
+    answers.sums[7] = WeightedSum({"w": np.array([10.0, 20.0])}, (0, 1))
+    answers.sums[8] = WeightedSum({"w": np.array([5.0, 5.0])}, (2,))
+    update = {"w": np.ones(2)}
+    add_sums(update, answers, {0: 0.25, 1: 0.25, 2: 0.0}, Proportions(by_data=True))
+    np.testing.assert_allclose(update["w"], [1 + 10 * 0.5 / 10, 1 + 20 * 0.5 / 10])

@@ -1,0 +1,863 @@
+"""The adapter, driven as Flower drives a strategy, with scripted clients behind the Grid."""
+
+import math
+import random
+import re
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum import Communication, ComposedStrategy, Population, Rules, StandardProtocol
+from fedquorum.errors import ClientsMissingError, StateError
+from fedquorum.flower.codec import (
+    EvaluateAnswer,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    decode_arrays,
+    encode_arrays,
+    encode_evaluate_reply,
+    encode_train_reply,
+)
+from fedquorum.participation import MeanInterval
+from fedquorum.selection import EpsilonGate, Everyone, Sampling
+from fedquorum.server_optimizer import Adam
+from fedquorum.types import Call, Told
+from fedquorum.weighting import AverageAll, DataFraction, Weighting
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from tests.builders_flower import (
+    MODEL,
+    ArrivingGrid,
+    ChangingGrid,
+    RecordingGrid,
+    bytes_of,
+    evaluate_round,
+    fedalign,
+    first_weights,
+    grid_of,
+    moved,
+    named,
+    play_round,
+    request_of,
+    scripted_app,
+    standard_app,
+    train_round,
+)
+
+
+def test_one_round_by_hand() -> None:
+    """Two priority clients, one admitted, one refused by the server, one silent."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        assert task.objective.loss == 1.0
+        if client == 4:
+            return TrainAnswer(4, Status.SILENT)
+        by, examples, loss = {0: (1, 10, 1.0), 1: (2, 30, 1.0), 2: (4, 20, 0.9), 3: (8, 5, 0.1)}[
+            client
+        ]
+        return moved(client, by, examples=examples, loss=loss)
+
+    strategy = fedalign(5, {0, 1}, epsilon=0.2)
+    got, report = play_round(strategy, grid_of(scripted_app(5, fit), 2))
+    # p = (10, 30, 20) / 40, A = 1/2: (10 * 1 + 30 * 2 + 20 * 4) / 60 = 2.5
+    assert got is not None
+    np.testing.assert_allclose(got, MODEL["w"] + 2.5, rtol=1e-6)
+    assert got.dtype == np.float32
+    assert [d.status for d in report.decisions] == [
+        "trained",
+        "trained",
+        "trained",
+        "rejected",
+        "silent",
+    ]
+    assert [d.weight for d in report.decisions] == pytest.approx([1 / 6, 1 / 2, 1 / 3, 0, 0])
+    assert report.inclusion_mass == pytest.approx(0.5)
+    assert report.theta == pytest.approx(2 / 3)
+    assert report.decisions[3].reason == "loss 0.1 < global 1 - epsilon 0.2"
+    silent = report.decisions[4]
+    assert (silent.num_examples, silent.loss, silent.accuracy) == (None, None, None)
+
+
+def test_global_loss_is_the_priority_objective() -> None:
+    """F(w_0) is measured before round 1, weighted by the priority clients' data alone."""
+    seen: list[float] = []
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        seen.append(task.objective.loss)
+        return moved(client, 0.0)
+
+    losses = {0: 1.0, 1: 2.0, 2: 100.0}
+    play_round(fedalign(3, {0, 1}), grid_of(scripted_app(3, fit, losses), 3))
+    assert seen == [1.5] * 3
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 20])
+def test_any_number_of_nodes_gives_the_same_model(nodes: int) -> None:
+    """How clients are spread over nodes changes nothing, to the last bit."""
+    rng = np.random.default_rng(5)
+    shifts = {k: rng.normal() for k in range(20)}
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return moved(client, shifts[client], examples=client + 1)
+
+    def result(count: int) -> NDArray[Any] | None:
+        return play_round(fedalign(20, {1, 2}), grid_of(scripted_app(20, fit), count))[0]
+
+    expected, got = result(1), result(nodes)
+    assert expected is not None
+    assert got is not None
+    assert expected.tobytes() == got.tobytes()
+
+
+def test_the_order_of_replies_changes_nothing() -> None:
+    """Replies are summed by client id, whatever order they arrive in."""
+    rng = np.random.default_rng(6)
+    shifts = {k: rng.normal() for k in range(12)}
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return moved(client, shifts[client], examples=client + 1)
+
+    def result(seed: int | None) -> bytes:
+        def change(replies: list[Message]) -> list[Message]:
+            if seed is not None:
+                random.Random(seed).shuffle(replies)
+            return replies
+
+        got, _ = play_round(fedalign(12, {0, 5}), grid_of(scripted_app(12, fit), 12), change=change)
+        assert got is not None
+        return got.tobytes()
+
+    assert len({result(seed) for seed in (None, 1, 2, 3)}) == 1
+
+
+def test_limits_of_the_gate() -> None:
+    """eps = 0 is FedAvg on the priority clients and eps = inf FedAvg on all, to the last bit."""
+    rng = np.random.default_rng(7)
+    shifts = {k: rng.normal() for k in range(8)}
+    population = Population(tuple(range(8)), frozenset({1, 4}))
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        if task.epsilon == 0 and not task.priority:
+            return TrainAnswer(client, Status.SILENT)
+        return moved(client, shifts[client], examples=3 * client + 1, loss=float(client))
+
+    def result(strategy: ComposedStrategy) -> bytes:
+        got, _ = play_round(strategy, grid_of(scripted_app(8, fit), 2))
+        assert got is not None
+        return got.tobytes()
+
+    assert result(fedalign(8, {1, 4}, epsilon=0.0)) == result(named("fedavg_priority", population))
+    assert result(fedalign(8, {1, 4}, epsilon=math.inf)) == result(named("fedavg", population))
+    assert result(named("fedavg", population)) != result(named("fedavg_priority", population))
+
+
+def test_limits_of_priority_weights() -> None:
+    """Weights of 1 and 0 are FedALIGN, 1 for everyone FedAvg on all, to the last bit."""
+    rng = np.random.default_rng(9)
+    shifts = {k: rng.normal() for k in range(8)}
+    everyone = tuple(range(8))
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return moved(client, shifts[client], examples=3 * client + 1, loss=client / 8)
+
+    def result(strategy: ComposedStrategy) -> bytes:
+        got, _ = play_round(strategy, grid_of(scripted_app(8, fit), 2))
+        assert got is not None
+        return got.tobytes()
+
+    def weighted(weights: dict[int, float], **options: Any) -> ComposedStrategy:
+        population = Population(everyone, frozenset(weights), weights)
+        return named("fedalign", population, warmup_fraction=0.0, **options)
+
+    assert result(weighted({1: 1.0, 4: 1.0}, epsilon=0.4)) == result(
+        fedalign(8, {1, 4}, epsilon=0.4)
+    )
+    assert result(weighted(dict.fromkeys(everyone, 1.0), epsilon=0.0)) == result(
+        named("fedavg", Population(everyone, frozenset({1})))
+    )
+    assert result(weighted({1: 1.0, 4: 0.5}, epsilon=0.4)) != result(
+        fedalign(8, {1, 4}, epsilon=0.4)
+    )
+
+
+BAD_REPLIES: dict[str, tuple[Callable[[TrainAnswer], TrainAnswer], str]] = {}
+
+
+def bad(reason: str) -> Callable[[Callable[[TrainAnswer], TrainAnswer]], None]:
+    def register(make: Callable[[TrainAnswer], TrainAnswer]) -> None:
+        BAD_REPLIES[make.__name__] = (make, reason)
+
+    return register
+
+
+def with_metrics(reply: TrainAnswer, **changes: Any) -> TrainAnswer:
+    return replace(reply, **changes)
+
+
+def with_arrays(reply: TrainAnswer, arrays: NamedArrays | None) -> TrainAnswer:
+    return replace(reply, arrays=arrays)
+
+
+@bad("holds NaN or Inf")
+def nan_weights(reply: TrainAnswer) -> TrainAnswer:
+    return with_arrays(reply, {"w": np.array([np.nan, 0, 0], dtype=np.float32)})
+
+
+@bad("holds NaN or Inf")
+def infinite_weights(reply: TrainAnswer) -> TrainAnswer:
+    return with_arrays(reply, {"w": np.array([np.inf, 0, 0], dtype=np.float32)})
+
+
+@bad(r"has shape \(2,\), the model's \(3,\)")
+def wrong_shape(reply: TrainAnswer) -> TrainAnswer:
+    return with_arrays(reply, {"w": np.zeros(2, dtype=np.float32)})
+
+
+@bad("has dtype float64")
+def wrong_dtype(reply: TrainAnswer) -> TrainAnswer:
+    return with_arrays(reply, {"w": np.zeros(3)})
+
+
+@bad(r"arrays are named \['v'\]")
+def wrong_key(reply: TrainAnswer) -> TrainAnswer:
+    return with_arrays(reply, {"v": MODEL["w"]})
+
+
+@bad("no arrays in the reply")
+def no_arrays(reply: TrainAnswer) -> TrainAnswer:
+    return with_arrays(reply, None)
+
+
+@bad("num-examples is 0")
+def no_examples(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, num_examples=0)
+
+
+@bad("num-examples is -5")
+def negative_examples(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, num_examples=-5)
+
+
+@bad("num-examples is 1e[+]30")
+def absurd_examples(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, num_examples=1e30)
+
+
+@bad("num-examples is nan")
+def nan_examples(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, num_examples=math.nan)
+
+
+@bad("loss is nan")
+def nan_loss(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, loss=math.nan)
+
+
+@bad("loss is -1.0")
+def negative_loss(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, loss=-1.0)
+
+
+@bad("accuracy is 1.5")
+def impossible_accuracy(reply: TrainAnswer) -> TrainAnswer:
+    return with_metrics(reply, accuracy=1.5)
+
+
+@pytest.mark.parametrize("name", sorted(BAD_REPLIES))
+def test_a_bad_reply_is_rejected_and_touches_nothing(name: str) -> None:
+    """The model is that of a round without the bad client, to the last bit; the reason is told."""
+    spoil, reason = BAD_REPLIES[name]
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        reply = moved(client, 0.1 * client, examples=client + 1)
+        return spoil(reply) if client == 3 else reply
+
+    def silent(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        reply = moved(client, 0.1 * client, examples=client + 1)
+        return TrainAnswer(3, Status.SILENT) if client == 3 else reply
+
+    got, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 4))
+    expected, _ = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, silent), 4))
+    assert got is not None
+    assert expected is not None
+    assert got.tobytes() == expected.tobytes()
+    decision = report.decisions[3]
+    assert (decision.status, decision.weight) == ("rejected", 0.0)
+    assert re.search(reason, str(decision.reason))
+
+
+def test_a_bad_client_among_others_on_a_node_is_rejected_alone() -> None:
+    """NaN from one client of a shared node does not cost the other clients their updates."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        reply = moved(client, 1.0)
+        return nan_update(reply) if client == 3 else reply
+
+    def nan_update(reply: TrainAnswer) -> TrainAnswer:
+        return with_arrays(reply, {"w": np.full(3, np.nan, dtype=np.float32)})
+
+    _, report = play_round(fedalign(4, {0, 1}), grid_of(scripted_app(4, fit), 1))
+    assert [d.status for d in report.decisions] == ["trained"] * 3 + ["rejected"]
+
+
+def test_unreadable_reply_rejects_the_clients_of_its_node() -> None:
+    """A reply without metrics is attributed to the clients asked at that node."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        replies[1] = Message(RecordDict(), reply_to=request_of(replies[1]))
+        return replies
+
+    _, report = play_round(
+        fedalign(4, {0, 2}),
+        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 2),
+        change=change,
+    )
+    assert [d.status for d in report.decisions] == ["trained", "rejected", "trained", "rejected"]
+    assert "needs the record 'metrics'" in str(report.decisions[1].reason)
+
+
+def test_a_client_id_that_the_node_does_not_own_is_rejected() -> None:
+    """A node that answers for another's client changes nothing about it, and the trail tells."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        stolen = encode_train_reply([moved(0, 100.0)])
+        replies[3] = Message(stolen, reply_to=request_of(replies[3]))
+        return replies
+
+    got, report = play_round(
+        fedalign(4, {0, 1}),
+        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 4),
+        change=change,
+    )
+    assert got is not None
+    np.testing.assert_allclose(got, MODEL["w"] + 1.0, rtol=1e-6)
+    assert report.decisions[3].status == "rejected"
+    assert report.decisions[3].reason == "its node replied for [0], not asked there"
+
+
+def test_failures_are_recorded_with_their_reason() -> None:
+    """An error reply and a missing reply cost the round only these clients."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        replies[2] = Message(Error(1, "boom"), reply_to=request_of(replies[2]))
+        return replies[:3]
+
+    _, report = play_round(
+        fedalign(4, {0, 1}),
+        grid_of(scripted_app(4, lambda k, c, a: moved(k, 1.0)), 4),
+        change=change,
+    )
+    outcome = [(d.status, d.reason) for d in report.decisions]
+    assert outcome[2] == ("failed", "boom")
+    assert outcome[3] == ("failed", "no reply in time")
+    assert report.admitted == 2
+
+
+@pytest.mark.parametrize("what", ["all silent", "all failed", "no reply"])
+def test_empty_rounds_keep_the_model(what: str) -> None:
+    """Nothing to combine: no model is returned, the round is reported as empty."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        status = Status.SILENT if what == "all silent" else Status.FAILED
+        return TrainAnswer(client, status)
+
+    strategy = fedalign(3, {0})
+    got, report = play_round(
+        strategy,
+        grid_of(scripted_app(3, fit), 3),
+        change=lambda replies: [] if what == "no reply" else replies,
+    )
+    assert got is None
+    assert report.empty
+    assert report.theta is None
+
+
+def test_priority_is_the_servers_knowledge() -> None:
+    """A client that claims priority in its reply is gated like any other."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        for reply in replies:
+            reply.content.metric_records["metrics"]["priority"] = 1.0
+        return replies
+
+    app = scripted_app(2, lambda k, task, arrays: moved(k, 1.0, loss=0.0))
+    _, report = play_round(fedalign(2, {0}, epsilon=0.1), grid_of(app, 2), change=change)
+    assert [d.status for d in report.decisions] == ["trained", "rejected"]
+
+
+def test_local_only_keeps_the_model_and_wants_no_update() -> None:
+    """Replies without arrays count as trained, with weight 0; arrays are refused."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        assert task.keeps_model
+        reply = moved(client, 1.0)
+        return reply if client == 2 else replace(reply, arrays=None)
+
+    strategy = named("local_only", Population.of(3, {0}))
+    new_model, report = play_round(strategy, grid_of(scripted_app(3, fit), 3))
+    assert new_model is None
+    assert [(d.status, d.weight) for d in report.decisions] == [
+        ("trained", 0.0),
+        ("trained", 0.0),
+        ("rejected", 0.0),
+    ]
+    assert report.decisions[2].reason == "arrays, though none were asked for"
+    assert (report.inclusion_mass, report.theta) == (None, None)
+
+
+EVERYONE = Population.of(4)
+
+
+def only(*there: tuple[int, ...]) -> ClientApp:
+    """Return clients 0 to 3 of which ``there[t - 1]`` take part in round t; each moves by 1."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        assert not task.measures_loss
+        if client not in there[task.server_round - 1]:
+            return TrainAnswer(client, Status.UNAVAILABLE)
+        moved_on: NamedArrays = {"w": arrays["w"] + np.float32(1)}
+        return TrainAnswer(client, Status.DONE, num_examples=5.0 + client, arrays=moved_on)
+
+    return scripted_app(4, fit)
+
+
+def test_fedau_by_hand() -> None:
+    """c_n = omega_n / N: who comes every second round weighs 2 once that was seen."""
+    strategy = named("fedau", EVERYONE)
+    there = ((0, 1), (0,), (0, 1), (0,), (0, 1))
+    path = first_weights(strategy, grid_of(only(*there), 2), 5)
+    # omega of client 1: 1, 1, (1), then the mean of intervals 1 and 2 = 1.5
+    assert np.diff([1.0, *path]).tolist() == pytest.approx([0.5, 0.25, 0.5, 0.25, 0.25 + 1.5 / 4])
+    report = strategy.outcome.report
+    assert {d.client: (d.status, d.omega) for d in report.decisions} == {
+        0: ("trained", 1.0),
+        1: ("trained", 1.5),
+        2: ("unavailable", 1.0),
+        3: ("unavailable", 1.0),
+    }
+    assert strategy.outcome.state_bytes == 4 * 4 * 8
+    assert math.isnan(report.objective.loss)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("average_participating", [1, 1, 0, 1]),
+        ("average_all", [0.5, 0.25, 0, 0.5]),
+        ("known_statistics", [0.75, 1, 0, 1.5]),
+        # y = (1, 1, 0, 0): (1 - 0) + 2 / 4; then no step; then ((1 - 1) + (1 - 0)) / 2 + 3 / 4
+        ("fedvarp", [1, 1.5, 0, 0 + 0.75]),
+        # the mean of all last updates, also in the empty round
+        ("mifa", [0.5, 0.75, 0.75, 0.75]),
+    ],
+)
+def test_baselines_by_hand(name: str, steps: list[float]) -> None:
+    """The steps of four rounds: two clients, another one, nobody, two."""
+    rates = {0: 1.0, 1: 0.5, 2: 0.25, 3: 1.0}
+    strategy = named(name, EVERYONE, rates=rates)
+    path = first_weights(strategy, grid_of(only((0, 1), (2,), (), (1, 2)), 2), 4)
+    assert np.diff([1.0, *path]).tolist() == pytest.approx(steps)
+
+
+def test_server_state_of_a_memory_is_a_model_per_client(tmp_path: Path) -> None:
+    """FedVarp and MIFA keep one model for each client; in files the numbers are the same."""
+    there = ((0, 1), (2,), (), (1, 2))
+    in_memory = named("fedvarp", EVERYONE)
+    in_files = named("fedvarp", EVERYONE, memory_dir=str(tmp_path))
+    paths = [first_weights(s, grid_of(only(*there), 2), 4) for s in (in_memory, in_files)]
+    assert paths[0] == paths[1]
+    sizes = {s.outcome.state_bytes for s in (in_memory, in_files)}
+    assert sizes == {4 * 3 * 4 + 3 * 8}
+    assert [path.stat().st_size > 4 * 3 * 4 for path in tmp_path.iterdir()] == [True]
+
+
+def test_clients_that_join_late_are_known_from_then_on() -> None:
+    """Round 1 begins with two of four clients; N is 2, and 4 when the others have come."""
+    strategy = named("fedau", EVERYONE, communication=Communication(startup_clients=2))
+    grid = ChangingGrid(only((0, 2), (0, 1, 2, 3)), 2, there=[1])
+    steps = []
+    for number in (1, 2):
+        train_round(strategy, grid, number)
+        steps.append([(d.status, d.weight) for d in strategy.outcome.report.decisions])
+        grid.there = {1, 2}
+    away = ("unavailable", 0.0)
+    assert steps[0] == [("trained", 0.5), away, ("trained", 0.5), away]
+    assert steps[1] == [("trained", 0.25)] * 4
+
+
+@pytest.mark.slow
+def test_aggregation_streams() -> None:
+    """Beyond the replies themselves it takes a few models of memory, for any number of clients."""
+    size = 100_000
+    model: NamedArrays = {"w": np.zeros(size, dtype=np.float32)}
+
+    def peak(clients: int) -> float:
+        strategy = named("fedau", clients)
+        app = scripted_app(clients, lambda k, task, arrays: TrainAnswer(k, Status.DONE))
+        grid = grid_of(app, clients)
+        messages = list(strategy.configure_train(1, encode_arrays(model), ConfigRecord(), grid))
+        one = encode_arrays({"w": np.ones(size, dtype=np.float32)})
+        replies = []
+        for message in messages:
+            asked: dict[str, Any] = dict(message.content.config_records["config"])
+            content = encode_train_reply(
+                [TrainAnswer(asked["client-id"][0], Status.DONE, num_examples=10)]
+            )
+            content["arrays"] = one
+            replies.append(Message(content, reply_to=message))
+        tracemalloc.start()
+        strategy.aggregate_train(1, replies)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert strategy.outcome.report.admitted == clients
+        return most / (4 * size)
+
+    few, many = peak(10), peak(1000)
+    assert few < 15
+    assert many < few + 12  # what is kept of 1,000 clients beside arrays: decisions, metrics
+
+
+def test_missing_clients_are_named() -> None:
+    """The first round waits for all clients, and says which are missing when time is up."""
+    population = Population(tuple(range(5)), frozenset({0}))
+    strategy = named("fedavg", population, communication=Communication(startup_timeout=0.3))
+    app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
+    with pytest.raises(ClientsMissingError, match=r"3 of 5 clients found on 1 nodes.*: 3, 4"):
+        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
+
+
+def test_a_node_that_cannot_take_part_stops_the_start() -> None:
+    """A ClientApp that fails on the query ends the wait at once, with its reason."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        raise ValueError("no data here")
+
+    strategy = fedalign(2, {0})
+    with pytest.raises(ClientsMissingError, match="cannot take part: ValueError: no data here"):
+        strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid_of(app, 1))
+
+
+def test_a_late_node_that_cannot_take_part_costs_nothing() -> None:
+    """Once the run goes on, a new node that fails on the query is left out with a warning."""
+    grid = ChangingGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), 3)
+    strategy = fedalign(3, {0})
+    play_round(strategy, grid)
+    grid.there.add(99)
+    grid.failing = {99: "no data here"}
+    _, report = play_round(strategy, grid)
+    assert report.count("trained") == 3
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "expected"),
+    [
+        ({"num_examples": -5.0}, 2.0),
+        ({"num_examples": math.nan}, 2.0),
+        ({"loss": -1.0}, 2.0),
+        ({"accuracy": 7.0}, 2.0),
+        ({"loss": math.inf}, math.inf),
+    ],
+)
+def test_impossible_evaluations_do_not_enter_the_global_loss(
+    spoiled: dict[str, float], expected: float
+) -> None:
+    """F(w) is over the priority clients whose measurements can be; a diverged loss can."""
+    strategy = named("fedavg", 2)
+    grid = grid_of(scripted_app(2, lambda k, c, a: moved(k, 1.0)), 2)
+    play_round(strategy, grid)
+    good = {"num_examples": 10.0, "loss": 2.0, "accuracy": 0.5}
+    replies = []
+    for message in strategy.configure_evaluate(1, encode_arrays(MODEL), ConfigRecord(), grid):
+        client = dict(message.content.config_records["config"])["client-id"]
+        assert isinstance(client, list)
+        numbers: dict[str, Any] = {**good, **spoiled} if client == [1] else good
+        answer = EvaluateAnswer(int(client[0]), Status.DONE, **numbers)
+        replies.append(Message(encode_evaluate_reply([answer]), reply_to=message))
+    measured = strategy.aggregate_evaluate(1, replies)
+    assert measured is not None
+    assert measured["global-loss"] == expected
+
+
+def test_nodes_that_come_late_are_waited_for() -> None:
+    """Nodes appear one by one; the round starts when the last client is there."""
+    app = scripted_app(3, lambda k, c, a: moved(k, 1.0))
+    _, report = play_round(fedalign(3, {0}), ArrivingGrid(app, {}, 3))
+    assert report.count("trained") == 3
+
+
+def test_a_node_that_left_is_unavailable() -> None:
+    """A client whose node is gone is not asked by message, and recorded as unavailable."""
+    grid = ChangingGrid(scripted_app(3, lambda k, c, a: moved(k, 1.0)), 3)
+    strategy = fedalign(3, {0})
+    play_round(strategy, grid)
+    grid.there.remove(3)
+    _, report = play_round(strategy, grid)
+    assert report.decisions[2].status == "unavailable"
+    assert report.decisions[2].reason == "its node is not connected"
+
+
+def test_evaluation_asks_non_priority_clients_for_nothing_but_tests() -> None:
+    """Training losses are asked of priority clients only; ``priority`` asks nobody else."""
+    app = scripted_app(4, lambda k, c, a: moved(k, 1.0))
+    population = Population(tuple(range(4)), frozenset({0, 1}))
+    for evaluated, expected in (("all", [0, 1, 2, 3]), ("priority", [0, 1])):
+        communication = Communication(evaluated_clients=evaluated)
+        strategy = named("fedalign", population, num_rounds=2, communication=communication)
+        grid = grid_of(app, 2)
+        play_round(strategy, grid)
+        messages = strategy.configure_evaluate(1, encode_arrays(MODEL), ConfigRecord(), grid)
+        strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
+        assert [e.client for e in strategy.outcome.evaluations] == expected
+        assert all(math.isnan(e.loss) != e.priority for e in strategy.outcome.evaluations)
+
+
+def test_flowers_own_loop_runs_the_strategy() -> None:
+    """``Strategy.start`` of Flower drives it like any of its own strategies."""
+    app = scripted_app(
+        4,
+        lambda k, c, arrays: TrainAnswer(
+            k,
+            Status.DONE,
+            num_examples=10,
+            loss=1.0,
+            accuracy=0.5,
+            arrays={"w": arrays["w"] + np.float32(1)},
+        ),
+    )
+    strategy = fedalign(4, {0, 1})
+    result = strategy.start(grid_of(app, 2), encode_arrays(MODEL), num_rounds=3)
+    np.testing.assert_allclose(decode_arrays(result.arrays)["w"], MODEL["w"] + 3)
+    assert result.evaluate_metrics_clientapp[3]["global-loss"] == 1.0
+
+
+def test_a_standard_client_app_is_understood() -> None:
+    """One client per node may reply in Flower's bare form: arrays and num-examples."""
+    app = scripted_app(2, lambda k, c, a: moved(k, 1.0))
+
+    def change(replies: list[Message]) -> list[Message]:
+        return [
+            Message(
+                RecordDict(
+                    {
+                        "arrays": ArrayRecord({"w": reply.content.array_records["arrays"]["w"]}),
+                        "metrics": MetricRecord({"num-examples": 7}),
+                    }
+                ),
+                reply_to=request_of(reply),
+            )
+            for reply in replies
+        ]
+
+    population = Population((0, 1), frozenset({0}))
+    got, report = play_round(named("fedavg", population), grid_of(app, 2), change=change)
+    assert got is not None
+    np.testing.assert_allclose(got, MODEL["w"] + 1.0, rtol=1e-6)
+    assert [d.num_examples for d in report.decisions] == [7, 7]
+
+
+def gated(population: Population) -> ComposedStrategy:
+    """Return a gate with omega and data, moved by Adam: everything that is remembered at once."""
+    rules = Rules(
+        EpsilonGate(num_rounds=9, epsilon=0.5, warmup_fraction=0.0),
+        MeanInterval(base=DataFraction().over_known()),
+        Adam(0.1),
+    )
+    return ComposedStrategy(rules, population=population)
+
+
+@pytest.mark.parametrize("name", ["fedvarp", "fedau", "mifa", "gated"])
+def test_a_strategy_goes_on_from_its_state(name: str) -> None:
+    """A new strategy with the state after a round decides the next as the old one, to the bit."""
+    app = scripted_app(3, lambda k, config, arrays: moved(k, k + 1.0, examples=10 + k))
+
+    def make(population: Population) -> ComposedStrategy:
+        return gated(population) if name == "gated" else named(name, population)
+
+    def play(strategy: ComposedStrategy, server_round: int) -> bytes:
+        arrays = train_round(strategy, grid_of(app, 3), server_round)
+        assert arrays is not None
+        return decode_arrays(arrays)["w"].tobytes()
+
+    first = make(Population.of(3))
+    play(first, 1)
+    second = make(Population.of(3))
+    second.restore(first.state(), MODEL)
+    assert second.state().keys() == first.state().keys()
+    assert second.outcome.state_bytes == first.outcome.state_bytes
+    assert play(first, 2) == play(second, 2)
+
+
+def test_what_is_asked_too_early() -> None:
+    """No report before a round, and no replies to a round that was not configured."""
+    strategy = fedalign(2, {0})
+    assert strategy.outcome.evaluations == ()
+    assert strategy.outcome.traffic.bytes_down == 0
+    with pytest.raises(StateError, match="no round has been aggregated yet"):
+        _ = strategy.outcome.report
+    with pytest.raises(StateError, match="round 3 was not configured"):
+        strategy.aggregate_train(3, [])
+
+
+def test_the_state_of_a_memory_is_of_a_strategy_that_has_one() -> None:
+    """A strategy without a memory says so, rather than leave the updates out."""
+    app = scripted_app(3, lambda k, config, arrays: moved(k, 1.0))
+    remembering = named("fedvarp", 3)
+    play_round(remembering, grid_of(app, 3))
+    with pytest.raises(StateError, match="'memory' is of a strategy that keeps the clients' upd"):
+        named("average_participating", 3).restore(remembering.state(), MODEL)
+
+
+def test_estimates_are_told_of_the_clients_that_were_asked() -> None:
+    """With half of the clients asked there are omegas of the others too, but no decisions."""
+    app = scripted_app(4, lambda k, config, arrays: moved(k, 1.0))
+    strategy = named("fedau", EVERYONE, fraction=0.5, seed=3)
+    _, report = play_round(strategy, grid_of(app, 4))
+    assert [d.client for d in report.decisions] == list(report.call.clients)
+    assert [d.omega for d in report.decisions] == [1.0, 1.0]
+
+
+# --- one call, one outcome, and a round that is refused ------------------------------------
+
+
+@dataclass(frozen=True)
+class Counting(Everyone):
+    """Everyone, or a sample; writes down which rounds' calls were computed."""
+
+    computed: list[int] = field(default_factory=list)
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return the call."""
+        self.computed.append(t)
+        return super().call(t, population, told)
+
+
+@pytest.mark.parametrize("standard", [False, True])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("weighting", [AverageAll(), DataFraction()])
+def test_a_rounds_call_is_computed_once(
+    *, standard: bool, fraction: float, weighting: Weighting[Any]
+) -> None:
+    """Whoever asks for it, and ahead of the round or in it."""
+    selection = Counting(Sampling(fraction))
+    app = scripted_app(4, lambda k, task, arrays: moved(k, 1.0))
+    strategy = ComposedStrategy(
+        Rules(selection, weighting),
+        population=Population.of_joiners() if standard else EVERYONE,
+        communication=StandardProtocol(min_available_nodes=2) if standard else None,
+    )
+    strategy.start(grid_of(standard_app() if standard else app, 4), encode_arrays(MODEL), 3)
+    assert selection.computed[:3] == [0, 1, 2]
+    assert len(set(selection.computed)) == len(selection.computed)
+
+
+def test_f_of_the_first_model_is_measured_by_its_own_step() -> None:
+    """``configure_train`` measures nothing; ``start`` takes the step where the rules need it."""
+    app = scripted_app(3, lambda k, task, arrays: moved(k, 1.0), {0: 2.0, 1: 4.0})
+    strategy, grid = fedalign(3, {0, 1}), RecordingGrid(app, 3)
+    assert strategy.needs_initial
+    train_round(strategy, grid)
+    assert grid.sent == ["query"] * 3 + ["train"] * 3
+    assert math.isnan(strategy.outcome.report.objective.loss)
+
+    strategy, grid = fedalign(3, {0, 1}), RecordingGrid(app, 3)
+    messages = list(strategy.configure_initial(encode_arrays(MODEL), grid))
+    assert [m.metadata.dst_node_id for m in messages] == [1, 2]
+    strategy.aggregate_initial(grid.send_and_receive(messages))
+    assert [(e.client, e.loss) for e in strategy.outcome.evaluations] == [(0, 2.0), (1, 4.0)]
+    assert not strategy.needs_initial
+    train_round(strategy, grid)
+    assert strategy.outcome.report.objective.loss == 3.0
+    assert grid.sent == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3
+
+    grid = RecordingGrid(app, 3)
+    fedalign(3, {0, 1}).start(grid, encode_arrays(MODEL), num_rounds=1)
+    assert grid.sent == ["query"] * 3 + ["evaluate"] * 2 + ["train"] * 3 + ["evaluate"] * 3
+    assert not named("fedau", 3).needs_initial
+    assert not fedalign(3, {0}, communication=StandardProtocol()).needs_initial
+
+
+def test_an_outcome_is_a_value_with_all_there_is_to_read() -> None:
+    """It is complete after each step, cannot be changed, and the next step changes none before."""
+    app = scripted_app(3, lambda k, task, arrays: moved(k, 1.0), {0: 2.0})
+    strategy, grid = named("fedvarp", 3), grid_of(app, 3)
+    before = strategy.outcome
+    model = train_round(strategy, grid)
+    assert model is not None
+    trained = strategy.outcome
+    assert (before.last_report, before.traffic.bytes_down, before.state_bytes) == (None, 0, 0)
+    assert trained.report.count("trained") == 3
+    assert trained.traffic.bytes_down > 0 < trained.traffic.bytes_up
+    assert trained.state_bytes == 3 * MODEL["w"].nbytes + 3 * 8
+    assert trained.evaluations == ()
+    evaluate_round(strategy, grid, 1, model)
+    evaluated = strategy.outcome
+    assert evaluated.last_report is trained.last_report
+    assert [e.loss for e in evaluated.evaluations] == [2.0, 1.0, 1.0]
+    assert trained.evaluations == ()
+    assert evaluated.traffic.bytes_up > trained.traffic.bytes_up
+    with pytest.raises(FrozenInstanceError):
+        evaluated.state_bytes = 0  # type: ignore[misc]
+
+
+def stepping(population: Population) -> ComposedStrategy:
+    """Return what remembers a weighting's state, coverage, an optimizer's state and data."""
+    rules = Rules(
+        EpsilonGate(num_rounds=9, epsilon=5.0, warmup_fraction=0.0),
+        MeanInterval(base=DataFraction().over_known()),
+        Adam(1e5),
+    )
+    return ComposedStrategy(rules, population=population)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedvarp", "mifa", "fedau", "aaggff_s", "aaggff_d", "afl", "fedavg", "stepping"]
+)
+def test_a_round_that_is_refused_leaves_everything_as_it_was(name: str) -> None:
+    """Memory, the weighting's state, coverage and optimizer: to the bit, also for what follows."""
+    model: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float16)}
+    shift = 0.0 if name == "stepping" else 0.5  # Adam's step is as long as its learning rate
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        if (name, client, task.server_round) == ("stepping", 2, 2):
+            return TrainAnswer(2, Status.SILENT)  # which would end its being covered
+        to = {
+            1: arrays["w"] + np.float16(shift * (client + 1)),
+            2: np.full(3, 6.5e4, dtype=np.float16),
+            3: arrays["w"] + np.float16(shift),
+        }[task.server_round]
+        loss = 1.0 + client + task.server_round
+        return replace(moved(client, 0.0, examples=client + 3, loss=loss), arrays={"w": to})
+
+    def make() -> ComposedStrategy:
+        if name == "stepping":
+            return stepping(Population.of(3, {0, 1}))
+        return named(name, 3, server_lr=3.0)
+
+    grid = grid_of(scripted_app(3, fit), 3)
+    strategy, spared = make(), make()
+    for one in (strategy, spared):
+        if one.needs_initial:
+            messages = one.configure_initial(encode_arrays(model), grid)
+            one.aggregate_initial(grid.send_and_receive(messages))
+        assert train_round(one, grid, 1, encode_arrays(model)) is not None
+    before, size = bytes_of(strategy), strategy.outcome.state_bytes
+    assert train_round(strategy, grid, 2, encode_arrays(model)) is None
+    refused = [d for d in strategy.outcome.report.decisions if d.status != "silent"]
+    assert {(d.status, d.weight) for d in refused} == {("rejected", 0.0)}
+    assert {d.reason for d in refused} == {"the model would not be finite"}
+    assert (bytes_of(strategy), strategy.outcome.state_bytes) == (before, size)
+    following = [train_round(one, grid, 3, encode_arrays(model)) for one in (strategy, spared)]
+    assert following[0] is not None
+    assert following[0] == following[1]
+    assert bytes_of(strategy) == bytes_of(spared)
+    assert bytes_of(strategy) != before or name == "fedavg"

@@ -1,0 +1,201 @@
+"""Records of runs: written by the library's own writer, or by hand as the files have them."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fedquorum.records.identity import RunIdentity
+from fedquorum.records.reader import Run, read_runs
+from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
+from fedquorum.records.writer import RunRecords
+from fedquorum.report import ClientDecision, ClientEvaluation, TrainReport
+from fedquorum.types import Call, Objective
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "runs"
+"""Runs that the version before wrote, and the two rounds with which it went on."""
+
+NAN = math.nan
+CONFIG = "client:\n  lr: 0.05\nseed: 7\n"
+IDENTITY = RunIdentity(
+    experiment="fedalign/synth_low",
+    overrides=("seed=7", "client.lr=0.05"),
+    strategy="fedalign",
+    seed=7,
+    engine="in-process",
+    device="cpu",
+    rounds=2,
+    source="/home/user/code",
+    commit="a" * 40,
+    packages={"numpy": "2.0", "missing": None},
+)
+
+
+def records_in(directory: Path, **options: Any) -> RunRecords:
+    """Return the writer of a run of which nothing matters but what is written to it."""
+    return RunRecords(directory, IDENTITY, CONFIG, **options)
+
+
+def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
+    """Return a round in which one client trained, one was silent and one was rejected."""
+    return TrainReport(
+        server_round,
+        Call((0, 1, 2), epsilon),
+        Objective(1.25, 0.5),
+        (
+            ClientDecision(0, True, "trained", None, 10, 1.0, 0.5, omega=3.0, weight=0.75),
+            ClientDecision(1, False, "silent", omega=2.0),
+            ClientDecision(2, False, "rejected", "too good", 5, 0.1, 0.9),
+        ),
+        inclusion_mass=0.25,
+    )
+
+
+EVALUATIONS = (
+    ClientEvaluation(0, 1.0, 10, 1.0, 0.5, 4, 2.0, 0.75),
+    ClientEvaluation(1, 0.0, 30, NAN, NAN, 2, 4.0, 0.25),
+)
+
+
+def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
+    """Write such a round."""
+    made = report(number, epsilon)
+    record = round_record(
+        made,
+        EVALUATIONS,
+        bytes_down=5,
+        bytes_up=7,
+        seconds=0.5,
+        state_bytes=24,
+        rates=[0.5, 0.25, 0.1],
+        metric="accuracy",
+        all_evaluated=True,
+    )
+    records.add_round(record, made, EVALUATIONS)
+
+
+def recorded(report: TrainReport, previous: RoundRecord | None = None) -> RoundRecord:
+    """Return the record of a round in which nothing was evaluated."""
+    return round_record(
+        report,
+        (),
+        bytes_down=0,
+        bytes_up=0,
+        seconds=0.0,
+        state_bytes=0,
+        rates=None,
+        metric="accuracy",
+        all_evaluated=True,
+        previous=previous,
+    )
+
+
+# --- by hand ----------------------------------------------------------------------------------
+
+
+def line(number: int, **changes: Any) -> dict[str, Any]:
+    """Return a line of rounds.jsonl, as it is read by ``json``."""
+    fields = {
+        "round": number,
+        "epsilon": 0.2,
+        "global_loss": 1.0,
+        "global_accuracy": 0.5,
+        "asked": 4,
+        "trained": 3,
+        "silent": 1,
+        "unavailable": 0,
+        "rejected": 0,
+        "failed": 0,
+        "admitted": 3,
+        "bytes_down": 10,
+        "bytes_up": 20,
+        "seconds": 0.1,
+        "inclusion_mass": 0.25,
+        "theta": 0.8,
+        "test": accuracy(0.5),
+    }
+    return fields | changes
+
+
+def accuracy(priority: float | None, everyone: float | None = 0.25) -> dict[str, Any]:
+    """Return the field ``test``; the worst client is half as accurate as all together."""
+    return {
+        group: None if value is None else {"loss": 1.0, "accuracy": value, "worst": value / 2}
+        for group, value in (
+            ("priority", priority),
+            ("non_priority", everyone),
+            ("all", everyone),
+        )
+    }
+
+
+def make_run(
+    directory: Path,
+    lines: Sequence[Mapping[str, Any]],
+    *,
+    seed: int = 1,
+    settings: str = "client:\n  lr: 0.1\n",
+    **manifest: Any,
+) -> Path:
+    """Write a run without tables."""
+    directory.mkdir(parents=True)
+    fields = {
+        "status": "completed",
+        "experiment": "fedalign/synth_low",
+        "strategy": "fedalign",
+        "started": "2026-01-01T00:00:00+00:00",
+        "overrides": [],
+    }
+    (directory / "manifest.json").write_text(json.dumps({**fields, **manifest, "seed": seed}))
+    (directory / "config.yaml").write_text(f"{settings}seed: {seed}\n")
+    (directory / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return directory
+
+
+def load_all(directory: Path) -> list[Run]:
+    """Return all runs below a folder; none may be damaged."""
+    runs, problems = read_runs([directory])
+    assert problems == ()
+    return list(runs)
+
+
+SCHEMAS = {"clients": CLIENTS_SCHEMA, "evaluations": EVALUATIONS_SCHEMA}
+
+
+def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a run's table with these rows and no others; columns not given are null."""
+    schema = SCHEMAS[folder]
+    (run / folder).mkdir(exist_ok=True)
+    for part in (run / folder).glob("*.parquet"):
+        part.unlink()
+    full = [{name: row.get(name) for name in schema.names} for row in rows]
+    pq.write_table(pa.Table.from_pylist(full, schema=schema), run / folder / "part-00000.parquet")
+
+
+def write_population(run: Path, rates: Sequence[float], priority: Sequence[bool]) -> None:
+    """Write who the clients of a run are."""
+    rows = [
+        {"client": k, "priority": p, "priority_weight": float(p), "participation_rate": rate}
+        for k, (rate, p) in enumerate(zip(rates, priority, strict=True))
+    ]
+    table = pa.Table.from_pylist(rows, schema=POPULATION_SCHEMA)
+    pq.write_table(table, run / "population.parquet")
+
+
+def change_table(run: Path, folder: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the rows of a run's table in place."""
+    rows = pq.read_table(run / folder).to_pylist()
+    change(rows)
+    write_table(run, folder, rows)
+
+
+def change_round(run: Path, number: int, **changes: Any) -> None:
+    """Change a line of a run's rounds.jsonl."""
+    path = run / "rounds.jsonl"
+    lines = path.read_text().splitlines()
+    lines[number - 1] = json.dumps(json.loads(lines[number - 1]) | changes)
+    path.write_text("\n".join(lines) + "\n")

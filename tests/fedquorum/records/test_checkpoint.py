@@ -1,0 +1,145 @@
+"""Checkpoints: whole, checked, and compared with the settings of now."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fedquorum.errors import RunError
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints, check_unchanged
+
+
+def checkpoint(server_round: int, value: float = 1.0) -> Checkpoint:
+    return Checkpoint(
+        server_round=server_round,
+        model={"z": np.full(2, value), "a": np.array(3, dtype=np.int64)},
+        strategy={"weighting.omega": np.ones(4)},
+        summary={"responses": np.zeros((0, 3))},
+        nodes={"1": np.frombuffer(b"abc", dtype=np.uint8)},
+        records={},
+        settings={"client.lr": 0.1},
+    )
+
+
+# --- the files -------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    """All arrays with their dtypes and shapes, the model's in its own order; sha256sum agrees."""
+    files = Checkpoints(tmp_path)
+    files.save(checkpoint(3))
+    found = files.newest()
+    assert found.problems == ()
+    assert found.checkpoint is not None
+    assert (found.checkpoint.server_round, list(found.checkpoint.model)) == (3, ["z", "a"])
+    for part in ("model", "strategy", "summary", "nodes"):
+        written, read = getattr(checkpoint(3), part), getattr(found.checkpoint, part)
+        assert written.keys() == read.keys()
+        for name, array in written.items():
+            np.testing.assert_array_equal(read[name], array, strict=True)
+    assert found.checkpoint.settings == {"client.lr": 0.1}
+    command = ["sha256sum", "--check", "round-000003.sha256"]
+    subprocess.run(command, cwd=tmp_path / "checkpoints", check=True)
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    """Older ones are removed, with their checksums."""
+    files = Checkpoints(tmp_path)
+    for server_round in (0, 9, 10, 11):
+        files.save(checkpoint(server_round))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [f"round-0000{n}.{end}" for n in (10, 11) for end in ("safetensors", "sha256")]
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "one bit": lambda path: _flip(path, 100),
+    "the last bit": lambda path: _flip(path, -1),
+    "torn": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "no checksum": lambda path: path.with_suffix(".sha256").unlink(),
+    "empty checksum": lambda path: os.truncate(path.with_suffix(".sha256"), 0),
+    "binary checksum": lambda path: path.with_suffix(".sha256").write_bytes(b"\xff\xfe"),
+}
+
+
+def _flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", sorted(DAMAGE))
+def test_of_a_damaged_checkpoint_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
+    """Whatever became of the newest; what is wrong with it is told."""
+    files = Checkpoints(tmp_path)
+    files.save(checkpoint(10))
+    files.save(checkpoint(20))
+    DAMAGE[damage](tmp_path / "checkpoints" / "round-000020.safetensors")
+    found = files.newest()
+    assert found.checkpoint is not None
+    assert found.checkpoint.server_round == 10
+    (problem,) = found.problems
+    assert problem.startswith("round-000020.safetensors ")
+
+
+def test_without_any_good_checkpoint_nothing_is_made_up(tmp_path: Path) -> None:
+    """If all are damaged, that is an error which names each."""
+    files = Checkpoints(tmp_path)
+    for server_round in (10, 20):
+        files.save(checkpoint(server_round))
+        DAMAGE["one bit"](tmp_path / "checkpoints" / f"round-0000{server_round}.safetensors")
+    with pytest.raises(RunError, match=r"can be used: round-000020.* damaged.*round-000010"):
+        files.newest()
+
+
+def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None:
+    """Records that are shorter than it says would leave a gap."""
+    files = Checkpoints(tmp_path)
+    (tmp_path / "rounds.jsonl").write_text("12345")
+    files.save(checkpoint(10))
+    kept = checkpoint(20)
+    files.save(Checkpoint(**{**vars(kept), "records": {"rounds.jsonl": 6}}))
+    found = files.newest()
+    assert found.checkpoint is not None
+    assert found.checkpoint.server_round == 10
+    assert "6 bytes of rounds.jsonl" in found.problems[0]
+
+
+# --- the settings ----------------------------------------------------------------------------
+
+BEFORE = {"rounds": 7, "client.lr": 0.1, "engine.jobs": 1, "engine.nodes": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rounds": 9}, {"engine.jobs": 2, "engine.nodes": "keys.csv", "engine.more": 3}],
+)
+def test_a_run_may_go_on_with_more_rounds_elsewhere(changes: dict[str, object]) -> None:
+    """Rounds may grow, and what is free may change."""
+    check_unchanged(BEFORE, BEFORE | changes, free=("engine.",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rounds": 5}, r"^rounds must be at least 7, as in the run so far, got 5$"),
+        ({"client.lr": 0.2}, r"^client\.lr must be 0\.1, as in the run so far, got 0\.2$"),
+        ({"client.mu": 0.5}, r"^client\.mu must be null, as in the run so far, got 0\.5$"),
+        ({"client.lr": None}, r"^client\.lr must be 0\.1, as in the run so far, got null$"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another_one(changes: dict[str, object], told: str) -> None:
+    """The setting is named with both values."""
+    with pytest.raises(RunError, match=told):
+        check_unchanged(BEFORE, BEFORE | changes, free=("engine.",))
+
+
+def test_a_checkpoint_of_an_older_version_has_the_names_of_this_one() -> None:
+    """What was renamed or dropped since is no difference; another strategy still is one."""
+    check_unchanged(BEFORE | {"strategy.name": "own"}, BEFORE | {"strategy.name": "custom"})
+    average = {"strategy.name": "fedavg", "strategy.priority_only": False}
+    check_unchanged(BEFORE | average, BEFORE | {"strategy.name": "fedavg"})
+    with pytest.raises(RunError, match=r"strategy\.name must be custom, .* got fedau"):
+        check_unchanged(BEFORE | {"strategy.name": "own"}, BEFORE | {"strategy.name": "fedau"})

@@ -1,0 +1,66 @@
+"""Fairness numbers against cases worked by hand."""
+
+import math
+
+import pytest
+from fedquorum.records.fairness import spread, weighted_mean
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def test_three_clients_by_hand() -> None:
+    """x = 0.2, 0.4, 0.9: Gini (-2*0.2 + 0*0.4 + 2*0.9) / (3*1.5), Jain 1.5^2 / (3*1.01)."""
+    got = spread([0.9, 0.2, 0.4])
+    assert got == pytest.approx(
+        {
+            "average": 0.5,
+            "worst": 0.2,
+            "best": 0.9,
+            "worst10": 0.2,
+            "best10": 0.9,
+            "gini": 1.4 / 4.5,
+            "std": math.sqrt((0.3**2 + 0.1**2 + 0.4**2) / 3),
+            "jain": 2.25 / 3.03,
+        }
+    )
+
+
+def test_worst_and_best_tenth() -> None:
+    """Of 25 clients the tenth is two clients, their unweighted mean."""
+    got = spread([k / 100 for k in range(25)])
+    assert got["worst10"] == pytest.approx(0.005)
+    assert got["best10"] == pytest.approx(0.235)
+
+
+def test_all_zero() -> None:
+    """No client has anything: Gini 0 and Jain 1 by definition."""
+    got = spread([0.0, 0.0])
+    assert (got["gini"], got["jain"]) == (0.0, 1.0)
+
+
+def test_one_client_has_all() -> None:
+    """The Gini of n clients of whom one has everything is (n - 1) / n, Jain is 1 / n."""
+    got = spread([0.0, 0.0, 0.0, 1.0])
+    assert got["gini"] == pytest.approx(3 / 4)
+    assert got["jain"] == pytest.approx(1 / 4)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=50), st.floats(0.1, 10))
+def test_gini_and_jain_ignore_scale(values: list[float], scale: float) -> None:
+    """Both measure shares, so a common factor changes nothing."""
+    one, other = spread(values), spread([scale * x for x in values])
+    assert other["gini"] == pytest.approx(one["gini"], abs=1e-9)
+    assert other["jain"] == pytest.approx(one["jain"], abs=1e-9)
+    assert 0 <= one["gini"] < 1
+
+
+def test_no_values() -> None:
+    """Nothing to describe is an error, not a NaN."""
+    with pytest.raises(ValueError, match="no values"):
+        spread([])
+
+
+def test_weighted_mean() -> None:
+    """sum w x / sum w; NaN without weight."""
+    assert weighted_mean([1.0, 4.0], [3.0, 1.0]) == pytest.approx(1.75)
+    assert math.isnan(weighted_mean([1.0], [0.0]))

@@ -1,0 +1,33 @@
+"""What the records need: nothing of the app, and none of its libraries."""
+
+import subprocess
+import sys
+
+from tests.integration.conftest import ROOT
+
+PROGRAM = """
+import importlib, pkgutil, sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {refused}:
+            raise ModuleNotFoundError(f"{{name}} is not here", name=name)
+
+sys.meta_path.insert(0, Refused())
+import fedquorum.records as records
+for module in pkgutil.iter_modules(records.__path__):
+    importlib.import_module(f"fedquorum.records.{{module.name}}")
+    print(module.name)
+"""
+REFUSED = (
+    *("conf", "client_app", "server_app", "torch", "hydra", "omegaconf", "rich", "tensorboard"),
+    "flwr",
+)
+
+
+def test_every_module_is_imported_without_app_torch_and_flower() -> None:
+    """Where these cannot be imported, all modules of the records can."""
+    command = [sys.executable, "-c", PROGRAM.format(refused=set(REFUSED))]
+    printed = subprocess.check_output(command, cwd=ROOT / "strategies", text=True).splitlines()
+    folder = ROOT / "strategies" / "fedquorum" / "records"
+    assert printed == sorted(path.stem for path in folder.glob("[!_]*.py"))

@@ -1,0 +1,47 @@
+"""Ctrl-C and kill, put off where they would tear something."""
+
+import signal
+import threading
+
+import pytest
+from fedquorum.records.interruption import uninterrupted
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_is_put_off(how: signal.Signals) -> None:
+    """What is inside is done to its end; then the signal has the effect that it has outside."""
+    done: list[str] = []
+
+    def interrupt(_number: int, _frame: object) -> None:
+        done.append("interrupted")
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with uninterrupted():
+            signal.raise_signal(how)
+            signal.raise_signal(how)
+            done.append("written")
+        done.append("not reached")
+
+    before = signal.signal(how, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert signal.getsignal(how) is interrupt
+    finally:
+        signal.signal(how, before)
+    assert done == ["written", "interrupted"]
+
+
+def test_other_threads_have_nothing_to_put_off() -> None:
+    """A ServerApp of Flower runs in another thread, where no signal arrives."""
+    done: list[bool] = []
+
+    def work() -> None:
+        with uninterrupted():
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]

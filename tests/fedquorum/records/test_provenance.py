@@ -1,0 +1,47 @@
+"""What a run says of the code that produced it."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fedquorum.records.provenance import commit, versions
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a git checkout with code and a document."""
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "rule.py").write_text("one = 1\n")
+    (tmp_path / "README.md").write_text("text\n")
+    own = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*own, *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_the_commit_is_dirty_where_code_changed(checkout: Path) -> None:
+    """A changed document changes no result; changed code, or code not in git, may."""
+    code = ("strategies", "pyproject.toml")
+    head = commit(checkout, code)
+    assert head is not None
+    assert len(head) == 40
+    (checkout / "README.md").write_text("other text\n")
+    assert commit(checkout) == f"{head}-dirty"
+    assert commit(checkout, code) == head
+    (checkout / "strategies" / "new.py").write_text("two = 2\n")
+    assert commit(checkout, code) == f"{head}-dirty"
+    (checkout / "strategies" / "new.py").unlink()
+    (checkout / "strategies" / "rule.py").write_text("one = 2\n")
+    assert commit(checkout, code) == f"{head}-dirty"
+
+
+def test_outside_git_there_is_no_commit(tmp_path: Path) -> None:
+    """A bundle that Flower installed is no checkout."""
+    assert commit(tmp_path) is None
+
+
+def test_a_package_that_is_not_installed_has_no_version() -> None:
+    """It is named all the same."""
+    found = versions(("numpy", "no-such-package"))
+    assert found == {"numpy": np.__version__, "no-such-package": None}

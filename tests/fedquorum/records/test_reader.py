@@ -1,0 +1,146 @@
+"""Runs read back: of this version and of the one before, whole and damaged."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fedquorum.errors import RunError
+from fedquorum.records.reader import find_runs, load_run, read_parts
+
+from tests.fedquorum.records.made import (
+    EVALUATIONS,
+    FIXTURES,
+    line,
+    make_run,
+    recorded,
+    records_in,
+    report,
+)
+
+
+def test_reads_what_run_records_writes(tmp_path: Path) -> None:
+    """A run comes back as it was recorded, with an infinite epsilon and an unmeasured loss."""
+    first = recorded(report(1, epsilon=math.inf))
+    second = replace(recorded(report(2)), global_loss=math.nan)
+    with records_in(tmp_path / "run") as records:
+        for record in (first, second):
+            records.add_round(record, report(record.round), EVALUATIONS)
+    run = load_run(tmp_path / "run")
+    assert (run.status, run.experiment, run.strategy) == (
+        "completed",
+        "fedalign/synth_low",
+        "fedalign",
+    )
+    assert (run.seed, run.settings) == (7, {"client.lr": 0.05, "seed": 7})
+    assert run.config == {"client": {"lr": 0.05}, "seed": 7}
+    assert run.rounds[0] == first
+    assert math.isnan(run.rounds[1].global_loss)
+    assert (run.rounds[0].epsilon, run.rounds[1].test) == (math.inf, None)
+
+
+# --- the version before ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "word"),
+    [
+        ("fedalign", "fedalign", "client.lr=0.01"),
+        ("own", "custom", "strategy=custom"),
+        ("composed", "composed", "strategy/participation=fedau"),
+    ],
+)
+def test_a_run_of_the_version_before_is_read(name: str, strategy: str, word: str) -> None:
+    """With all its rounds and tables, by the names of this version."""
+    run = load_run(FIXTURES / name)
+    assert (run.status, run.strategy, run.planned) == ("completed", strategy, 12)
+    assert run.settings["strategy.name"] == run.config["strategy"]["name"] == strategy
+    assert run.settings["client.lr"] == run.config["client"]["lr"] == 0.01
+    assert word in run.overrides
+    assert [record.round for record in run.rounds] == list(range(1, 13))
+    assert len(read_parts(run.directory / "clients")) == sum(r.asked for r in run.rounds)
+    admitted = run.summary["admitted_rounds"].values()
+    assert sum(admitted) == sum(record.admitted for record in run.rounds)
+
+
+# --- whole and damaged -----------------------------------------------------------------------
+
+
+def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
+    """Runs are found below the folders given, not below a run, and not twice."""
+    one = make_run(tmp_path / "a" / "deep" / "one", [])
+    two = make_run(tmp_path / "two", [])
+    make_run(two / "inside", [])
+    assert find_runs([tmp_path, one]) == (one, two)
+
+
+@pytest.mark.parametrize("torn", ['{"round": 3, "epsi', "{", '{"round": 3'])
+def test_a_torn_last_line_is_ignored(tmp_path: Path, torn: str) -> None:
+    """What an interrupted process wrote half is left out, the rounds before it are kept."""
+    run = make_run(tmp_path / "run", [line(1), line(2)], status="interrupted")
+    with (run / "rounds.jsonl").open("a") as file:
+        file.write(torn)
+    assert [record.round for record in load_run(run).rounds] == [1, 2]
+
+
+def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> None:
+    """An editor that drops the last line end drops no round."""
+    run = make_run(tmp_path / "run", [line(1), line(2)])
+    text = (run / "rounds.jsonl").read_text()
+    (run / "rounds.jsonl").write_text(text.rstrip("\n"))
+    assert [record.round for record in load_run(run).rounds] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "problem"),
+    [
+        ('{"round": 2, "epsi', "expected one round as a JSON object, got something else"),
+        ("[2]", r"a record must be a JSON object, got \[2\]"),
+        (json.dumps({"round": 2}), "asked is missing"),
+        (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
+        (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
+        (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
+    """A whole line that is no round is refused with file, line number and what is wrong."""
+    run = make_run(tmp_path / "run", [line(1)])
+    with (run / "rounds.jsonl").open("a") as file:
+        file.write(damaged + "\n" + json.dumps(line(3)) + "\n")
+    with pytest.raises(RunError, match=rf"run/rounds\.jsonl, line 2: {problem}"):
+        load_run(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("manifest.json", '{\n"status": }', r"manifest\.json, line 2: expected JSON"),
+        ("manifest.json", "{}", r"manifest\.json: experiment is missing"),
+        ("config.yaml", "a: 1\nb: [", r"config\.yaml, line \d: expected YAML"),
+        ("config.yaml", "- 1\n", r"config\.yaml: expected settings by name, got list"),
+        ("config.yaml", "a: &a 1\nb: *a\n", r"config\.yaml, line 2: .* found undefined alias"),
+        ("config.yaml", "a: \xff\n", r"config\.yaml: expected YAML in UTF-8"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    """Manifest and settings are checked like the rounds."""
+    run = make_run(tmp_path / "run", [line(1)])
+    (run / name).write_text(text, encoding="latin-1")
+    with pytest.raises(RunError, match=problem):
+        load_run(run)
+
+
+def test_an_unknown_status_is_refused(tmp_path: Path) -> None:
+    """A status is one of the four that runs have."""
+    run = make_run(tmp_path / "run", [], status="done")
+    with pytest.raises(RunError, match=r"status must be one of completed, .*, got 'done'"):
+        load_run(run)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A run without its rounds is an error that names the file."""
+    run = make_run(tmp_path / "run", [])
+    (run / "rounds.jsonl").unlink()
+    with pytest.raises(RunError, match=r"expected a file of a run, got .*rounds\.jsonl"):
+        load_run(run)

@@ -1,0 +1,82 @@
+"""One round in numbers."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.report import ClientEvaluation
+from fedquorum.types import Draws
+
+from tests.fedquorum.records.made import EVALUATIONS, NAN, recorded, report
+
+
+def test_decision_losses_are_summed_over_the_rounds() -> None:
+    """The sum starts with the first decision and stays where a round decides nothing."""
+    records: list[RoundRecord] = []
+    for number, loss in enumerate((None, -0.5, None, -0.25), start=1):
+        decided = replace(report(number), decision_loss=loss)
+        records.append(recorded(decided, records[-1] if records else None))
+    assert [record.decision_loss for record in records] == [None, -0.5, None, -0.25]
+    assert [record.decision_loss_sum for record in records] == [None, -0.5, -0.5, -0.75]
+
+
+def test_what_draws_counted_in_and_who_was_never_there_is_on_record() -> None:
+    """Both are inputs of decisions that no row of a client tells."""
+    plain = report(1)
+    draws = Draws({0: 2}, 150.0)
+    record = recorded(replace(plain, call=replace(plain.call, draws=draws), unknown=(2,)))
+    assert (record.priority_data, record.unknown) == (150.0, (2,))
+
+
+def test_tests_that_were_not_measured_are_null() -> None:
+    """Without test metrics there is no summary; without non-priority ones there is no "all"."""
+    record = partial(
+        round_record,
+        report(1),
+        bytes_down=0,
+        bytes_up=0,
+        seconds=0.0,
+        state_bytes=0,
+        rates=None,
+        metric="accuracy",
+    )
+    untested = [ClientEvaluation(0, 1.0, 10, 1.0, 0.5, NAN, NAN, NAN)]
+    assert record(untested, all_evaluated=True).test is None
+    test = record(EVALUATIONS[:1], all_evaluated=False).test
+    assert test is not None
+    assert test["all"] is None
+    assert test["priority"] is not None
+
+
+def test_the_spread_is_of_the_metric_that_is_configured() -> None:
+    """AUROC leaves out and counts the clients where it is not defined; of losses high is bad."""
+    evaluations = [
+        ClientEvaluation(k, 1.0, examples, 1.0, 0.5, 4, loss, 0.5, auroc)
+        for k, (examples, loss, auroc) in enumerate(
+            [(10, 1.0, 0.75), (30, 3.0, NAN), (30, 2.0, 0.25)]
+        )
+    ]
+
+    def summary(metric: str) -> dict[str, float]:
+        made = round_record(
+            report(1),
+            evaluations,
+            bytes_down=0,
+            bytes_up=0,
+            seconds=0.0,
+            state_bytes=0,
+            rates=None,
+            metric=metric,
+            all_evaluated=True,
+        )
+        assert made.test is not None
+        return dict(made.test["all"] or {})
+
+    by_auroc, by_loss = summary("auroc"), summary("loss")
+    assert by_auroc["auroc"] == pytest.approx((10 * 0.75 + 30 * 0.25) / 40)
+    assert (by_auroc["left_out"], by_auroc["average"]) == (1, 0.5)
+    assert (by_auroc["worst"], by_auroc["best"]) == (0.25, 0.75)
+    assert (by_loss["left_out"], by_loss["worst"], by_loss["best"]) == (0, 3.0, 1.0)
+    assert by_loss["loss"] == by_auroc["loss"] == pytest.approx(160 / 70)
+    assert "auroc" not in by_loss

@@ -1,0 +1,126 @@
+"""Settings as records hold them."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from fedquorum.records.settings import (
+    DamagedSettingsError,
+    flat_settings,
+    load_settings,
+    upgraded,
+    upgraded_strategy,
+    upgraded_words,
+)
+from safetensors import safe_open
+
+from tests.fedquorum.records.made import FIXTURES
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-05", 1e-05),
+        ("-2e3", -2000.0),
+        ("1.5e3", 1500.0),
+        (".5", 0.5),
+        ("3.", 3.0),
+        ("10", 10),
+        (".inf", math.inf),
+        ("-.inf", -math.inf),
+        ("null", None),
+        ("", None),
+        ("true", True),
+        ("2026-01-02", "2026-01-02"),
+        ("'1e-05'", "1e-05"),
+        ("in-process", "in-process"),
+        ("1e", "1e"),
+        ("=", "="),
+    ],
+)
+def test_scalars_are_what_they_were_when_written(text: str, value: object) -> None:
+    """Numbers in short form are numbers, though not in YAML 1.1, and no text is a date."""
+    found = load_settings(f"a: {text}\n")["a"]
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize("name", ["fedalign", "own", "composed"])
+def test_settings_are_those_of_the_checkpoint(name: str) -> None:
+    """What is read from YAML is what the writer knew of its settings, of the same types."""
+    with safe_open(FIXTURES / name / "checkpoints" / "round-000012.safetensors", "numpy") as file:
+        known = json.loads(file.metadata()["checkpoint"])["settings"]
+    found = flat_settings(load_settings((FIXTURES / name / "config.yaml").read_text()))
+    assert {k: (type(v), v) for k, v in found.items()} == {
+        k: (type(v), v) for k, v in known.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("a: 1\nb: [", 2, "expected YAML that can be read"),
+        ("a: &a [1]\nb: *a", 2, "found undefined alias 'a'"),
+        ("a: 1\nb: 2\na: 3", 3, "duplicate key a"),
+        ("a: {0: 1, 0: 2}", 1, "duplicate key 0"),
+        ("a: !!python/object/apply:os.getcwd []", 1, "could not determine a constructor"),
+        ("a: !!binary aGk=", 1, "could not determine a constructor"),
+        ("{[1]: 2}", 1, "found unhashable key"),
+        ("[" * 5000, None, "expected YAML that can be read"),
+        (f"a: {'1' * 5000}", None, "expected YAML that can be read"),
+        ("a: \0", None, "expected YAML that can be read"),
+        ("- 1", None, "expected settings by name, got list"),
+        ("a", None, "expected settings by name, got str"),
+    ],
+)
+def test_what_no_settings_are_made_of_is_refused(text: str, line: int | None, problem: str) -> None:
+    """In one line that says what is wrong and where, whoever wrote the file."""
+    with pytest.raises(DamagedSettingsError, match=problem) as told:
+        load_settings(text)
+    assert told.value.line == line
+    assert "\n" not in str(told.value)
+
+
+def test_an_empty_file_has_no_settings() -> None:
+    """As an empty mapping."""
+    assert load_settings("") == {}
+
+
+def test_flat_settings_are_as_json_has_them() -> None:
+    """Keys are texts joined by dots, tuples are lists, and an empty mapping stays one."""
+    nested = {"a": {"b": (1, 2), "c": {0: 0.5}, "d": {}}, "e": None}
+    assert flat_settings(nested) == {"a.b": [1, 2], "a.c.0": 0.5, "a.d": {}, "e": None}
+
+
+OLDER: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"name": "own", "args": {"name": "own"}}, {"name": "custom", "args": {"name": "own"}}),
+    ({"name": "fedavg", "priority_only": False}, {"name": "fedavg"}),
+    ({"name": "fedavg", "priority_only": True}, {"name": "fedavg_priority"}),
+    ({"name": "fedavg_priority", "priority_only": True}, {"name": "fedavg_priority"}),
+    ({"name": "composed", "selection": {"name": "priority_only"}},) * 2,
+]
+
+
+@pytest.mark.parametrize(("older", "now"), OLDER)
+def test_settings_of_older_versions_have_the_names_of_now(
+    older: dict[str, Any], now: dict[str, Any]
+) -> None:
+    """Nested or flat; those of this version stay as they are, and nothing else is touched."""
+    rest = {"seed": 1, "data": {"name": "own", "weights": None}}
+    assert upgraded({"strategy": older, **rest}) == {"strategy": now, **rest}
+    assert upgraded({"strategy": now, **rest}) == {"strategy": now, **rest}
+    flat = flat_settings({"strategy": older, **rest})
+    assert upgraded(flat) == flat_settings({"strategy": now, **rest})
+
+
+def test_words_of_older_versions_are_those_of_now() -> None:
+    """Only the strategy's name and the dropped setting are; values that look like them are not."""
+    words = (
+        "seed=1",
+        "strategy=own",
+        "strategy.priority_only=true",
+        "data.path=strategy=own",
+        "-x",
+    )
+    assert upgraded_words(words) == ("seed=1", "strategy=custom", "data.path=strategy=own", "-x")
+    assert (upgraded_strategy("own"), upgraded_strategy("fedau")) == ("custom", "fedau")

@@ -1,0 +1,348 @@
+"""What a run leaves behind, whatever becomes of it."""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.errors import RunError
+from fedquorum.records.directory import new_run_directory
+from fedquorum.records.identity import RunIdentity
+from fedquorum.records.observer import Observer
+from fedquorum.types import Population
+from safetensors.numpy import load_file
+
+from tests.fedquorum.records.made import (
+    CONFIG,
+    EVALUATIONS,
+    IDENTITY,
+    add,
+    recorded,
+    records_in,
+    report,
+)
+
+MANIFEST = [
+    *("status", "experiment", "overrides", "strategy", "seed", "engine", "device", "rounds"),
+    *("rounds_completed", "started", "ended", "error", "source", "commit", "python", "platform"),
+    *("packages", "resumed", "summary"),
+]
+IN_MANIFEST = [item.name for item in fields(RunIdentity)]
+
+
+def test_a_completed_run(tmp_path: Path) -> None:
+    """All records are there, agree with each other, and can be read by other tools."""
+    with records_in(tmp_path / "run") as records:
+        add(records, 1)
+        add(records, 2, epsilon=math.inf)
+        records.save_model({"w": np.ones(3, dtype=np.float32)})
+    run = tmp_path / "run"
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 2)
+    assert list(manifest) == MANIFEST
+    assert {name: manifest[name] for name in IN_MANIFEST} == {
+        **{name: getattr(IDENTITY, name) for name in IN_MANIFEST},
+        "overrides": list(IDENTITY.overrides),
+    }
+    assert (run / "config.yaml").read_text() == CONFIG
+    assert manifest["started"] <= manifest["ended"]
+    assert manifest["summary"] == {
+        "theta": 0.8,
+        "inclusion_mass": 0.25,
+        "empty_rounds": 0,
+        "admitted_rounds": {"0": 2},
+        "mixing": None,
+    }
+    first, second = map(json.loads, (run / "rounds.jsonl").read_text().splitlines())
+    assert second["epsilon"] == "inf"
+    assert first == {
+        "round": 1,
+        "epsilon": 0.2,
+        "global_loss": 1.25,
+        "global_accuracy": 0.5,
+        "asked": 3,
+        "trained": 1,
+        "silent": 1,
+        "unavailable": 0,
+        "rejected": 1,
+        "failed": 0,
+        "admitted": 1,
+        "bytes_down": 5,
+        "bytes_up": 7,
+        "seconds": 0.5,
+        "state_bytes": 24,
+        "weight_error": pytest.approx(((0.5 * 3 - 1) ** 2 + (0.25 * 2 - 1) ** 2) / 2),
+        "decision_loss": None,
+        "decision_loss_sum": None,
+        "kl": None,
+        "inclusion_mass": 0.25,
+        "theta": 0.8,
+        "priority_data": None,
+        "unknown": [],
+        "test": {
+            "priority": pytest.approx(
+                {
+                    "loss": 2.0,
+                    "accuracy": 0.75,
+                    "left_out": 0,
+                    "average": 0.75,
+                    "worst": 0.75,
+                    "best": 0.75,
+                    "worst10": 0.75,
+                    "best10": 0.75,
+                    "gini": 0.0,
+                    "std": 0.0,
+                    "jain": 1.0,
+                }
+            ),
+            "non_priority": pytest.approx(
+                {
+                    "loss": 4.0,
+                    "accuracy": 0.25,
+                    "left_out": 0,
+                    "average": 0.25,
+                    "worst": 0.25,
+                    "best": 0.25,
+                    "worst10": 0.25,
+                    "best10": 0.25,
+                    "gini": 0.0,
+                    "std": 0.0,
+                    "jain": 1.0,
+                }
+            ),
+            "all": pytest.approx(
+                {
+                    "loss": 3.5,
+                    "accuracy": 0.375,
+                    "left_out": 0,
+                    "average": 0.5,
+                    "worst": 0.25,
+                    "best": 0.75,
+                    "worst10": 0.25,
+                    "best10": 0.75,
+                    "gini": 0.25,
+                    "std": 0.25,
+                    "jain": 0.8,
+                }
+            ),
+        },
+    }
+    rows = pq.read_table(run / "clients").to_pylist()
+    assert len(rows) == 6
+    assert rows[0] == {
+        "round": 1,
+        "client": 0,
+        "priority": True,
+        "status": "trained",
+        "reason": None,
+        "num_examples": 10,
+        "loss": 1.0,
+        "accuracy": 0.5,
+        "response": None,
+        "mixing": None,
+        "omega": 3.0,
+        "draws": None,
+        "update_norm": None,
+        "weight": 0.75,
+        "test_loss": 2.0,
+        "test_accuracy": 0.75,
+    }
+    assert rows[1]["loss"] is None
+    assert rows[1]["test_accuracy"] == 0.25
+    assert rows[2]["test_accuracy"] is None
+    assert len(pq.read_table(run / "evaluations")) == 4
+    assert load_file(run / "model.safetensors")["w"].tolist() == [1, 1, 1]
+
+
+def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
+    """Who the server knows of, ascending, with lambda_k, and p_n where a simulation knows it."""
+    population = Population((2, 0, 1), frozenset({0, 2}), {2: 0.25})
+    for name, rates in (("known", [0.5, 0.25, 1.0]), ("unknown", None)):
+        with records_in(tmp_path / name) as records:
+            records.save_population(population, rates)
+        assert pq.read_table(tmp_path / name / "population.parquet").to_pylist() == [
+            {
+                "client": k,
+                "priority": weight > 0,
+                "priority_weight": weight,
+                "participation_rate": None if rates is None else rates[k],
+            }
+            for k, weight in enumerate((1.0, 0.0, 0.25))
+        ]
+
+
+def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
+    """They are beside those of the rounds, in the same table."""
+    with records_in(tmp_path / "run") as records:
+        records.add_evaluations(0, EVALUATIONS[:1])
+        add(records, 1)
+    rows = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
+    assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
+    """A line is flushed when its round ends, so a killed run keeps it."""
+    with records_in(tmp_path / "run") as records:
+        add(records, 1)
+        assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
+        status = json.loads((tmp_path / "run" / "manifest.json").read_text())["status"]
+        assert status == "running"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (KeyboardInterrupt(), "interrupted", None),
+        (ValueError("broke"), "failed", "ValueError: broke"),
+    ],
+)
+def test_a_run_that_dies(
+    tmp_path: Path, error: BaseException, status: str, told: str | None
+) -> None:
+    """Complete rounds are kept, the status and the error are told."""
+
+    def die() -> None:
+        with records_in(tmp_path / "run") as records:
+            add(records, 1)
+            raise error
+
+    with pytest.raises(type(error)):
+        die()
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["status"], manifest["error"]) == (status, told)
+    assert len(pq.read_table(tmp_path / "run" / "clients")) == 3
+
+
+def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts appear while the run goes on; none is ever half written."""
+    monkeypatch.setattr("fedquorum.records.tables.FLUSH_SECONDS", -1.0)
+    with records_in(tmp_path / "run") as records:
+        for number in (1, 2, 3):
+            add(records, number)
+            assert len(pq.read_table(tmp_path / "run" / "clients")) == 3 * number
+    assert len(list((tmp_path / "run" / "clients").iterdir())) == 3
+
+
+def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
+    """A run's records are not overwritten by another's."""
+    with records_in(tmp_path / "run"):
+        pass
+    with pytest.raises(
+        RunError, match="the directory of a new run must not hold a run already, got"
+    ):
+        records_in(tmp_path / "run")
+
+
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
+    """A file in the way is an error in one line."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="the directory of a run must be writable, got"):
+        records_in(tmp_path / "file" / "run")
+    with pytest.raises(RunError, match="the directory of a run must be writable, got"):
+        new_run_directory(tmp_path / "file", "x")
+
+
+# --- observers -------------------------------------------------------------------------------
+
+
+class Kept(Observer):
+    """Keeps what it is told, in a list that may be shared; ``refuses`` is what it cannot do."""
+
+    def __init__(self, name: str, told: list[object], refuses: str = "") -> None:
+        self._name = name
+        self._told = told
+        self._refuses = refuses
+
+    def _keep(self, what: str, *details: object) -> None:
+        if what == self._refuses:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._told.append((self._name, what, *details))
+
+    def start(self, directory: Path) -> None:
+        self._keep("start", directory.name)
+
+    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+        self._keep("log_round", server_round, scalars["round/global_loss"])
+
+    def flush(self) -> None:
+        self._keep("flush")
+
+    def close(self) -> None:
+        self._keep("close")
+
+    def finish(self, status: str, files: Mapping[str, str]) -> None:
+        self._keep("finish", status, "rounds.jsonl" in files)
+
+
+def test_observers_are_told_of_a_run(tmp_path: Path) -> None:
+    """In their order: the beginning, every round, each checkpoint, the end, and how it ended."""
+    told: list[object] = []
+    observers = (Kept("a", told), Kept("b", told))
+    with records_in(tmp_path / "run", observers=observers) as records:
+        add(records, 1)
+        records.position()
+    assert told == [
+        (name, *words)
+        for words in (
+            ("start", "run"),
+            ("log_round", 1, 1.25),
+            ("flush",),
+            ("close",),
+            ("finish", "completed", True),
+        )
+        for name in ("a", "b")
+    ]
+
+
+def test_numbers_that_are_not_defined_are_not_told(tmp_path: Path) -> None:
+    """NaN and what a rule does not have are left out; an infinite threshold is a number."""
+    told: list[Mapping[str, float]] = []
+
+    class Scalars(Observer):
+        def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+            told.append(scalars)
+
+    with records_in(tmp_path / "run", observers=(Scalars(),)) as records:
+        add(records, 1, epsilon=math.inf)
+    (scalars,) = told
+    assert scalars["round/epsilon"] == math.inf
+    assert scalars["test_priority/accuracy"] == 0.75
+    assert "round/decision_loss" not in scalars
+
+
+@pytest.mark.parametrize("refused", ["start", "log_round", "flush"])
+def test_an_observer_that_cannot_write_ends_the_run(tmp_path: Path, refused: str) -> None:
+    """It is part of the records: one line says that they cannot be written, and all are closed."""
+    told: list[object] = []
+    observers = (Kept("a", told), Kept("b", told, refused))
+
+    def play() -> None:
+        with records_in(tmp_path / "run", observers=observers) as records:
+            add(records, 1)
+            records.position()
+
+    with pytest.raises(RunError, match=r"run cannot be written: No space left on device"):
+        play()
+    assert ("a", "close") in told
+
+
+def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
+    """It is asked for T decisions over K clients; a method without one has none."""
+    responses = np.array([0.5, 1.0, 0.25])
+    for name, options, expected in (
+        ("with", {"regret_bound": lambda rounds, clients: 10.0 * rounds + clients}, 23.0),
+        ("without", {}, None),
+    ):
+        with records_in(tmp_path / name, **options) as records:
+            for number in (1, 2):
+                decided = replace(report(number), decision_loss=-0.5, estimate=responses)
+                records.add_round(recorded(decided), decided, ())
+        mixing = json.loads((tmp_path / name / "manifest.json").read_text())["summary"]["mixing"]
+        assert (mixing["decisions"], mixing["regret_bound"]) == (2, expected)
+        assert mixing["decision_loss_sum"] == -1.0

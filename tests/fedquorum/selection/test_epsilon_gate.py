@@ -1,0 +1,235 @@
+"""The gate: when it opens, whom it admits, and what it says of those that it refuses."""
+
+import math
+
+import numpy as np
+import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.rule import RunFacts
+from fedquorum.selection import EpsilonGate
+from fedquorum.types import Call, Objective, Population, Responses, Told
+from fedquorum.weighting import DataFraction
+from numpy.typing import ArrayLike
+
+from tests.builders import responses
+
+POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
+
+
+def answered(
+    loss: ArrayLike, accuracy: ArrayLike = 0.5, priority: ArrayLike = (1.0, 0.0)
+) -> Responses:
+    """Return what clients answered; by default two, the first of them with priority."""
+    return responses(loss, accuracy=accuracy, priority=priority)
+
+
+def test_warmup_asks_only_priority_clients() -> None:
+    """For the first warmup_fraction of the rounds only priority clients are asked."""
+    gate = EpsilonGate(num_rounds=20, warmup_fraction=0.1)
+    asked = [gate.call(t, POPULATION, Told()).clients for t in range(20)]
+    assert asked == [(0, 2)] * 2 + [(0, 1, 2, 3)] * 18
+
+
+def test_step_schedule_counts_from_round_zero_warmup_included() -> None:
+    """The step schedule keeps eps_0 while t < fraction * T, counted from the first round."""
+    gate = EpsilonGate(num_rounds=10, epsilon=0.3, epsilon_schedule="step", warmup_fraction=0.2)
+    assert [gate.call(t, POPULATION, Told()).epsilon for t in range(10)] == [
+        0,
+        0,
+        0.3,
+        0.3,
+        0.3,
+    ] + [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1, 1, 1]),
+        ("step", [1, 1, 1, 0, 0]),
+        ("linear", [1, 0.75, 0.5, 0.25, 0]),
+        ("cosine", [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0]),
+        ("exponential", [1, math.exp(-1.25), math.exp(-2.5), math.exp(-3.75), math.exp(-5)]),
+        ("sqrt", [1, 1 / math.sqrt(2), 1 / math.sqrt(3), 0.5, 1 / math.sqrt(5)]),
+    ],
+)
+def test_epsilon_schedules_by_hand(schedule: str, expected: list[float]) -> None:
+    """Five rounds of each schedule, u = 0, 1/4, 1/2, 3/4, 1."""
+    gate = EpsilonGate(num_rounds=5, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
+    got = [gate.call(t, POPULATION, Told()).epsilon for t in range(5)]
+    assert got == pytest.approx([0.2 * factor for factor in expected], abs=1e-15)
+
+
+def test_an_infinite_threshold_falls_to_zero_with_its_schedule() -> None:
+    """inf times 0 is closed, not NaN."""
+    gate = EpsilonGate(num_rounds=3, epsilon=math.inf, epsilon_schedule="linear", warmup_fraction=0)
+    assert [gate.threshold(t) for t in range(3)] == [math.inf, math.inf, 0.0]
+
+
+def test_a_single_round_has_the_whole_threshold() -> None:
+    """T = 1: u is 0, not 0 / 0."""
+    for schedule in ("linear", "cosine", "exponential", "sqrt"):
+        gate = EpsilonGate(num_rounds=1, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
+        assert gate.threshold(0) == 0.2
+
+
+def test_of_two_rounds_the_second_has_the_schedules_end() -> None:
+    """T = 2: u is 0 and then 1."""
+    for schedule, end in (("linear", 0.0), ("cosine", 0.0), ("exponential", math.exp(-5.0))):
+        gate = EpsilonGate(num_rounds=2, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
+        assert [gate.threshold(t) for t in (0, 1)] == pytest.approx([0.2, 0.2 * end], abs=1e-17)
+
+
+def test_warmup_in_rounds_wins_over_the_fraction() -> None:
+    """warmup_rounds counts rounds, whatever the fraction says."""
+    gate = EpsilonGate(num_rounds=20, warmup_fraction=0.5, warmup_rounds=3)
+    asked = [len(gate.call(t, POPULATION, Told()).clients) for t in range(20)]
+    assert asked == [2] * 3 + [4] * 17
+
+
+@pytest.mark.parametrize(
+    ("criterion", "loss", "accuracy", "epsilon", "admitted"),
+    [
+        ("loss", 0.8, 0.0, 0.2, True),  # exactly on the boundary: 0.8 >= 1.0 - 0.2
+        ("loss", math.nextafter(0.8, 0), 0.0, 0.2, False),
+        ("loss", 5.0, 0.0, 0.2, True),  # the upper half is the client's decision
+        ("loss", 1.0, 0.0, 0.0, False),  # closed, even at equal losses
+        ("loss", 0.0, 0.0, math.inf, True),
+        ("loss", math.nan, 0.0, math.inf, False),
+        ("accuracy", 0.0, 0.7, 0.2, True),  # 0.7 <= 0.5 + 0.2
+        ("accuracy", 0.0, math.nextafter(0.7, 1), 0.2, False),
+        ("accuracy", 0.0, 0.1, 0.2, True),
+        ("accuracy", 0.0, 0.5, 0.0, False),
+        ("accuracy", 0.0, math.nan, math.inf, False),
+    ],
+)
+def test_server_half_of_the_gate(
+    criterion: str, loss: float, accuracy: float, epsilon: float, admitted: bool
+) -> None:
+    """A non-priority update counts if F_k >= F - eps (acc_k <= acc + eps), and NaN never."""
+    gate = EpsilonGate(num_rounds=1, epsilon=epsilon, warmup_fraction=0, criterion=criterion)
+    objective = Objective(loss=1.0, accuracy=0.5)
+    got = gate.admit(
+        gate.call(0, POPULATION, Told()), objective, answered([1.0, loss], [0.5, accuracy])
+    )
+    assert got.share.tolist() == [1.0, float(admitted)]
+    assert (got.reason[1] is None) == admitted
+
+
+def test_an_unknown_global_loss_keeps_the_gate_closed() -> None:
+    """Where no priority client measured F(w_t) it is NaN, and no non-priority update counts."""
+    gate = EpsilonGate(num_rounds=1, epsilon=0.5, warmup_fraction=0)
+    objective = Objective(math.nan, math.nan)
+    got = gate.admit(gate.call(0, POPULATION, Told()), objective, answered([1.0, 1.0]))
+    assert got.share.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"epsilon": -0.1}, r"epsilon must be a number >= 0 \(inf allowed\), got -0.1"),
+        ({"epsilon": math.nan}, "epsilon must be"),
+        ({"warmup_fraction": 1.5}, "warmup_fraction must be a number >= 0 and <= 1, got 1.5"),
+        ({"criterion": "f1"}, "criterion must be one of loss, accuracy, got 'f1'"),
+        (
+            {"epsilon_schedule": "x"},
+            "epsilon_schedule must be one of constant, step, linear, .*, got 'x'",
+        ),
+        ({"num_rounds": 0}, "num_rounds must be a whole number >= 1, got 0"),
+    ],
+)
+def test_gate_parameters_out_of_range(changed: dict[str, object], message: str) -> None:
+    """A wrong parameter is refused in Python with the same sentence as on the command line."""
+    arguments: dict[str, object] = {"num_rounds": 10, **changed}
+    with pytest.raises(ParameterError, match=message):
+        EpsilonGate(**arguments)  # type: ignore[arg-type]
+
+
+def test_generalized_prioritized_learning_by_hand() -> None:
+    """Share lambda + (1 - lambda) [inside]; weight share * p_k, p_k = D_k / sum lambda_i D_i."""
+    given = responses(
+        [1.0, 1.1, 2.0, 1.0, 0.2],
+        data=[10.0, 20.0, 40.0, 30.0, 50.0],
+        priority=[1.0, 0.5, 0.25, 0.0, 0.0],
+    )
+    gate = EpsilonGate(num_rounds=1, epsilon=0.3, warmup_fraction=0)
+    call = Call(tuple(range(5)), epsilon=0.3)
+    got = gate.admit(call, Objective(1.0, 0.5), given)
+    assert got.share.tolist() == [1.0, 1.0, 0.25, 1.0, 0.0]
+    assert [reason is None for reason in got.reason] == [True, True, False, True, False]
+    assert got.reason[2] == "loss 2 > global 1 + epsilon 0.3"
+    _, weights = DataFraction().weigh(None, call, given, got.share)
+    # sum lambda D = 10 + 10 + 10 = 30; shares of data 10 + 20 + 10 + 30 = 70; A = 70 / 30 - 1
+    np.testing.assert_allclose(weights.weight, np.array([10, 20, 10, 30, 0]) / 70)
+    assert weights.inclusion_mass == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize("criterion", ["loss", "accuracy"])
+def test_clients_that_always_train_are_gated_on_both_sides(criterion: str) -> None:
+    """With a weight between 0 and 1 the server decides both halves, in the same exact forms."""
+    values = [0.5, 0.8, math.nextafter(0.8, 0), 1.2, math.nextafter(1.2, 2), math.nan]
+    accuracies = [
+        0.5,
+        0.5 - 0.2,
+        math.nextafter(0.5 - 0.2, 0),
+        0.7,
+        math.nextafter(0.7, 1),
+        math.nan,
+    ]
+    given = answered([1.0, *values[1:]], accuracies, [1.0] + [0.5] * 5)
+    call = Call(tuple(range(6)), epsilon=0.2, criterion=criterion)
+    gate = EpsilonGate(num_rounds=1, criterion=criterion)
+    got = gate.admit(call, Objective(1.0, 0.5), given)
+    assert got.share.tolist() == [1.0, 1.0, 0.5, 1.0, 0.5, 0.5]
+
+
+def test_the_gate_takes_the_rounds_from_the_run() -> None:
+    """T is the run's; without it the schedule and the warm-up are undefined."""
+    assert EpsilonGate.of({"epsilon": 0.5}, RunFacts(num_rounds=7)).num_rounds == 7
+    with pytest.raises(
+        ParameterError, match=r"num_rounds must be a whole number >= 1 \(the schedule"
+    ):
+        EpsilonGate.of({}, RunFacts())
+
+
+# --- why the gate refuses -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("criterion", "epsilon", "loss", "accuracy", "reason"),
+    [
+        ("loss", 0.2, 0.5, 0.5, "loss 0.5 < global 1 - epsilon 0.2"),
+        ("loss", 0.2, 1.5, 0.5, "loss 1.5 > global 1 + epsilon 0.2"),
+        ("loss", 0.2, math.nan, 0.5, "it reported no loss"),
+        ("loss", 0.0, 1.0, 0.5, "epsilon is 0: the gate is closed"),
+        ("accuracy", 0.2, 1.0, 0.75, "accuracy 0.75 > global 0.5 + epsilon 0.2"),
+        ("accuracy", 0.2, 1.0, 0.25, "accuracy 0.25 < global 0.5 - epsilon 0.2"),
+        ("accuracy", 0.2, 1.0, math.nan, "it reported no accuracy"),
+        ("accuracy", 0.0, 1.0, 0.5, "epsilon is 0: the gate is closed"),
+        ("accuracy", 0.2, math.nan, 0.5, None),
+        ("loss", 0.2, 1.0, math.nan, None),
+    ],
+)
+def test_why_the_gate_refuses(
+    criterion: str, epsilon: float, loss: float, accuracy: float, reason: str | None
+) -> None:
+    """The number, the side of the gate that it is on, and the threshold; of the criterion only."""
+    call = Call((0, 1), epsilon=epsilon, criterion=criterion, clients_decide=False)
+    gate = EpsilonGate(num_rounds=1)
+    got = gate.admit(call, Objective(1.0, 0.5), answered([1.0, loss], [0.5, accuracy]))
+    assert got.reason == (None, reason)
+    assert got.share.tolist() == [1.0, float(reason is None)]
+
+
+@pytest.mark.parametrize("criterion", ["loss", "accuracy"])
+def test_where_nobody_measured_the_model(criterion: str) -> None:
+    """The gate is closed to whoever has no priority, and it is said that F is not known."""
+    call = Call((0, 1), epsilon=0.2, criterion=criterion)
+    got = EpsilonGate(num_rounds=1).admit(call, Objective(math.nan, math.nan), answered([1.0, 1.0]))
+    assert got.reason == (None, f"the priority clients' {criterion} is unknown: the gate is closed")
+
+
+def test_a_call_without_a_gate_is_a_closed_one_to_the_gate() -> None:
+    """A gate that is asked about a call that has no threshold admits priority clients only."""
+    got = EpsilonGate(num_rounds=1).admit(Call((0, 1)), Objective(1.0, 0.5), answered([1.0, 1.0]))
+    assert got.reason == (None, "epsilon is 0: the gate is closed")

@@ -1,0 +1,83 @@
+"""The selections without a gate: whom they ask and admit, and what they say of it."""
+
+import math
+
+import pytest
+from fedquorum.selection import SELECTIONS, Alone, EpsilonGate, Everyone, PriorityOnly, Sampling
+from fedquorum.types import Call, Objective, Population, Told
+from fedquorum.weighting import NoWeight
+
+from tests.builders import responses
+
+POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
+
+
+def test_alone_asks_all_for_their_own_models_and_counts_none() -> None:
+    """Every client is called to its own model, no reply is refused and no update weighs."""
+    call = Alone().call(3, POPULATION, Told())
+    assert call == Call((0, 1, 2, 3), keeps_model=True)
+    arrived = responses([1.0, 2.0, 3.0])
+    share = Alone().admit(call, Objective(1.0, 0.5), arrived).share
+    assert share.tolist() == [1, 1, 1]
+    state, weights = NoWeight().weigh(None, call, arrived, share)
+    assert state is None
+    assert weights.weight.tolist() == [0, 0, 0]
+    assert weights.inclusion_mass is None
+
+
+def test_priority_only_and_everyone() -> None:
+    """The two baselines ask who their names say, and admit whatever comes back."""
+    assert Everyone().call(5, POPULATION, Told()).clients == (0, 1, 2, 3)
+    assert PriorityOnly().call(5, POPULATION, Told()).clients == (0, 2)
+    for rule in (Everyone(), PriorityOnly()):
+        call = rule.call(0, POPULATION, Told())
+        assert call.epsilon is None
+        answered = responses([9.0, 0.0, math.nan])
+        admission = rule.admit(call, Objective(1, 1), answered)
+        assert (admission.share == 1.0).all()
+
+
+def test_a_share_by_priority_weight() -> None:
+    """Outside of a gate the share of a priority client is lambda_k, and is said."""
+    got = PriorityOnly().admit(
+        Call((0, 1)), Objective(1.0, 0.5), responses([1.0, 1.0], priority=[1.0, 0.25])
+    )
+    assert got.reason == (None, "priority weight 0.25")
+    assert got.share.tolist() == [1.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("rule", "client", "words"),
+    [
+        (Everyone(), 3, "yes; clients with and without priority are asked, all of them"),
+        (PriorityOnly(), 2, "yes; only priority clients are asked, all of them"),
+        (PriorityOnly(), 3, "no; only priority clients are asked"),
+        (
+            Everyone(Sampling(0.5, seed=1)),
+            0,
+            'a fraction 0.5 of each group drawn from (seed 1, "selection", round 1)',
+        ),
+        (
+            EpsilonGate(num_rounds=9, warmup_rounds=2),
+            3,
+            "no; rounds 1 to 2 are warm-up, in which only priority clients are asked",
+        ),
+        (
+            EpsilonGate(num_rounds=9, warmup_rounds=0),
+            3,
+            "yes; clients with and without priority are asked, all of them",
+        ),
+    ],
+)
+def test_why_a_client_is_asked(rule: Everyone, client: int, words: str) -> None:
+    """The groups of the round, and how the client was drawn from its own."""
+    call = rule.call(0, POPULATION, Told())
+    told = rule.explain_call(0, POPULATION, call, client)
+    assert told.endswith(words)
+    assert told.startswith("yes; " if client in call.clients else "no; ")
+
+
+def test_the_table_has_them_all() -> None:
+    """Each by its key."""
+    assert list(SELECTIONS.values()) == [EpsilonGate, Everyone, PriorityOnly, Alone]
+    assert all(SELECTIONS[rule.key] is rule for rule in SELECTIONS.values())

@@ -1,0 +1,277 @@
+"""Every selection x weighting x participation x server optimizer: what is written of it is so.
+
+Each allowed combination plays three rounds. In each of them the weights are its factor over its
+divisor, both computed here from the words that the rules say of themselves, and the model moves
+as an independent implementation of the optimizer moves it by their sum.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fedquorum import ComposedStrategy
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError
+from fedquorum.flower.codec import (
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    decode_arrays,
+    encode_arrays,
+)
+from fedquorum.named import CUSTOM, NONE
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.rule import RunFacts
+from fedquorum.selection import SELECTIONS, EpsilonGate
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.types import FloatArray, Population
+from fedquorum.weighting import WEIGHTINGS
+
+from conf.compose import PARTS, options
+from tests.builders import corrected
+from tests.builders_flower import grid_of, scripted_app, train_round
+from tests.cases import sampled
+from tests.reference import server_optimizers as reference
+
+ROOT = Path(__file__).parents[2]
+
+# Clients 0 and 1 have priority. Client 4 is never aligned, and says so; 3 no longer is in round 3.
+POPULATION = Population.of(5, [0, 1])
+DATA = np.array([10.0, 10.0, 20.0, 40.0, 100.0])
+LOSS = np.array([1.0, 1.0, 0.9, 1.1, 2.5])
+LOSS_OF_3_IN_ROUND_3 = 0.1
+PRESENT = ({0, 2, 3, 4}, {0, 1, 4}, {1, 2, 3})
+ALIGNED = ({2, 3}, {2, 3}, {2})  # last known to be, once the round's replies are in
+DELTA = np.random.default_rng(3).normal(size=(3, 5, 2))  # by round and client
+MODEL: NamedArrays = {"w": np.array([0.5, -1.0])}
+INVERSE = {0: 2.0, 1: 1.5, 2: 4.0, 3: 1.0, 4: 3.0}
+RATES = {client: 1 / inverse for client, inverse in INVERSE.items()}
+ETA = 0.1
+
+GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
+Combination = tuple[str, str, str, str]
+
+SELECTED = [key for key, rule in SELECTIONS.items() if not rule.keeps_models]
+WEIGHED = [key for key, rule in WEIGHTINGS.items() if rule.aggregates]
+CORRECTED = [NONE, *PARTICIPATIONS]
+OPTIMIZERS = [*SERVER_OPTIMIZERS]
+"""The parts, beside those of clients that learn alone, which go with nothing else."""
+
+WEIGHS_A_ROUND = {"qfedavg", "term", "propfair"}
+"""Weightings by the losses of a round."""
+NOT_CORRECTED = WEIGHS_A_ROUND | {"average_participating", "aaggff_s", "fedmgda"}
+"""Weightings that have no weights over a fixed population."""
+
+
+def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> str | None:
+    """Return how the reason begins why a combination is refused, None where it is allowed."""
+    if correction != NONE and weighting in NOT_CORRECTED:
+        return f"participation must be none with the weighting {weighting} ("
+    if weighting == "aaggff_s" and selection != "everyone":
+        return "selection must be everyone with the weighting aaggff_s ("
+    if weighting == "fedmgda" and optimizer != "sgd":
+        return "server_optimizer must be sgd with the weighting fedmgda ("
+    if weighting == "fedmgda" and selection == "epsilon_gate":
+        return "selection must be one without a gate with the weighting fedmgda ("
+    return None
+
+
+COMBINATIONS: list[Combination] = [*product(SELECTED, WEIGHED, CORRECTED, OPTIMIZERS)]
+ALLOWED = [one for one in COMBINATIONS if refusal(*one) is None]
+REFUSED = [one for one in COMBINATIONS if refusal(*one) is not None]
+SAMPLE, REFUSED_SAMPLE = sampled(ALLOWED, 60), sampled(REFUSED, 40)
+# FedAU by hand: client 1, away in round 1 and back in round 2, has had one interval of 2 rounds.
+OMEGA: Mapping[str, tuple[Mapping[int, float], ...]] = {
+    "none": ({}, {}, {}),
+    "fedau": ({}, {}, {1: 2.0}),
+    "known_statistics": (INVERSE, INVERSE, INVERSE),
+}
+
+
+def test_these_are_all_that_the_settings_offer() -> None:
+    """No part that can be chosen by name is left out, nor any of their combinations."""
+    alone_or_own = {"alone", "no_weight", CUSTOM}
+    offered = [sorted(set(options(part)) - alone_or_own) for part in PARTS]
+    assert offered == [sorted(SELECTED), sorted(WEIGHED), sorted(CORRECTED)]
+    assert sorted(OPTIMIZERS) == sorted(set(options("server_optimizer")) - alone_or_own)
+    assert len(ALLOWED) + len(REFUSED) == math.prod(
+        map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
+    )
+    assert len(ALLOWED) == 247
+
+
+def test_a_sample_has_every_part() -> None:
+    """Also where the suite is not asked for all combinations."""
+    for whole, part in ((ALLOWED, SAMPLE), (REFUSED, REFUSED_SAMPLE)):
+        for position in range(4):
+            assert {one[position] for one in part} == {one[position] for one in whole}
+
+
+def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> Rules:
+    """Return the rules of a combination, the learning rate ``ETA``."""
+    base = WEIGHTINGS[weighting]()
+    rates = {"probabilities": RATES} if correction == "known_statistics" else {}
+    return Rules(
+        GATE if selection == GATE.key else SELECTIONS[selection](),
+        corrected(base, correction, **rates),
+        SERVER_OPTIMIZERS[optimizer].at(ETA, {}, RunFacts()),
+    )
+
+
+def answer(client: int, task: TrainTask, arrays: NamedArrays, *, everybody: bool) -> TrainAnswer:
+    """Train as the script says: away, silent by the client's half of the gate, or moved."""
+    turn = task.server_round - 1
+    if client not in PRESENT[turn] and not everybody:
+        return TrainAnswer(client, Status.UNAVAILABLE)
+    loss = losses(turn)[client]
+    if task.epsilon is not None and client > 1 and loss > task.objective.loss + task.epsilon:
+        return TrainAnswer(client, Status.SILENT)
+    return TrainAnswer(
+        client,
+        Status.DONE,
+        num_examples=DATA[client],
+        loss=loss,
+        accuracy=0.5,
+        arrays={"w": arrays["w"] + DELTA[turn, client]},
+    )
+
+
+def losses(turn: int) -> FloatArray:
+    return np.array([*LOSS[:3], LOSS_OF_3_IN_ROUND_3 if turn == 2 else LOSS[3], LOSS[4]])
+
+
+def are(clients: Iterable[int]) -> FloatArray:
+    """Return 1 for these clients and 0 for the others, shape (5,)."""
+    return np.isin(np.arange(5), [*clients]).astype(np.float64)
+
+
+def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | None) -> FloatArray:
+    """Return c_k = factor / divisor of all clients, shape (5,), as the rules' words say it.
+
+    What stands in the words by a symbol: D_k, F_k, w_k, Delta_k and omega_k are the script's, p_k
+    is the mixing vector that the round decided.
+    """
+    _, name, correction, _ = combination
+    rules = rules_of(*combination)
+    selection, weighting = rules.selection, rules.weighting
+    whom = {
+        "all known clients": are(range(5)),
+        "the known priority clients": are({0, 1}),
+        "the priority clients and the others last known to be aligned": are({0, 1} | ALIGNED[turn]),
+    }
+    there = whom[selection.covers] * (1.0 if name == "aaggff_s" else are(PRESENT[turn]))
+    whom["the clients admitted in the round"] = there
+    loss, omega = losses(turn), np.array([OMEGA[correction][turn].get(k, 1.0) for k in range(5)])
+    p = np.zeros(5) if mixing is None else mixing
+    factors = {
+        "1": np.ones(5),
+        "D_k": DATA,
+        "p_k": p,
+        "p_k / |Delta_k|": p / np.linalg.norm(DELTA[turn], axis=1),
+        "w_k F_k^q": DATA * loss,
+        "w_k exp(lambda F_k)": DATA * np.exp(loss),
+        "w_k / max(M - F_k, epsilon)": DATA / np.maximum(3.0 - loss, 0.2),
+    }
+    words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.factor) or "1"
+    assert (words != weighting.factor) == (correction != "none")
+    amounts = {
+        "the number of": np.ones(5),
+        "the training data of": DATA,
+        "the sum of p over": p,
+        "the sum of the same over": factors[words],
+    }
+    found = re.fullmatch(f"({'|'.join(amounts)}) ({'|'.join(whom)})(, which is 1)?", rules.divisor)
+    assert found is not None
+    total = float((amounts[found[1]] * whom[found[2]]).sum())
+    if found[3]:
+        assert total == pytest.approx(1.0)
+    return np.asarray(there * omega * factors[words] / total)
+
+
+def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:
+    """Return both weights of the model after every round, by the optimizer's reference."""
+    paths = []
+    for start, deltas in zip(MODEL["w"].tolist(), np.transpose(sums).tolist(), strict=True):
+        if optimizer in ("sgd", "momentum"):
+            x, velocity, path = start, 0.0, []
+            for delta in deltas:
+                velocity = (0.9 if optimizer == "momentum" else 0.0) * velocity + delta
+                x += ETA * velocity
+                path.append(x)
+        else:
+            beta1 = 0.0 if optimizer == "adagrad" else 0.9
+            path = reference.adaptive(
+                optimizer, deltas, x=start, eta=ETA, beta1=beta1, beta2=0.99, tau=1e-3
+            )
+        paths.append(path)
+    return np.transpose(paths).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("combination", SAMPLE, ids="-".join)
+def test_three_rounds_of_every_combination(combination: Combination) -> None:
+    """c_k is what the words of the rules say, and the model moves by sum_k c_k Delta_k."""
+    _, weighting, _, optimizer = combination
+    strategy = ComposedStrategy(rules_of(*combination), population=POPULATION)
+    app = scripted_app(5, partial(answer, everybody=weighting == "aaggff_s"))
+    grid, arrays = grid_of(app, 5), encode_arrays(MODEL)
+    # Also where no rule needs F(w_0): the priority clients then have told how much data they have.
+    messages = strategy.configure_initial(arrays, grid)
+    strategy.aggregate_initial(grid.send_and_receive(messages))
+    sums, path = [], []
+    for turn in range(3):
+        moved = train_round(strategy, grid, turn + 1, arrays)
+        assert moved is not None
+        arrays = moved
+        report = strategy.outcome.report
+        weight = np.zeros(5)
+        weight[[d.client for d in report.decisions]] = [d.weight for d in report.decisions]
+        expected = weights_by_words(combination, turn, report.mixing)
+        np.testing.assert_allclose(weight, expected, rtol=1e-9)
+        sums.append(weight @ DELTA[turn])
+        path.append(decode_arrays(moved)["w"])
+    np.testing.assert_allclose(path, moved_by(optimizer, sums), rtol=1e-9)
+
+
+@pytest.mark.parametrize("combination", REFUSED_SAMPLE, ids="-".join)
+def test_every_other_combination_is_refused_with_the_reason(combination: Combination) -> None:
+    """Before any work, in one line: the part, what goes with it, and why."""
+    with pytest.raises(ParameterError) as caught:
+        rules_of(*combination)
+    assert str(caught.value).startswith(str(refusal(*combination)))
+    assert "\n" not in str(caught.value)
+
+
+def divisors() -> list[str]:
+    """Return the lines of the tables in docs/composition.md, as the rules say them."""
+    lines = []
+    for name in WEIGHED:
+        own, over = WEIGHTINGS[name](), "the fixed population"
+        covers = "the clients admitted in the round" if not own.fixed_divisor else over
+        cells = [f"`{name}`", own.factor, own.divisor.format(whom=covers)]
+        try:
+            cells.append(corrected(own, "fedau").divisor.format(whom=over))
+        except ParameterError as error:
+            cells.append(f"refused: {error.reason}")
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    lines += [f"| `{name}` | {SELECTIONS[name].covers} |" for name in SELECTED]
+    return lines
+
+
+def test_the_divisors_in_the_docs_are_those_of_the_rules() -> None:
+    """The tables of docs/composition.md have one line for each weighting and each selection."""
+    text = (ROOT / "docs" / "composition.md").read_text()
+    assert re.findall(r"^\| `.*$", text, re.MULTILINE) == divisors()
+
+
+def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:
+    """In words: a correction never divides by the clients of the round."""
+    for combination in ALLOWED:
+        _, weighting, correction, _ = combination
+        fixed = correction != "none" or weighting == "average_all"
+        assert ("in the round" in rules_of(*combination).divisor) != fixed

@@ -1,0 +1,697 @@
+"""What all rules promise. A new rule is one row more in the table below; it runs every test here.
+
+The rows are compared with the tables in the code, so none is forgotten. What a rule computes is
+tested beside it, in ``tests/fedquorum/weighting`` and so on.
+"""
+
+import io
+import math
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.participation import PARTICIPATIONS, KnownRates, MeanInterval
+from fedquorum.rule import Question, Rule, RunFacts, parameters_of
+from fedquorum.selection import (
+    SELECTIONS,
+    Alone,
+    EpsilonGate,
+    Everyone,
+    PriorityOnly,
+    Sampling,
+    Selection,
+)
+from fedquorum.server_optimizer import (
+    SERVER_OPTIMIZERS,
+    SGD,
+    Adagrad,
+    Adam,
+    Momentum,
+    ServerOptimizer,
+    Yogi,
+)
+from fedquorum.state import from_arrays, grown, to_arrays
+from fedquorum.types import (
+    Call,
+    FloatArray,
+    IntArray,
+    Objective,
+    Population,
+    Responses,
+    Told,
+    Weights,
+)
+from fedquorum.weighting import (
+    WEIGHTINGS,
+    AgnosticMixing,
+    AverageAll,
+    AverageParticipating,
+    DataFraction,
+    DoublyRobustMixing,
+    LossHeadroom,
+    LossPower,
+    MinNorm,
+    NewtonMixing,
+    NoWeight,
+    TiltedLoss,
+    Weighting,
+)
+
+from tests.builders import (
+    assert_on_the_simplex,
+    decided,
+    responses,
+    weigh_rounds,
+)
+
+SIZE = 9
+HEARD = 3
+DATA = np.random.default_rng(10).integers(1, 100, SIZE).astype(np.float64)
+RATES = (0.9, 0.5, 0.4, 0.3, 0.5, 1.0, 0.25, 0.8, 0.6)
+
+Options = Mapping[str, Any]
+
+
+def one(weights: Weights, given: Responses) -> float:
+    """Return the sum of weights on the simplex."""
+    return float(len(given.client) > 0)
+
+
+def share_of_known(weights: Weights, given: Responses) -> float:
+    """Return the share of the known clients that take part."""
+    return len(given.client) / len(given.known)
+
+
+def nothing(weights: Weights, given: Responses) -> float:
+    """Return the sum of weights where no update counts."""
+    return 0.0
+
+
+def corrected_share(weights: Weights, given: Responses) -> float:
+    """Return sum_k omega_k / N over the clients that take part."""
+    return sum(weights.omega[k] for k in given.client.tolist()) / len(given.known)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule, and what differs from rule to rule in the tests.
+
+    Parameters
+    ----------
+    rule : type
+        The rule.
+    variants : tuple of mapping
+        Parameters to play it with; all defaults come first.
+    refused : mapping
+        A value outside its range of every parameter.
+    supplied : mapping
+        What it needs beside its parameters.
+    total : callable
+        What the weights sum to where everybody that responds is admitted.
+    """
+
+    rule: type[Rule]
+    variants: tuple[Options, ...] = ()
+    refused: Options = field(default_factory=dict)
+    supplied: Options = field(default_factory=dict)
+    total: Callable[[Weights, Responses], float] = one
+
+    @property
+    def made(self) -> list[Any]:
+        """The rule with its defaults, and in its variants."""
+        return [self.rule(**self.supplied, **options) for options in ({}, *self.variants)]
+
+
+MIXING_RANGE = {"c1": -0.1, "c2": 0.0}
+ADAPTIVE = {"beta1": 1.0, "tau": 0.0}
+ROWS = (
+    Row(
+        EpsilonGate,
+        ({"epsilon": math.inf}, {"criterion": "accuracy", "warmup_rounds": 0}),
+        {
+            "epsilon": -0.1,
+            "epsilon_schedule": "lin",
+            "epsilon_step_fraction": 1.5,
+            "epsilon_rate": -1.0,
+            "warmup_fraction": 1.5,
+            "warmup_rounds": -1,
+            "criterion": "f1",
+        },
+        {"num_rounds": 10},
+    ),
+    Row(Everyone, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(Alone),
+    Row(DataFraction),
+    Row(AverageParticipating),
+    Row(AverageAll, total=share_of_known),
+    Row(
+        NewtonMixing,
+        ({"cdf": "weibull", "c2": 1.0},),
+        {"cdf": "cauchy", **MIXING_RANGE},
+    ),
+    Row(
+        DoublyRobustMixing,
+        ({"cdf": "frechet", "rbar": "running"}, {"cdf": "logistic", "rbar": "running"}),
+        {"cdf": "cauchy", "rbar": "mean", **MIXING_RANGE},
+    ),
+    Row(LossPower, ({"q": 0.5}, {"q": 8.0}), {"q": -1.0, "lipschitz": 0.0}),
+    Row(TiltedLoss, ({"tilt": 0.7}, {"tilt": -0.7}), {"tilt": math.inf}),
+    Row(LossHeadroom, ({"bound": 2.0},), {"bound": 0.0, "guard": 0.0}),
+    Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
+    Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
+    Row(NoWeight, total=nothing),
+    Row(
+        MeanInterval,
+        ({"cutoff": 1}, {"cutoff": 2.0}),
+        {"cutoff": 0},
+        total=corrected_share,
+    ),
+    Row(
+        KnownRates,
+        ({"probabilities": RATES},),
+        {"probabilities": (0.5, 0.0)},
+        total=corrected_share,
+    ),
+    Row(SGD),
+    Row(Momentum, ({"momentum": 0.0},), {"momentum": 1.0}),
+    Row(Adam, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
+    Row(Yogi, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
+    Row(Adagrad, ({"beta1": 0.5},), ADAPTIVE),
+)
+
+
+def rows_of(kind: type[Any]) -> list[Row]:
+    return [row for row in ROWS if issubclass(row.rule, kind)]
+
+
+TABLES = (SELECTIONS, WEIGHTINGS, PARTICIPATIONS, SERVER_OPTIMIZERS)
+
+
+def test_every_rule_has_one_row() -> None:
+    """In the order of the tables of the code."""
+    assert [row.rule for row in ROWS] == [rule for table in TABLES for rule in table.values()]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule.__name__)
+def test_a_parameter_is_refused_outside_its_range(row: Row) -> None:
+    """Each has an allowed default; the refusal names it, what is allowed and what was given."""
+    declared = parameters_of(row.rule)
+    assert {item.name for item in declared} == row.refused.keys()
+    for item in declared:
+        allowed, value = item.metadata["allowed"], row.refused[item.name]
+        assert item.default is None or allowed.contains(item.default)
+        with pytest.raises(ParameterError) as caught:
+            row.rule(**{**row.supplied, item.name: value})
+        told = caught.value
+        assert (told.parameter, told.allowed, told.got) == (item.name, allowed.describe(), value)
+        assert str(told) == f"{item.name} must be {allowed.describe()}, got {value!r}"
+
+
+MADE = [(row, rule) for row in ROWS for rule in row.made]
+made = pytest.mark.parametrize("rule", [rule for _, rule in MADE], ids=repr)
+
+
+@made
+def test_a_rule_is_a_frozen_value(rule: Rule) -> None:
+    """It is compared, hashed and pickled by its fields, and never changes."""
+    assert is_dataclass(rule)
+    assert replace(rule) == rule
+    assert hash(replace(rule)) == hash(rule)
+    assert pickle.loads(pickle.dumps(rule)) == rule  # noqa: S301
+    for item in fields(rule):
+        with pytest.raises(FrozenInstanceError):
+            setattr(rule, item.name, getattr(rule, item.name))
+
+
+@made
+def test_a_rule_says_what_it_is(rule: Rule) -> None:
+    """One line ends with a full stop; the key is a word that settings can have."""
+    assert rule.summary.endswith(".")
+    assert "\n" not in rule.summary
+    assert rule.key.replace("_", "").isalpha()
+    assert rule.key.islower()
+
+
+@made
+def test_a_rule_is_made_of_its_parameters_and_the_run(rule: Any) -> None:
+    """``of`` is the one way by which settings become rules."""
+    options = {item.name: getattr(rule, item.name) for item in parameters_of(type(rule))}
+    facts = RunFacts(num_rounds=10, rates=dict(enumerate(RATES)), clients=tuple(range(SIZE)))
+    again = type(rule).of(options, facts)
+    for name, value in options.items():
+        given = getattr(again, name)
+        assert given == value or (value is None and given == facts.rates)
+
+
+# --- weightings, and corrections of them --------------------------------------------------------
+
+
+def corrections() -> list[tuple[Row, Weighting[Any]]]:
+    """Return every correction of every weighting that has a form over a fixed population."""
+    return [
+        (row, replace(rule, base=base.over_known()))
+        for row in ROWS
+        if row.rule in PARTICIPATIONS.values()
+        for rule in row.made[-1:]
+        for base in (DataFraction(), AgnosticMixing(0.05), DoublyRobustMixing())
+    ]
+
+
+WEIGHINGS = [(row, rule) for row in rows_of(Weighting) for rule in row.made]
+FULL = [*WEIGHINGS, *corrections()]
+ALL = [(row, rule, SIZE) for row, rule in FULL] + [
+    (row, rule, HEARD) for row, rule in FULL if not rule.needs_everyone
+]
+conforming = pytest.mark.parametrize(
+    ("row", "rule", "heard"), ALL, ids=[f"{rule!r}-{heard}" for _, rule, heard in ALL]
+)
+
+
+def rounds_of(count: int, heard: int, *, seed: int = 0, spread: float = 1.0) -> list[Responses]:
+    """Return what samples of clients answer: losses, data that stays, updates in R^12."""
+    rng = np.random.default_rng(seed)
+    level, data = rng.normal(size=SIZE), rng.integers(1, 100, SIZE)
+    history = []
+    for _ in range(count):
+        client = np.sort(rng.choice(SIZE, heard, replace=False))
+        history.append(
+            responses(
+                np.exp(spread * (level[client] + 0.2 * rng.normal(size=heard))),
+                client=client.tolist(),
+                data=data[client],
+                known=SIZE,
+                updates=rng.normal(size=(heard, 12)) + 0.3,
+                examples=dict(enumerate(data.tolist())),
+            )
+        )
+    return history
+
+
+def play(
+    rule: Weighting[Any], history: list[Responses], state: Any = None
+) -> tuple[Any, list[Weights]]:
+    return weigh_rounds(rule, history, SIZE, state=state)
+
+
+def on_heard(weights: Weights, given: Responses) -> FloatArray:
+    """Return p of the clients heard: not all rules' weights are p, and some tell no p."""
+    if weights.mixing is None or weights.mixing[given.client].sum() == 0:
+        return weights.weight
+    mixing = weights.mixing[given.client]
+    return np.asarray(mixing / mixing.sum())
+
+
+@conforming
+def test_on_the_simplex_or_what_the_divisor_says(
+    row: Row, rule: Weighting[Any], heard: int
+) -> None:
+    """p, over all clients and over those heard, sums to 1; other weights to what is stated."""
+    history = rounds_of(30, heard)
+    for weights, given in zip(play(rule, history)[1], history, strict=True):
+        assert np.isfinite(weights.weight).all()
+        assert weights.weight.min() >= 0
+        if weights.mixing is not None:
+            assert weights.mixing.shape == (SIZE,)
+            assert_on_the_simplex(weights.mixing)
+        if row.total is one:
+            assert_on_the_simplex(on_heard(weights, given))
+            if weights.update_norm is None:
+                np.testing.assert_allclose(weights.weight, on_heard(weights, given), atol=1e-12)
+        elif getattr(rule, "base", None) in (None, AverageAll()):
+            np.testing.assert_allclose(weights.weight.sum(), row.total(weights, given), rtol=1e-12)
+
+
+@conforming
+def test_finite_for_losses_of_any_size(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """Losses from 1e-12 to 1e6 within a round, all tiny, all huge, and exact zeros."""
+    rng = np.random.default_rng(1)
+    rounds: list[list[float]] = [
+        *(10.0 ** rng.uniform(-12, 6, (10, heard))).tolist(),
+        [1e-12] * heard,
+        [1e6] * heard,
+        [0.0] * heard,
+        [1e6, *[1e-12] * (heard - 1)],
+        [0.0, *[1e6] * (heard - 1)],
+        [1e-12, *[0.0] * (heard - 1)],
+    ]
+    history = [
+        responses(
+            losses,
+            known=SIZE,
+            updates=rng.normal(size=(heard, 4)) * scale,
+            examples=dict.fromkeys(range(SIZE), 10.0),
+        )
+        for losses in rounds
+        for scale in (1e-8, 1e8)
+    ]
+    for weights, given in zip(play(rule, history)[1], history, strict=True):
+        assert np.isfinite(weights.weight).all()
+        assert weights.mixing is None or np.isfinite(weights.mixing).all()
+        if row.total is one:
+            assert_on_the_simplex(on_heard(weights, given))
+
+
+def under_other_names(given: Responses, name: IntArray) -> tuple[Responses, IntArray]:
+    """Return responses where client k is called name[k], and the order of the old in the new."""
+    order = np.argsort(name[given.client])
+    assert given.gram is not None
+    gram = given.gram()[np.ix_(order, order)]
+    return replace(
+        given,
+        client=name[given.client][order],
+        priority_weight=given.priority_weight[order],
+        num_examples=given.num_examples[order],
+        loss=given.loss[order],
+        accuracy=given.accuracy[order],
+        gram=lambda: gram,
+        examples={int(name[k]): data for k, data in given.examples.items()},
+    ), order
+
+
+def with_other_names(rule: Any, name: IntArray) -> Weighting[Any]:
+    """Return a rule whose parameters by client are those of the clients' new names."""
+    changes: dict[str, Any] = {}
+    for item in parameters_of(type(rule)):
+        value = getattr(rule, item.name)
+        if isinstance(value, tuple) and len(value) == SIZE:
+            changes[item.name] = tuple(value[k] for k in np.argsort(name).tolist())
+    renamed: Weighting[Any] = replace(rule, **changes)
+    return renamed
+
+
+@conforming
+def test_permutation_equivariant(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """Other names for the same clients give the same weights under those names."""
+    history = rounds_of(15, heard, seed=2)
+    name = np.random.default_rng(3).permutation(SIZE)
+    others = [under_other_names(given, name) for given in history]
+    told = play(rule, history)[1]
+    told_others = play(with_other_names(rule, name), [other for other, _ in others])[1]
+    for weights, other, (_, order) in zip(told, told_others, others, strict=True):
+        np.testing.assert_allclose(other.weight, weights.weight[order], atol=1e-8)
+        if weights.mixing is not None:
+            assert other.mixing is not None
+            np.testing.assert_allclose(other.mixing[name], weights.mixing, atol=1e-8)
+
+
+def saved_and_restored(rule: Weighting[Any], state: Any) -> Any:
+    """Return a state after a round trip through a file of plain arrays."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **to_arrays(state, "w"))
+    buffer.seek(0)
+    read = dict(np.load(buffer, allow_pickle=False).items())
+    return from_arrays(rule.init(Population.of(SIZE)), "w", read)
+
+
+@conforming
+def test_saved_and_restored_decides_the_same(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """A state is plain arrays: from a file it gives the same next decisions, to the last bit."""
+    history = rounds_of(12, heard, seed=4)
+    state, _ = play(rule, history[:7])
+    expected = play(rule, history[7:], state)[1]
+    got = play(rule, history[7:], saved_and_restored(rule, state))[1]
+    for first, other in zip(expected, got, strict=True):
+        assert first.weight.tolist() == other.weight.tolist()
+
+
+@conforming
+def test_no_look_into_the_future(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """Decisions are the same however the run goes on, and l_t is of a p without round t."""
+    history, other = rounds_of(12, heard, seed=5), rounds_of(12, heard, seed=6)
+    told = play(rule, history)[1]
+    for cut in (1, 6, 11):
+        changed = play(rule, [*history[:cut], *other[cut:]])[1]
+        for first, same in zip(told[:cut], changed[:cut], strict=True):
+            assert first.weight.tolist() == same.weight.tolist()
+            assert first.decision_loss == same.decision_loss
+        if rule.by_data or rule.needs_losses:
+            assert told[cut].weight.tolist() != changed[cut].weight.tolist()
+
+
+@conforming
+def test_the_state_passed_in_is_not_changed(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """A rule is a function: the same state twice gives the same decision twice."""
+    history = rounds_of(6, heard, seed=7)
+    state, _ = play(rule, history[:5])
+    before = {name: array.copy() for name, array in to_arrays(state, "w").items()}
+    first, second = (play(rule, history[5:], state)[1][0] for _ in range(2))
+    assert first.weight.tolist() == second.weight.tolist()
+    for name, array in to_arrays(state, "w").items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@conforming
+def test_nobody_heard(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """A round without answers has no weights; to a rule without omega it is as if it was not."""
+    history = rounds_of(4, heard, seed=8)
+    state, _ = play(rule, history[:3])
+    call = Call(tuple(range(heard)))
+    nobody = responses([], known=SIZE, updates=np.zeros((0, 12)), examples=history[0].examples)
+    after, weights = rule.weigh(state, call, nobody, np.zeros(0))
+    assert weights.weight.shape == (0,)
+    refused, weights = rule.weigh(after, call, history[3], np.zeros(heard))
+    assert weights.weight.tolist() == [0.0] * heard
+    if rule.question is not Question.PARTICIPATION:
+        expected, got = (play(rule, history[3:], s)[1][0] for s in (state, refused))
+        assert expected.weight.tolist() == got.weight.tolist()
+
+
+@conforming
+def test_who_is_not_admitted_does_not_count(row: Row, rule: Weighting[Any], heard: int) -> None:
+    """A share of 0 has weight 0 and leaves the weights of the others a distribution."""
+    (given,) = rounds_of(1, heard, seed=9)
+    share = np.ones(heard)
+    share[1] = 0.0
+    call = Call(tuple(given.client.tolist()))
+    _, weights = rule.weigh(rule.init(Population.of(SIZE)), call, given, share)
+    assert weights.weight[1] == 0
+    if row.total is one and weights.update_norm is None:
+        assert_on_the_simplex(weights.weight)
+
+
+GROWING = [rule for _, rule in FULL if not rule.fixed_population]
+
+
+@pytest.mark.parametrize("rule", GROWING, ids=repr)
+def test_who_joins_changes_nothing_for_the_others(rule: Weighting[Any]) -> None:
+    """A state grows with the population, where K need not stay: newcomers begin from nothing."""
+    before = Population((1, 2, 4, 5, 7, 8), frozenset({1}))
+    after, clients = before.joined_by([0, 3, 6]), before.ascending.tolist()
+    rng = np.random.default_rng(11)
+
+    def weighed(state: Any, client: list[int], known: list[int]) -> tuple[Any, Weights]:
+        given = responses(
+            rng.lognormal(size=len(client)),
+            client=client,
+            data=DATA[client],
+            known=known,
+            updates=rng.normal(size=(len(client), 12)),
+            examples=dict(enumerate(DATA.tolist())),
+        )
+        return rule.weigh(state, Call(tuple(known)), given, np.ones(len(client)))
+
+    state = rule.init(before)
+    for turn in range(4):
+        state, _ = weighed(state, [k for k in clients if (k + turn) % 3], clients)
+    places = np.searchsorted(after.ascending, before.ascending)
+    larger = grown(state, rule.init(after), len(clients), places)
+    drawn = rng.bit_generator.state
+    _, expected = weighed(state, clients[:4], clients)
+    rng.bit_generator.state = drawn
+    _, got = weighed(larger, clients[:4], clients)
+    assert got.weight.tolist() == expected.weight.tolist()
+    fresh, joined = to_arrays(rule.init(after), "w"), to_arrays(larger, "w")
+    for name, array in fresh.items():
+        np.testing.assert_array_equal(joined[name][[0, 3, 6]], array[[0, 3, 6]])
+    everyone = list(after.clients)
+    _, weights = weighed(larger, sorted(everyone), sorted(everyone))
+    assert np.isfinite(weights.weight).all()
+
+
+@pytest.mark.parametrize("rule", [rule for _, rule in FULL], ids=repr)
+def test_a_weighting_says_what_others_need_to_know(rule: Weighting[Any]) -> None:
+    """Question, factor, divisor, lateness, and either the largest share or why there is none."""
+    assert isinstance(rule.question, Question)
+    assert rule.factor
+    assert rule.divisor.format(whom="the clients")
+    assert rule.late.endswith(".")
+    assert 0 < rule.tolerance <= 1e-6
+    if rule.unbounded:
+        with pytest.raises(ParameterError, match="weighting must be one whose shares are bounded"):
+            Weighting.largest_share(rule, 10)
+    else:
+        assert 0 < rule.largest_share(10) < math.inf
+    bound = rule.regret_bound(10, SIZE, 1.0)
+    assert bound is None or 0 < bound < math.inf
+
+
+@pytest.mark.parametrize("rule", [rule for _, rule in FULL], ids=repr)
+def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
+    """For every client, in lines of which one ends in the weight that the rule gave."""
+    (given,) = rounds_of(1, SIZE, seed=12)
+    made = decided(rule, given, SIZE, Everyone() if rule.aggregates else Alone())
+    assert made.weights is not None
+    for place in range(SIZE):
+        lines = list(rule.explain(made, place))
+        assert lines
+        assert all("\n" not in line for line in lines)
+        weight, recorded = made.weights.weight[place], made.recorded[place]
+        if rule.not_recorded:
+            assert lines[-1].endswith(f"{recorded.mixing:.6g} / {recorded.update_norm:.6g}")
+        elif rule.aggregates:
+            assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
+        else:
+            assert lines[0].startswith("c_k = 0")
+    assert list(rule.check_recorded(made)) == []
+
+
+# --- selections ---------------------------------------------------------------------------------
+
+ASKING = [rule for row in rows_of(Selection) for rule in row.made]
+asking = pytest.mark.parametrize("rule", ASKING, ids=repr)
+CLIENTS = Population.of(SIZE, [0, 2, 5])
+
+
+def call_of(rule: Selection, t: int) -> Call:
+    return rule.call(t, CLIENTS, Told(dict(enumerate(DATA.tolist()))))
+
+
+@asking
+def test_a_call_is_a_function_of_the_round(rule: Selection) -> None:
+    """In whatever order rounds are asked for; the clients ascend, and are those of the pool."""
+    calls = [call_of(rule, t) for t in range(10)]
+    assert [call_of(rule, t) for t in reversed(range(10))] == calls[::-1]
+    for call in calls:
+        assert [*call.clients] == sorted(set(call.clients))
+        assert set(call.clients) <= (set(CLIENTS.clients) if call.pool is None else call.pool)
+        assert call.keeps_model == rule.keeps_models
+        assert (call.epsilon is not None) == rule.gated
+
+
+@asking
+@pytest.mark.parametrize("loss", [0.0, 1e-12, 1.0, 1e6, math.nan])
+def test_a_share_is_whole_or_has_a_reason(rule: Selection, loss: float) -> None:
+    """Shares are in [0, 1], of priority clients 1, for any losses; each is explained."""
+    call = call_of(rule, 9)
+    weights = CLIENTS.priority_weights[list(call.clients)]
+    n = len(call.clients)
+    given = responses(np.full(n, loss), client=call.clients, priority=weights)
+    for objective in (Objective(1.0, 0.5), Objective(math.nan, math.nan)):
+        admission = rule.admit(call, objective, given)
+        assert admission.share.shape == (n,)
+        assert np.all((admission.share >= 0) & (admission.share <= 1))
+        assert admission.share[weights == 1].tolist() == [1.0] * int((weights == 1).sum())
+        assert [why is None for why in admission.reason] == (admission.share == 1).tolist()
+
+
+@asking
+def test_a_selection_says_whom_it_asks_and_covers(rule: Selection) -> None:
+    """In words: its divisor, whether it asks all, and why it does not ask a client."""
+    assert rule.covers
+    assert isinstance(rule.unbounded, str)
+    for t in range(3):
+        call = call_of(rule, t)
+        for client in CLIENTS.clients:
+            asked = rule.explain_call(t, CLIENTS, call, client)
+            assert asked.startswith("yes; " if client in call.clients else "no; ")
+
+
+@pytest.mark.parametrize("rule", [rule for rule in ASKING if not rule.keeps_models], ids=repr)
+def test_an_admission_is_explained_with_its_numbers(rule: Selection) -> None:
+    """Whole, in part or not at all, of every client that sent an update."""
+    (given,) = rounds_of(1, SIZE, seed=13)
+    made = decided(DataFraction(), given, SIZE, rule)
+    for place in range(SIZE):
+        assert rule.explain_admission(made, place).split(",")[0].split(";")[0] in ("whole", "no")
+
+
+# --- server optimizers --------------------------------------------------------------------------
+
+STEPPING = [rule for row in rows_of(ServerOptimizer) for rule in row.made]
+stepping = pytest.mark.parametrize("rule", STEPPING, ids=repr)
+START = {"a.w": np.array([[0.5, -1.0], [2.0, 0.0]]), "b": np.array([3.0])}
+
+
+def updates_of(seed: int, count: int = 6) -> list[dict[str, FloatArray]]:
+    rng = np.random.default_rng(seed)
+    scales = 10.0 ** rng.integers(-6, 6, count)
+    return [
+        {name: scale * rng.normal(size=value.shape) for name, value in START.items()}
+        for scale in scales
+    ]
+
+
+def steps(
+    rule: ServerOptimizer[Any], updates: list[dict[str, FloatArray]], state: Any = None
+) -> tuple[Any, list[dict[str, FloatArray]]]:
+    """Return the last state and the parameters after every update."""
+    parameters: Mapping[str, FloatArray] = START
+    state, path = rule.init(parameters) if state is None else state, []
+    for update in updates:
+        state, parameters = rule.step(state, parameters, update)
+        path.append(dict(parameters))
+    return state, path
+
+
+@stepping
+def test_a_step_is_pure_and_finite(rule: ServerOptimizer[Any]) -> None:
+    """The same arguments give the same step and none is changed, for updates of any length."""
+    before = {name: value.copy() for name, value in START.items()}
+    for one_path, same in zip(
+        steps(rule, updates_of(1))[1], steps(rule, updates_of(1))[1], strict=True
+    ):
+        for name, value in one_path.items():
+            np.testing.assert_array_equal(value, same[name])
+            assert np.isfinite(value).all()
+    for name, value in START.items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@stepping
+def test_an_optimizer_goes_on_from_its_state_as_arrays(rule: ServerOptimizer[Any]) -> None:
+    """Written down and read, it takes the same next steps, to the last bit."""
+    updates = updates_of(2)
+    state, _ = steps(rule, updates[:3])
+    again = from_arrays(rule.init(START), "optimizer", to_arrays(state, "optimizer"))
+    for first, other in zip(
+        steps(rule, updates[3:], state)[1], steps(rule, updates[3:], again)[1], strict=True
+    ):
+        for name, value in first.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+@stepping
+def test_coordinates_and_names_do_not_matter(rule: ServerOptimizer[Any]) -> None:
+    """Every coordinate moves by its own updates, whatever stands beside it."""
+    updates = updates_of(3)
+    _, path = steps(rule, updates)
+    state, parameters = rule.init({"x": START["a.w"][1]}), {"x": START["a.w"][1]}
+    for update, whole in zip(updates, path, strict=True):
+        state, moved = rule.step(state, parameters, {"x": update["a.w"][1]})
+        parameters = dict(moved)
+        np.testing.assert_array_equal(parameters["x"], whole["a.w"][1])
+
+
+@stepping
+def test_a_learning_rate_is_positive(rule: Any) -> None:
+    """It comes from the strategy, and is refused by its name in Python."""
+    assert type(rule).at(0.25, {}, RunFacts()).learning_rate == 0.25
+    with pytest.raises(ParameterError, match=r"learning_rate must be a number > 0, got 0\.0"):
+        replace(rule, learning_rate=0.0)
+
+
+@pytest.mark.parametrize("rule", [row.made[0] for row in rows_of(ServerOptimizer)], ids=repr)
+def test_only_a_step_along_the_update_says_so(rule: ServerOptimizer[Any]) -> None:
+    """``follows_update``: the step is the learning rate times the update, in every round."""
+    updates = updates_of(4)
+    _, path = steps(rule, updates)
+    follows = [
+        np.allclose(after["b"] - before["b"], rule.learning_rate * update["b"], rtol=1e-9)
+        for before, after, update in zip([START, *path[:-1]], path, updates, strict=True)
+    ]
+    assert all(follows) == rule.follows_update

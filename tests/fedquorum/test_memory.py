@@ -1,0 +1,93 @@
+"""The memory of last updates, of FedVarp and MIFA."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.memory import UpdateMemory
+from fedquorum.types import FloatArray
+from numpy.typing import NDArray
+
+Model = dict[str, NDArray[Any]]
+
+MODEL: dict[str, NDArray[Any]] = {
+    "w": np.array([1.0, -1.0], dtype=np.float32),
+    "n": np.array(3, dtype=np.int64),
+}
+
+
+def moved(by: float) -> dict[str, NDArray[Any]]:
+    return {"w": MODEL["w"] + np.float32(by), "n": np.array(3 + int(by), dtype=np.int64)}
+
+
+def step(
+    memory: UpdateMemory, model: Model, models: Sequence[tuple[int, float, Model]], known: int
+) -> dict[str, FloatArray]:
+    """Return the step of a round that is taken, whose updates are then kept."""
+    moved_by = memory.step(model, models, known)
+    memory.remember(model, models)
+    return moved_by
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_memory_by_hand(tmp_path: Path, on_disk: bool) -> None:
+    """step = sum c_n (Delta_n - y_n) + mean y, then y_n <- Delta_n; in files as in memory."""
+    memory = UpdateMemory(range(4), MODEL, tmp_path / "y" if on_disk else None)
+    first = step(memory, MODEL, [(0, 0.5, moved(2)), (2, 0.5, moved(4))], 4)
+    np.testing.assert_allclose(first["w"], [3.0, 3.0])
+    assert first["n"] == 3.0
+    # mean y = (2 + 4) / 4 = 1.5; client 2 again: 1 * (10 - 4) + 1.5
+    second = step(memory, MODEL, [(2, 1.0, moved(10))], 4)
+    np.testing.assert_allclose(second["w"], [7.5, 7.5])
+    third = step(memory, MODEL, [], 4)
+    np.testing.assert_allclose(third["w"], [3.0, 3.0])  # (2 + 10) / 4
+    assert memory.nbytes == 4 * (2 * 4 + 8) + (2 * 8 + 8)
+    assert (
+        len(list((tmp_path / "y").glob("*.npy"))) == 2 if on_disk else not list(tmp_path.iterdir())
+    )
+
+
+def test_mifa_is_the_mean_of_all_last_updates() -> None:
+    """With c_n = 1 / N the step is the mean of the new memory, over any history."""
+    rng = np.random.default_rng(4)
+    n, memory = 5, UpdateMemory(range(5), {"w": np.zeros(3)})
+    last = np.zeros((n, 3))
+    for _ in range(30):
+        present = np.flatnonzero(rng.random(n) < 0.4).tolist()
+        model = {"w": rng.normal(size=3)}
+        updates = rng.normal(size=(n, 3))
+        got = step(memory, model, [(k, 1 / n, {"w": model["w"] + updates[k]}) for k in present], n)
+        last[present] = updates[present]
+        np.testing.assert_allclose(got["w"], last.mean(axis=0), atol=1e-12)
+
+
+def test_fedvarp_with_everyone_is_the_average() -> None:
+    """Full participation leaves no variance to reduce: the step is the mean update."""
+    rng = np.random.default_rng(5)
+    memory = UpdateMemory(range(3), {"w": np.zeros(2)})
+    for _ in range(4):
+        updates = rng.normal(size=(3, 2))
+        got = step(memory, {"w": np.zeros(2)}, [(k, 1 / 3, {"w": updates[k]}) for k in range(3)], 3)
+        np.testing.assert_allclose(got["w"], updates.mean(axis=0), atol=1e-12)
+
+
+def test_a_round_that_is_refused_leaves_the_memory_as_it_was() -> None:
+    """The step is computed from the updates; they are kept only once it is taken."""
+    memory = UpdateMemory(range(4), MODEL)
+    before = {name: array.copy() for name, array in memory.state().items()}
+    memory.step(MODEL, [(0, 0.5, moved(2))], 4)
+    for name, array in memory.state().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_who_joins_has_moved_by_nothing_yet(tmp_path: Path, on_disk: bool) -> None:
+    """The updates of the others stay; a newcomer counts as an update of zero until its first."""
+    memory = UpdateMemory(range(2), MODEL, tmp_path / "y" if on_disk else None)
+    step(memory, MODEL, [(0, 0.5, moved(2)), (1, 0.5, moved(4))], 2)
+    memory.grow([0, 1, 7])
+    assert step(memory, MODEL, [], 3)["w"].tolist() == [2.0, 2.0]  # (2 + 4 + 0) / 3
+    assert step(memory, MODEL, [(7, 1.0, moved(3))], 3)["w"].tolist() == [5.0, 5.0]
+    assert step(memory, MODEL, [], 3)["w"].tolist() == [3.0, 3.0]

@@ -1,0 +1,172 @@
+"""Named strategies: each one expression of the rules, and all built by one path."""
+
+from typing import Any
+
+import pytest
+from fedquorum.composition import LastUpdates, Rules
+from fedquorum.errors import ParameterError
+from fedquorum.named import COMPOSED, CUSTOM, NAMED, build
+from fedquorum.participation import PARTICIPATIONS, KnownRates, MeanInterval
+from fedquorum.rule import Question, RunFacts, parameters_of
+from fedquorum.selection import SELECTIONS, Alone, EpsilonGate, Everyone, PriorityOnly, Sampling
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS, SGD, Adam
+from fedquorum.weighting import (
+    WEIGHTINGS,
+    AverageAll,
+    AverageParticipating,
+    DataFraction,
+    LossPower,
+    NoWeight,
+    TiltedLoss,
+)
+
+FACTS = RunFacts(num_rounds=10, seed=3, rates={0: 0.5, 1: 1.0}, clients=(0, 1))
+EVERYONE = Sampling(seed=3)
+PLAIN = {"name": "sgd"}
+
+
+def built(name: str, **options: Any) -> Rules:
+    return build({"name": name, **options}, PLAIN, FACTS)
+
+
+EXPECTED = {
+    "fedalign": Rules(EpsilonGate(num_rounds=10, sampling=EVERYONE), DataFraction()),
+    "fedavg": Rules(Everyone(EVERYONE), DataFraction()),
+    "fedavg_priority": Rules(PriorityOnly(EVERYONE), DataFraction()),
+    "local_only": Rules(Alone(EVERYONE), NoWeight()),
+    "fedau": Rules(Everyone(EVERYONE), MeanInterval()),
+    "known_statistics": Rules(Everyone(EVERYONE), KnownRates({0: 0.5, 1: 1.0})),
+    "fedvarp": Rules(Everyone(EVERYONE), AverageParticipating(), memory=LastUpdates()),
+    "mifa": Rules(Everyone(EVERYONE), AverageAll(), memory=LastUpdates(moves_alone=True)),
+} | {key: Rules(Everyone(EVERYONE), rule()) for key, rule in WEIGHTINGS.items() if rule.strategy}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_strategy_is_its_rules(name: str) -> None:
+    """With all defaults; none is left out here, and every option is a rule's parameter."""
+    assert EXPECTED.keys() == NAMED.keys()
+    assert built(name) == EXPECTED[name]
+    named = NAMED[name]
+    assert named.key == name
+    assert named.summary.endswith(".")
+    assert isinstance(named.answers, Question)
+    assert set(named.parameters) == {i for part in named.parts for i in parameters_of(part)}
+
+
+def test_the_papers_own_methods_are_no_baselines() -> None:
+    """One for each question that is not the average."""
+    own = {key: named.answers for key, named in NAMED.items() if not named.baseline}
+    assert own == {
+        "fedalign": Question.PRIORITY,
+        "fedau": Question.PARTICIPATION,
+        "aaggff_s": Question.FAIRNESS,
+        "aaggff_d": Question.FAIRNESS,
+    }
+
+
+def test_options_reach_the_rule_that_has_them() -> None:
+    """Sampling, the learning rate and every part take theirs."""
+    rules = built("fedalign", epsilon=0.5, warmup_rounds=2, fraction=0.5, server_lr=0.25)
+    sampling = Sampling(0.5, seed=3)
+    assert rules.selection == EpsilonGate(10, 0.5, warmup_rounds=2, sampling=sampling)
+    assert rules.server_optimizer == SGD(0.25)
+    assert built("fedau", cutoff=7).weighting == MeanInterval(7)
+    assert built("mifa", memory_dir="y").memory == LastUpdates("y", moves_alone=True)
+    assert built("known_statistics", probabilities=[0.1, 0.2]).weighting == KnownRates([0.1, 0.2])
+    assert built("fedavg", priority_draws=4).selection == Everyone(Sampling(1.0, 4, 3))
+
+
+def test_a_server_optimizer_has_its_own_learning_rate_by_default() -> None:
+    """``server_lr`` changes it, whatever the optimizer."""
+    adam = build({"name": "fedavg"}, {"name": "adam", "beta1": 0.5}, FACTS).server_optimizer
+    assert adam == Adam(0.01, beta1=0.5)
+    faster = build({"name": "fedavg", "server_lr": 0.1}, {"name": "adam"}, FACTS)
+    assert faster.server_optimizer == Adam(0.1)
+
+
+COMPOSITION = {
+    "selection": {"name": "epsilon_gate", "epsilon": 0.5},
+    "weighting": {"name": "data_fraction"},
+    "participation": {"name": "fedau", "cutoff": 7},
+}
+
+
+def test_a_composed_strategy_is_built_of_its_parts() -> None:
+    """Each with its own options; the correction is of the weighting."""
+    rules = built(COMPOSED, **COMPOSITION, fraction=0.5)
+    assert rules.selection == EpsilonGate(10, 0.5, sampling=Sampling(0.5, seed=3))
+    assert rules.weighting == MeanInterval(7, base=DataFraction().over_known())
+    plain = built(COMPOSED, **{**COMPOSITION, "participation": {"name": "none"}})
+    assert plain.weighting == DataFraction()
+
+
+def test_parts_of_ones_own_come_by_their_path() -> None:
+    """A weighting alone or as a part, a selection and a server optimizer."""
+    path = {"path": "fedquorum.weighting.TiltedLoss", "args": {"tilt": 2.0}}
+    assert built(CUSTOM, **path) == Rules(Everyone(EVERYONE), TiltedLoss(2.0))
+    selection = {"name": CUSTOM, "path": "fedquorum.selection.PriorityOnly", "args": {}}
+    weighting = {"name": CUSTOM, **path}
+    none = {"name": "none"}
+    rules = built(COMPOSED, selection=selection, weighting=weighting, participation=none)
+    assert rules == Rules(PriorityOnly(EVERYONE), TiltedLoss(2.0))
+    optimizer = {"name": CUSTOM, "path": "fedquorum.server_optimizer.Adam", "args": {"tau": 0.5}}
+    own = build({"name": "fedavg", "server_lr": 0.5}, optimizer, FACTS)
+    assert own.server_optimizer == Adam(0.5, tau=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter", "hint"),
+    [
+        ({"name": "fedua"}, "strategy", "did you mean fedau?"),
+        ({"name": "fedau", "epsilon": 0.5}, "epsilon", ""),
+        ({"name": "fedau", "cutoff": 0}, "cutoff", ""),
+        ({"name": "fedavg", "fraction": 2.0}, "fraction", ""),
+        ({"name": "fedavg", "server_lr": 0.0}, "server_lr", ""),
+        ({"name": "fedau", "priority_draws": 2}, "priority_draws", "a draw counts as its client"),
+        (
+            {"name": COMPOSED, **COMPOSITION, "selection": {"name": "everybody"}},
+            "selection",
+            "did you mean everyone?",
+        ),
+        (
+            {"name": COMPOSED, **COMPOSITION, "weighting": {"name": "qfedavg"}},
+            "participation",
+            "it weighs by the losses of a round",
+        ),
+        (
+            {"name": COMPOSED, **COMPOSITION, "participation": {"name": "fedou"}},
+            "participation",
+            "did you mean fedau?",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_refused_by_name(
+    options: dict[str, Any], parameter: str, hint: str
+) -> None:
+    """The parameter as it is set, what is allowed, and the nearest name for a mistyped one."""
+    with pytest.raises(ParameterError) as caught:
+        build(options, PLAIN, FACTS)
+    assert caught.value.parameter == parameter
+    assert caught.value.reason.startswith(hint)
+
+
+def test_a_mistyped_server_optimizer_is_refused_by_name() -> None:
+    """As any other part."""
+    with pytest.raises(ParameterError, match=r"server_optimizer must be .*did you mean adam\?"):
+        build({"name": "fedavg"}, {"name": "adan"}, FACTS)
+
+
+def test_every_part_can_be_chosen() -> None:
+    """The tables of parts are what a composed strategy is built from."""
+    for key, rule in SELECTIONS.items():
+        if not rule.keeps_models:
+            parts = {**COMPOSITION, "selection": {"name": key}}
+            assert isinstance(built(COMPOSED, **parts).selection, rule)
+    for key, correction in PARTICIPATIONS.items():
+        parts = {**COMPOSITION, "participation": {"name": key}}
+        assert isinstance(built(COMPOSED, **parts).weighting, correction)
+    for key, optimizer in SERVER_OPTIMIZERS.items():
+        assert isinstance(
+            build({"name": "fedavg"}, {"name": key}, FACTS).server_optimizer, optimizer
+        )
+    assert isinstance(built("qfedavg", q=2.0).weighting, LossPower)

@@ -1,0 +1,303 @@
+"""Regret: the best fixed p with its certificate, and the papers' bounds on driven rules."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from fedquorum import regret as regret_module
+from fedquorum.errors import SolverError
+from fedquorum.regret import (
+    best_fixed_mixing,
+    kl_divergence,
+    regret,
+    regret_bound_d,
+    regret_bound_s,
+)
+from fedquorum.responses import decision_loss, doubly_robust
+from fedquorum.types import FloatArray, Population
+from fedquorum.weighting import NewtonMixing
+from fedquorum.weighting.aaggff_d import linearised_gradient, lipschitz_d
+from fedquorum.weighting.aaggff_s import lipschitz_s
+from fedquorum.weighting.exponentiated_gradient import exponentiated_gradient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+Adversary = Callable[[int, FloatArray, float], FloatArray]
+"""Returns the response of round t in [0, C2], knowing the p that is held."""
+
+
+def random(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Draw independent uniform responses."""
+    return c2 * np.random.default_rng([1, t, len(p)]).random(len(p))
+
+
+def one_always(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give all of it to the same client."""
+    return np.asarray(c2 * (np.arange(len(p)) == 0), dtype=np.float64)
+
+
+def alternating(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give it to two clients in turns, to the first a little more often."""
+    return np.asarray(c2 * (np.arange(len(p)) == (t % 11) % 2), dtype=np.float64)
+
+
+def against_p(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give all of it to the client that is weighed least."""
+    return np.asarray(c2 * (np.arange(len(p)) == p.argmin()), dtype=np.float64)
+
+
+def all_but_the_leader(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give it to everybody except the client that is weighed most."""
+    return np.asarray(c2 * (np.arange(len(p)) != p.argmax()), dtype=np.float64)
+
+
+def switching(t: int, p: FloatArray, c2: float) -> FloatArray:
+    """Give it to one client for a long time, then to another."""
+    return np.asarray(c2 * (np.arange(len(p)) == int(math.log2(t + 1)) % len(p)), dtype=np.float64)
+
+
+ADVERSARIES = (random, one_always, alternating, against_p, all_but_the_leader, switching)
+adversaries = pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda a: a.__name__)
+
+
+# --- the best fixed p -----------------------------------------------------------------------
+
+
+def brute_force(table: FloatArray) -> float:
+    """Return the smallest loss by Cover's multiplicative iteration, slow and simple."""
+    growth = 1 + table
+    mixing = np.full(table.shape[1], 1 / table.shape[1])
+    for _ in range(20_000):
+        mixing = mixing * (growth / (growth @ mixing)[:, None]).mean(axis=0)
+    return -float(np.log(growth @ mixing).sum())
+
+
+@pytest.mark.parametrize(
+    ("rounds", "size", "scale"), [(1, 3, 1.0), (40, 2, 1.0), (60, 8, 5.0), (30, 50, 0.1)]
+)
+def test_best_fixed_against_another_method(rounds: int, size: int, scale: float) -> None:
+    """The loss is that of a method that shares nothing with it, and its gap is below 1e-9."""
+    table = scale * np.random.default_rng([rounds, size]).random((rounds, size))
+    best = best_fixed_mixing(table)
+    assert best.gap <= 1e-9 * max(1.0, scale * rounds)
+    assert best.loss == pytest.approx(brute_force(table), abs=1e-3)
+    assert best.loss <= brute_force(table) + 1e-9
+    assert best.mixing.min() >= 0
+    assert best.mixing.sum() == pytest.approx(1)
+
+
+def test_best_fixed_of_two_by_hand() -> None:
+    """n_A log(1 + p) + n_B log(2 - p) is largest at p = (2 n_A - n_B) / (n_A + n_B)."""
+    table = np.array([[1.0, 0.0]] * 7 + [[0.0, 1.0]] * 5)
+    np.testing.assert_allclose(best_fixed_mixing(table).mixing, [9 / 12, 3 / 12], atol=1e-7)
+    table = np.array([[1.0, 0.0]] * 9 + [[0.0, 1.0]] * 3)
+    np.testing.assert_allclose(best_fixed_mixing(table).mixing, [1, 0], atol=1e-7)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 12))
+@settings(max_examples=50, deadline=None)
+def test_the_gap_certifies(seed: int, rounds: int, size: int) -> None:
+    """No p has a loss below that of the best less its gap, whatever the responses' scale."""
+    rng = np.random.default_rng(seed)
+    table = 10.0 ** rng.uniform(-6, 6) * rng.random((rounds, size)) ** 3
+    best = best_fixed_mixing(table)
+    assert best.loss == pytest.approx(-np.log1p(table @ best.mixing).sum(), rel=1e-9, abs=1e-12)
+    for other in rng.dirichlet(np.full(size, 0.3), 100):
+        assert -np.log1p(table @ other).sum() >= best.loss - best.gap - 1e-9
+
+
+def test_best_fixed_of_many_clients_and_negative_responses() -> None:
+    """Doubly robust responses of 3,000 clients, most of them never heard, are solved as well."""
+    rng = np.random.default_rng(0)
+    size, asked = 3000, 5
+    level = rng.random(size)
+    table = np.empty((200, size))
+    for row in table:
+        sample = rng.choice(size, asked, replace=False)
+        own = asked / size * level[sample]
+        row[:] = doubly_robust(own, sample, size, asked / size, float(own.mean()))
+    assert table.min() < 0
+    best = best_fixed_mixing(table)
+    gradient = -(table / (1 + table @ best.mixing)[:, None]).sum(axis=0)
+    assert gradient @ best.mixing - gradient.min() <= 1e-9 * max(1, np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("table", [np.zeros((5, 4)), np.full((5, 4), 0.3), np.zeros((0, 3))])
+def test_best_fixed_where_all_are_the_same(table: FloatArray) -> None:
+    """Equal responses, or none, leave the uniform p."""
+    assert best_fixed_mixing(table).mixing.tolist() == [1 / table.shape[1]] * table.shape[1]
+
+
+def test_regret_is_the_difference() -> None:
+    """What was lost over what the best fixed p would have lost."""
+    table = np.array([[1.0, 0.0]] * 4)
+    held = np.array([decision_loss(np.full(2, 0.5), r) for r in table])
+    got, best = regret(held, table)
+    assert got == pytest.approx(4 * math.log(2 / 1.5))
+    assert best.loss == pytest.approx(-4 * math.log(2))
+
+
+def test_impossible_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other shapes, NaN, responses without a logarithm, and failure to converge are refused."""
+    with pytest.raises(ValueError, match=r"must be finite numbers of shape \(T, K\), got \(3,\)"):
+        best_fixed_mixing(np.zeros(3))
+    with pytest.raises(ValueError, match="must be finite"):
+        best_fixed_mixing(np.array([[math.nan, 1.0]]))
+    with pytest.raises(ValueError, match="must be positive for the uniform p"):
+        best_fixed_mixing(np.array([[-2.0, -1.0]]))
+    with pytest.raises(ValueError, match="2 decision losses, but responses of 3 rounds"):
+        regret(np.zeros(2), np.zeros((3, 2)))
+    monkeypatch.setattr(regret_module, "_newton_step", lambda *_: None)
+    with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
+        best_fixed_mixing(np.array([[1.0, 0.0]]))
+
+
+def test_kl_divergence() -> None:
+    """0 for equal vectors, log 2 for one of two, inf where w is 0, and 0 log 0 is 0."""
+    half = np.array([0.5, 0.5])
+    assert kl_divergence(half, half) == 0
+    assert kl_divergence(np.array([1.0, 0.0]), half) == pytest.approx(math.log(2))
+    assert kl_divergence(half, np.array([1.0, 0.0])) == math.inf
+
+
+# --- the bounds ------------------------------------------------------------------------------
+
+
+def drive_s(
+    size: int, rounds: int, adversary: Adversary, c2: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return AAggFF-S's decision losses (T,) and the responses (T, K) it was given."""
+    rule, high = NewtonMixing(c2=c2), 1 / size if c2 is None else c2
+    state = rule.init(Population.of(size))
+    losses, table = [], []
+    for t in range(rounds):
+        response = adversary(t, state.mixing, high)
+        losses.append(decision_loss(state.mixing, response))
+        table.append(response)
+        state = rule._step(state, response)
+    return np.array(losses), np.array(table)
+
+
+@adversaries
+@pytest.mark.parametrize(("size", "rounds"), [(2, 200), (7, 200), (20, 120), (50, 60)])
+@pytest.mark.parametrize("c2", [None, 1.0])
+def test_bound_of_s(size: int, rounds: int, adversary: Adversary, c2: float | None) -> None:
+    """Random or against the p held: the regret of AAggFF-S stays below its bound."""
+    losses, table = drive_s(size, rounds, adversary, c2)
+    got, _ = regret(losses, table)
+    bound = regret_bound_s(rounds, size, lipschitz_s(0.0, 1 / size if c2 is None else c2))
+    assert got <= bound
+
+
+def test_regret_of_s_grows_slower_than_the_rounds() -> None:
+    """Twice the rounds give less than twice the regret, as a logarithm does."""
+    short, long = (regret(*drive_s(5, t, alternating, 1.0))[0] for t in (150, 600))
+    assert 0 < long < 2 * short
+
+
+def drive_d(
+    size: int, rounds: int, adversary: Adversary, asked: int, c2: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return AAggFF-D's losses and responses, and its regret on the linearised losses.
+
+    Written with the rule's parts, because the adversary gives responses and not losses.
+    """
+    rng = np.random.default_rng([2, size, asked])
+    fraction = asked / size
+    lipschitz = lipschitz_d(0.0, c2, fraction)
+    mixing, total = np.full(size, 1 / size), np.zeros(size)
+    losses, table, linear = [], [], 0.0
+    for t in range(rounds):
+        sample = np.sort(rng.choice(size, asked, replace=False))
+        own = adversary(t, mixing, c2)[sample]
+        rbar = float(own.mean())
+        response = doubly_robust(own, sample, size, fraction, rbar)
+        losses.append(decision_loss(mixing, response))
+        table.append(response)
+        gradient = linearised_gradient(mixing, response, rbar)
+        linear += float(gradient @ mixing)
+        total += gradient
+        step = math.sqrt(math.log(size) / (t + 2)) / lipschitz
+        mixing = exponentiated_gradient(None, -step * total)
+    return np.array(losses), np.array(table), linear - float(total.min())
+
+
+@adversaries
+@pytest.mark.parametrize(("size", "asked"), [(2, 2), (7, 7), (100, 100), (7, 3), (100, 10)])
+def test_bound_of_d(size: int, asked: int, adversary: Adversary) -> None:
+    """The regret on the linearised losses, and here on the decision losses, is below the bound."""
+    rounds = 200
+    losses, table, linear = drive_d(size, rounds, adversary, asked, asked / size)
+    bound = regret_bound_d(rounds, size, lipschitz_d(0.0, asked / size, asked / size))
+    assert linear <= bound
+    assert regret(losses, table)[0] <= bound
+
+
+@pytest.mark.slow
+def test_the_bound_of_d_is_not_one_on_the_decision_losses() -> None:
+    """An adversary who keeps p undecided between one client and all others wins in the end.
+
+    Response 1 for the one has linearised gradient -1, for all others -1/2: AAggFF-D is undecided
+    where the best fixed p is not. Its regret is linear in T, and in T = 100,000 rounds above the
+    bound, which the linearised losses keep.
+    """
+    size, rounds, lipschitz = 10, 100_000, lipschitz_d(0.0, 1.0, 1.0)
+    one = np.arange(size) == 0
+    responses = {True: one.astype(np.float64), False: (~one).astype(np.float64)}
+    mixing, total, linear, lost, given_to_one = np.full(size, 0.1), np.zeros(size), 0.0, 0.0, 0
+    for t in range(rounds):
+        behind = bool(mixing[0] < 0.5)
+        given_to_one += behind
+        response = responses[behind]
+        lost += decision_loss(mixing, response)
+        gradient = linearised_gradient(mixing, response, 0.1 if behind else 0.9)
+        linear += float(gradient @ mixing)
+        total += gradient
+        step = math.sqrt(math.log(size) / (t + 2)) / lipschitz
+        mixing = exponentiated_gradient(None, -step * total)
+    others = rounds - given_to_one
+    best = minimize_scalar(
+        lambda a: -given_to_one * math.log1p(a) - others * math.log1p(1 - a),
+        bounds=(0, 1),
+        method="bounded",
+    )
+    bound = regret_bound_d(rounds, size, lipschitz)
+    assert linear - total.min() <= bound
+    assert lost - best.fun > 1.05 * bound
+
+
+def test_where_the_curvature_that_the_bound_of_s_needs_is_missing() -> None:
+    """-log(1 - u) >= u + u^2 / (8 L) on [-L, 1) holds for L = 1 and 1/3, and not for 1/4."""
+
+    def holds(lipschitz: float) -> bool:
+        u = np.linspace(-lipschitz, 0.99, 2001)
+        return bool(np.all(-np.log1p(-u) >= u + u**2 / (8 * lipschitz) - 1e-15))
+
+    assert [holds(x) for x in (2.0, 1.0, 1 / 2, 1 / 3, 0.3)] == [True] * 5
+    assert [holds(x) for x in (1 / 4, 1 / 5, 1 / 100)] == [False] * 3
+
+
+def test_a_start_where_the_logarithm_ends() -> None:
+    """Half of 400 clients gain in five rounds and lose in one: all on them, 1 + <p, r> < 0 there.
+
+    By symmetry p* holds a on that half: 5 log(1 + 50 a) + log(4 - 6 a) is largest where
+    250 (4 - 6 a) = 6 (1 + 50 a), a = 994 / 1800.
+    """
+    gain, loss = np.repeat([50.0, 0.0], 200), np.repeat([-3.0, 3.0], 200)
+    best = best_fixed_mixing(np.vstack([*[gain] * 5, loss]))
+    held = 994 / 1800
+    assert best.mixing[:200].sum() == pytest.approx(held, abs=1e-6)
+    expected = -5 * math.log1p(50 * held) - math.log(4 - 6 * held)
+    assert best.loss == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("part", "broken"), [("_MAX_STEPS", 1), ("_residual", lambda *_: 1.0)])
+def test_no_answer_that_is_not_good_enough(
+    monkeypatch: pytest.MonkeyPatch, part: str, broken: object
+) -> None:
+    """After too few steps, or where no step gets nearer, the gap is too large: an error."""
+    monkeypatch.setattr(regret_module, part, broken)
+    with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
+        best_fixed_mixing(np.random.default_rng(2).random((20, 5)))

@@ -1,0 +1,200 @@
+"""Responses: the six transforms, their range, the doubly robust estimate, and who is heard."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.parameters import CDF
+from fedquorum.responses import (
+    bounded_responses,
+    cdf_value,
+    decision_loss,
+    doubly_robust,
+    heard,
+    positions,
+    relative_losses,
+    response_range,
+    scattered,
+)
+from fedquorum.types import Call, FloatArray
+from fedquorum.weighting import DoublyRobustMixing, NewtonMixing
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tests.builders import responses
+from tests.reference import aaggff
+
+LOSSES = hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(1e-12, 1e6))
+
+
+def test_every_transform_has_a_reference() -> None:
+    """The names of the parameter, of the rules and of the reference are the same six."""
+    assert set(CDF.choices) == set(aaggff.CDFS)
+    assert len(CDF.choices) == 6
+
+
+@pytest.mark.parametrize("cdf", CDF.choices)
+def test_transforms_are_those_of_the_reference(cdf: str) -> None:
+    """To 1e-13 of the value in 40 digits, from 0 to deep in the tail."""
+    x = np.concatenate([[0.0], np.logspace(-12, 2, 200), [1e6]])
+    expected = [float(aaggff.CDFS[cdf](mpmath.mpf(float(v)))) for v in x]
+    np.testing.assert_allclose(cdf_value(cdf, x), expected, rtol=1e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize("cdf", CDF.choices)
+def test_transforms_are_distribution_functions(cdf: str) -> None:
+    """They increase, strictly where floats can tell, and stay inside [0, 1]."""
+    value = cdf_value(cdf, np.linspace(0.0, 5.0, 2001))
+    assert np.all(np.diff(value) >= 0)
+    assert np.all(np.diff(value[400:1200]) > 0)
+    ends = cdf_value(cdf, np.array([0.0, 1e-300, 1e6, 1e300]))
+    assert np.all((ends >= 0) & (ends <= 1))
+    assert ends[-1] == 1.0
+
+
+def test_an_unknown_transform_is_an_error() -> None:
+    """A name that does not exist raises, in the function and with the range in the rules."""
+    with pytest.raises(KeyError, match="cauchy"):
+        cdf_value("cauchy", np.ones(1))
+    for rule in (NewtonMixing, DoublyRobustMixing):
+        with pytest.raises(ParameterError, match=r"cdf must be one of weibull, .*, got 'cauchy'"):
+            rule(cdf="cauchy")
+
+
+@given(loss=LOSSES, cdf=st.sampled_from(CDF.choices))
+def test_responses_stay_in_their_range_in_the_order_of_the_losses(
+    loss: FloatArray, cdf: str
+) -> None:
+    """r is in [C1, C2] for losses from 1e-12 to 1e6, and a larger loss has no smaller r."""
+    response = bounded_responses(loss, cdf, 0.25, 0.75)
+    assert np.all((response >= 0.25) & (response <= 0.75))
+    assert np.all(np.diff(response[np.argsort(loss)]) >= 0)
+
+
+@given(loss=LOSSES, unit=st.sampled_from([1e-3, 2.0, 1e6]))
+def test_responses_have_no_unit(loss: FloatArray, unit: float) -> None:
+    """Losses in another unit give the same responses: only the ratio to the mean counts."""
+    np.testing.assert_allclose(
+        bounded_responses(unit * loss, "logistic", 0.0, 1.0),
+        bounded_responses(loss, "logistic", 0.0, 1.0),
+        rtol=1e-12,
+    )
+
+
+def test_relative_losses() -> None:
+    """F / mean F; 1 where all are 0; no overflow of the sum; nobody gives nobody."""
+    assert relative_losses(np.array([1.0, 3.0])).tolist() == [0.5, 1.5]
+    assert relative_losses(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(relative_losses(np.full(4, 1.5e308)), np.ones(4))
+    assert relative_losses(np.zeros(0)).shape == (0,)
+
+
+def test_decision_loss() -> None:
+    """-log(1 + <p, r>), and inf where the logarithm has no value."""
+    assert decision_loss(np.array([0.5, 0.5]), np.array([0.2, 0.4])) == -math.log1p(0.3)
+    assert decision_loss(np.array([1.0, 0.0]), np.array([-1.0, 9.0])) == math.inf
+
+
+# --- the doubly robust estimate ---------------------------------------------------------------
+
+
+def expected_estimate(response: FloatArray, m: int, rbar: float | None) -> FloatArray:
+    """Return E r~ over all samples of m of the K clients; rbar None is the sample's mean."""
+    k = len(response)
+    total = np.zeros(k)
+    samples = [np.array(s) for s in itertools.combinations(range(k), m)]
+    for sample in samples:
+        own = response[sample]
+        total += doubly_robust(own, sample, k, m / k, float(own.mean()) if rbar is None else rbar)
+    return total / len(samples)
+
+
+RESPONSE = np.array([0.05, 0.9, 0.3, 0.31, 0.77, 0.12])
+
+
+@pytest.mark.parametrize("m", range(1, 7))
+@pytest.mark.parametrize("rbar", [0.0, 0.4, 3.0])
+def test_unbiased_for_an_rbar_fixed_before_sampling(m: int, rbar: float) -> None:
+    """Over all samples of size m the estimate's mean is the response, whatever rbar."""
+    np.testing.assert_allclose(expected_estimate(RESPONSE, m, rbar), RESPONSE, rtol=1e-12)
+
+
+@pytest.mark.parametrize("m", range(1, 7))
+def test_the_samples_own_mean_shrinks(m: int) -> None:
+    """E r~_i - mean = (1 - (K - m) / (m (K - 1))) (r_i - mean), which is nothing at m = 1."""
+    k = len(RESPONSE)
+    kept = 1 - Fraction(k - m, m * (k - 1))
+    expected = RESPONSE.mean() + float(kept) * (RESPONSE - RESPONSE.mean())
+    np.testing.assert_allclose(expected_estimate(RESPONSE, m, None), expected, rtol=1e-12)
+    if m == 1:
+        assert kept == 0
+
+
+def test_all_heard_is_the_response_itself() -> None:
+    """With C = 1 the estimate is r, to the last bit."""
+    estimate = doubly_robust(RESPONSE, np.arange(6), 6, 1.0, float(RESPONSE.mean()))
+    assert estimate.tolist() == RESPONSE.tolist()
+
+
+def test_who_was_not_heard_has_rbar() -> None:
+    """r~_i = rbar off the sample, and rbar + (r_i - rbar) / C on it."""
+    estimate = doubly_robust(np.array([0.5]), np.array([2]), 4, 0.25, 0.1)
+    np.testing.assert_allclose(estimate, [0.1, 0.1, 1.7, 0.1])
+
+
+# --- ranges, and who is heard ----------------------------------------------------------------
+
+
+def test_response_range() -> None:
+    """By default 0 and the rule's C2; C1 must stay below C2, given or default."""
+    assert response_range(None, None, 0.25) == (0.0, 0.25)
+    assert response_range(0.1, 2.0, 0.25) == (0.1, 2.0)
+    with pytest.raises(ParameterError, match=r"c2 must be a number > 0\.5, got 0\.25"):
+        response_range(0.5, None, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"c1": -0.1}, r"c1 must be a number >= 0, got -0\.1"),
+        ({"c2": 0.0}, r"c2 must be a number > 0, got 0\.0"),
+        ({"c1": 0.5, "c2": 0.5}, r"c2 must be a number > 0\.5, got 0\.5"),
+    ],
+)
+@pytest.mark.parametrize("rule", [NewtonMixing, DoublyRobustMixing])
+def test_impossible_ranges(
+    rule: type[NewtonMixing | DoublyRobustMixing], changed: dict[str, float], message: str
+) -> None:
+    """A range that is none is refused when the rule is made."""
+    with pytest.raises(ParameterError, match=message):
+        rule(**changed)  # type: ignore[arg-type]
+
+
+def test_heard_needs_a_share_and_a_loss() -> None:
+    """Updates not admitted, or without a loss, do not count."""
+    got = heard(Call((0, 1, 2)), responses([1.0, math.nan, 2.0]), np.array([1.0, 1.0, 0.0]))
+    assert got.tolist() == [True, False, False]
+    assert heard(Call((0,)), responses([]), np.zeros(0)).shape == (0,)
+    spread = scattered(np.array([7.0]), got)
+    assert spread[0] == 7.0
+    assert np.isnan(spread[1:]).all()
+
+
+def test_no_losses_at_all_is_a_configuration_error() -> None:
+    """Where no client measures, a rule that weighs by losses says so instead of stalling."""
+    with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):
+        heard(Call((0, 1)), responses([math.nan, math.nan]), np.ones(2))
+    with pytest.raises(ValueError, match="but the call does not ask for it"):
+        heard(Call((0, 1), measures_loss=False), responses([1.0, 2.0]), np.ones(2))
+
+
+def test_positions() -> None:
+    """Where the responses' clients are among all clients."""
+    assert positions(np.array([3, 5, 9]), responses([1.0] * 3)).tolist() == [0, 0, 0]
+    assert positions(np.array([0, 1, 2]), responses([1.0] * 3)).tolist() == [0, 1, 2]
+    assert positions(np.array([-4, 0, 1, 7]), responses([1.0] * 2)).tolist() == [1, 2]

@@ -1,0 +1,409 @@
+"""One round as a pure function: who counts, what a fixed divisor covers, and what is reported."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.composition import Rules
+from fedquorum.report import ClientDecision
+from fedquorum.robustness import Robustness
+from fedquorum.round import (
+    NO_OBJECTIVE,
+    NOT_FINITE,
+    ClientAnswer,
+    Round,
+    RoundState,
+    admit,
+    answered_objective,
+    decide,
+)
+from fedquorum.selection import EpsilonGate, Everyone, Sampling
+from fedquorum.state import to_arrays
+from fedquorum.types import Call, Objective, Population, Told
+from fedquorum.weighting import (
+    AgnosticMixing,
+    AverageAll,
+    DataFraction,
+    KnownData,
+    LossPower,
+    MinNorm,
+    TiltedLoss,
+    Weighting,
+)
+
+from tests.builders import (
+    FIVE,
+    GATE,
+    OBJECTIVE,
+    absent,
+    answers,
+    corrected,
+    play,
+    played,
+    present,
+    responses,
+    silent,
+    trained,
+)
+
+FEDAU = corrected(DataFraction(), "fedau")
+POPULATION = Population.of(3, [0])
+
+
+def decided(
+    weighting: Weighting[Any],
+    *each: ClientAnswer,
+    call: Call | None = None,
+    objective: Objective | None = OBJECTIVE,
+    state: RoundState | None = None,
+    **options: Any,
+) -> Round:
+    """Return round 1 of three clients, of which the first has priority."""
+    rules = Rules(Everyone(), weighting)
+    begin = RoundState.initial(rules, POPULATION) if state is None else state
+    updates = options.pop("updates", None)
+    return decide(
+        rules,
+        POPULATION,
+        begin,
+        server_round=1,
+        call=call or Call((0, 1, 2)),
+        objective=objective,
+        answers=answers(*each, known=3, updates=updates),
+        **options,
+    )
+
+
+# --- whose update counts ------------------------------------------------------------------------
+
+
+def test_no_priority_update() -> None:
+    """p_k is undefined, so nothing counts, and that is the reason of each; not with fixed p_k."""
+    call = Call((0, 1), epsilon=5.0)
+    others = responses([1.0, 1.0], priority=0.0)
+    plain, fixed = Rules(GATE, DataFraction()), Rules(GATE, FEDAU)
+    got = admit(plain, call, OBJECTIVE, others)
+    assert got.reason == ("no priority client's update arrived, so p_k is undefined",) * 2
+    assert got.share.tolist() == [0.0, 0.0]
+    assert admit(fixed, call, OBJECTIVE, others).reason == (None, None)
+    one = responses([1.0, 1.0], priority=[1.0, 0.0])
+    assert admit(plain, call, OBJECTIVE, one).reason == (None, None)
+
+
+def test_a_round_without_priority_updates() -> None:
+    """Without a fixed divisor p_k is undefined and nothing counts; with one the others do."""
+    presence = present(5, "0123", "23")
+    plain, _ = played(DataFraction(), FIVE, presence, GATE)
+    assert plain[1].tolist() == [0.0] * 5
+    fixed, _ = played(FEDAU, FIVE, presence, GATE)
+    np.testing.assert_allclose(fixed[1], [0, 0, 0.2, 0.4, 0])
+
+
+# --- whom a fixed divisor covers ----------------------------------------------------------------
+
+
+def test_who_was_last_known_to_be_aligned_stays_in_the_divisor() -> None:
+    """Clients 2 and 3 enter A^ when they are first admitted, and stay while they are away."""
+    presence = present(5, "01", "012", "014", "013", "01", "4")
+    weight, _ = played(FEDAU, FIVE, presence, GATE)
+    np.testing.assert_allclose(weight[:5, 0], 30 / np.array([40, 60, 60, 100, 100]))
+    assert weight[:, 4].tolist() == [0.0] * 6
+
+
+def test_who_falls_silent_leaves_the_divisor() -> None:
+    """A silent answer is knowledge: not aligned. So is a closed gate, of everybody."""
+    rules = Rules(GATE, FEDAU)
+    state = RoundState.initial(rules, FIVE.population)
+    priority = (trained(0, data=30, loss=1.0), trained(1, data=10, loss=1.2))
+    aligned = (trained(2, data=20, loss=0.9), trained(3, data=40, loss=1.1))
+    seen = []
+    for others, epsilon in ((aligned, 0.5), ((silent(2),), 0.5), ((), 0.5), ((), 0.0), ((), 0.5)):
+        state = decide(
+            rules,
+            FIVE.population,
+            state,
+            server_round=1,
+            call=Call(tuple(range(5)), epsilon=epsilon),
+            objective=OBJECTIVE,
+            answers=answers(*priority, *others, known=5),
+        ).following
+        assert state.covered is not None
+        seen.append(state.covered.tolist())
+    assert seen == [
+        [1, 1, 1, 1, 0],
+        [1, 1, 0, 1, 0],
+        [1, 1, 0, 1, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+    ]
+
+
+def test_a_round_without_an_objective_says_nothing_of_anybody() -> None:
+    """Where F(w_t) is unknown nobody is refused for good: who was aligned stays covered."""
+    rules = Rules(GATE, FEDAU)
+    state = RoundState.initial(rules, FIVE.population)
+    state = replace(state, covered=np.array([1.0, 1.0, 1.0, 0.0, 0.0]))
+    one = decide(
+        rules,
+        FIVE.population,
+        state,
+        server_round=1,
+        call=Call(tuple(range(5)), epsilon=0.5),
+        objective=NO_OBJECTIVE,
+        answers=answers(silent(2), trained(3, loss=1.0), known=5),
+    )
+    assert one.following.covered is not None
+    assert one.following.covered.tolist() == [1, 1, 1, 0, 0]
+
+
+def test_nobody_is_covered_where_the_divisor_is_of_the_round() -> None:
+    """Without a fixed divisor, or without a gate, nothing of it is remembered."""
+    for rules in (Rules(GATE, DataFraction()), Rules(Everyone(), FEDAU)):
+        assert all(one.following.covered is None for one in play(rules, FIVE, np.ones((3, 5))))
+
+
+def test_priority_weights_are_covered_to_their_share() -> None:
+    """lambda_k = 0.5 is half covered while its client has not been inside the gate."""
+    population = Population((0, 1), frozenset({0, 1}), {1: 0.5})
+    rules = Rules(GATE, FEDAU)
+    one = decide(
+        rules,
+        population,
+        replace(RoundState.initial(rules, population), told=Told({1: 20.0})),
+        server_round=1,
+        call=Call((0, 1), epsilon=0.1),
+        objective=OBJECTIVE,
+        answers=answers(trained(0, data=10, loss=1.0), absent(1), known=2),
+    )
+    assert one.weight.tolist() == [0.5]
+    assert one.report.inclusion_mass == 0.0
+
+
+def test_a_pool_is_covered_without_a_gate() -> None:
+    """Where only priority clients are asked, the divisor is of these, present or not."""
+    weighting = KnownData()
+    state = RoundState(weighting.init(POPULATION), told=Told({0: 10.0, 1: 30.0, 2: 60.0}))
+    call = Call((0,), pool=frozenset({0}))
+    one = decided(weighting, trained(0, data=10), call=call, state=state)
+    assert one.weight.tolist() == [1.0]
+
+
+# --- F(w_t), where no step measured it ----------------------------------------------------------
+
+
+def test_the_objective_of_the_answers() -> None:
+    """By lambda_k D_k over the priority clients that answered with a finite loss."""
+    population = Population((0, 1, 2, 3), frozenset({0, 1, 3}), {1: 0.5})
+    usable = [
+        trained(0, data=10, loss=1.0),
+        trained(1, data=20, loss=4.0),
+        trained(2, data=99, loss=9.0),
+        trained(3, data=50, loss=math.inf),
+    ]
+    got = answered_objective(population, usable)
+    assert (got.loss, got.accuracy) == (2.5, 0.5)
+    alone = answered_objective(population, usable[2:])
+    assert math.isnan(alone.loss)
+    assert alone.accuracy == 0.5  # each is the mean of its own finite values
+    one = decided(DataFraction(), *usable[:2], objective=None)
+    assert one.report.objective.loss == 1.0
+
+
+# --- what is reported ---------------------------------------------------------------------------
+
+
+def test_every_client_asked_has_a_decision() -> None:
+    """Ascending, with its status, its numbers where it trained, and its weight."""
+    one = decided(
+        LossPower(),
+        trained(2, data=30, loss=1.0),
+        ClientAnswer(0, "rejected", "array 'w' has another shape"),
+        absent(1),
+    )
+    assert one.report.decisions == (
+        ClientDecision(0, True, "rejected", "array 'w' has another shape", mixing=0.0),
+        ClientDecision(1, False, "unavailable", "no reply", mixing=0.0),
+        ClientDecision(
+            2,
+            False,
+            "trained",
+            num_examples=30,
+            loss=1.0,
+            accuracy=0.5,
+            response=0.0,
+            mixing=1.0,
+            weight=1.0,
+        ),
+    )
+    assert (one.clients, one.report.admitted, one.report.empty) == ((2,), 1, False)
+    assert one.decided.recorded == one.report.decisions[2:]
+    assert one.decided.divisor == "the sum of the same over the clients admitted in the round"
+
+
+def test_a_refusal_has_its_reason_and_a_note_is_kept() -> None:
+    """The gate's reason wins over what there is to tell of the reply."""
+    rules = Rules(EpsilonGate(num_rounds=1), DataFraction())
+    noted = replace(trained(1, loss=0.1), note="clipped")
+    fine = replace(trained(0, loss=1.0), note="clipped")
+    one = decide(
+        rules,
+        POPULATION,
+        RoundState.initial(rules, POPULATION),
+        server_round=1,
+        call=Call((0, 1), epsilon=0.2),
+        objective=OBJECTIVE,
+        answers=answers(fine, noted, known=3),
+    )
+    assert [d.reason for d in one.report.decisions] == [
+        "clipped",
+        "loss 0.1 < global 1 - epsilon 0.2",
+    ]
+    assert [d.status for d in one.report.decisions] == ["trained", "rejected"]
+    assert one.report.decisions[1].num_examples == 10
+
+
+def test_a_bound_on_one_client_caps_its_weight() -> None:
+    """The report, the step and the note have the capped weight; the rule's own stays known."""
+    one = decided(
+        DataFraction(),
+        trained(0, data=10),
+        trained(1, data=30),
+        robustness=Robustness(max_weight=0.5),
+    )
+    assert one.weight.tolist() == [0.25, 0.5]
+    assert one.report.decisions[1].weight == 0.5
+    assert one.report.decisions[1].reason == "weight 0.75 capped at 0.5"
+    assert one.decided.weights is not None
+    assert one.decided.weights.weight.tolist() == [0.25, 0.75]
+    assert one.decided.capped == 0.5
+
+
+def test_draws_are_reported_of_the_clients_drawn() -> None:
+    """Three draws of two priority clients; the others have none."""
+    population = Population.of(4, [0, 1])
+    rules = Rules(Everyone(Sampling(priority_draws=3, seed=1)), DataFraction())
+    state = replace(RoundState.initial(rules, population), told=Told({0: 10.0, 1: 10.0}))
+    call = rules.call(0, population, state.told)
+    assert call.draws is not None
+    one = decide(
+        rules,
+        population,
+        state,
+        server_round=1,
+        call=call,
+        objective=OBJECTIVE,
+        answers=answers(*(trained(k) for k in call.clients), known=4),
+    )
+    drawn = {d.client: d.draws for d in one.report.decisions}
+    assert {k: n for k, n in drawn.items() if n is not None} == dict(call.draws.count)
+    assert drawn[3] is None
+
+
+def test_the_divergence_from_the_data_needs_the_data_of_all() -> None:
+    """KL(p || w), once every client has told how much data it has."""
+    part = decided(AgnosticMixing(), trained(0, loss=1.0), trained(1, loss=1.0))
+    assert part.report.divergence is None
+    whole = decided(AgnosticMixing(), *(trained(k, loss=1.0) for k in range(3)))
+    assert whole.report.divergence == pytest.approx(0.0, abs=1e-12)
+    assert whole.report.mixing is not None
+
+
+# --- the state ----------------------------------------------------------------------------------
+
+
+def test_clients_are_remembered_by_what_they_said() -> None:
+    """D_k and F_k as last told, of whoever was heard; a loss that was not told stays."""
+    first = decided(DataFraction(), trained(0, data=10, loss=1.0), trained(2, data=5, loss=2.0))
+    assert first.following.told == Told({0: 10.0, 2: 5.0}, {0: 1.0, 2: 2.0})
+    second = decided(DataFraction(), trained(2, data=6), silent(0), state=first.following)
+    assert second.following.told == Told({0: 10.0, 2: 6.0}, {0: 1.0, 2: 2.0})
+
+
+def test_a_round_changes_no_state_that_it_was_given() -> None:
+    """The round before and the one after are two values."""
+    rules = Rules(GATE, corrected(AgnosticMixing(), "fedau"))
+    rounds = list(play(rules, FIVE, np.ones((2, 5))))
+    begin = RoundState.initial(rules, FIVE.population)
+    kept = {name: array.copy() for name, array in to_arrays(begin.weighting, "w").items()}
+    for name, array in to_arrays(rounds[0].before.weighting, "w").items():
+        np.testing.assert_array_equal(array, kept[name])
+    assert rounds[1].before is rounds[0].following
+    assert rounds[0].before.covered is None
+
+
+def test_the_first_state_of_nobody_is_empty() -> None:
+    """Where clients are to join, no rule has a state before the first does."""
+    rules = Rules(Everyone(), corrected(AverageAll(), "fedau"))
+    assert RoundState.initial(rules, Population.of_joiners()).weighting is None
+    assert RoundState.initial(rules, POPULATION).weighting.omega.tolist() == [1.0] * 3
+
+
+# --- refused rounds -----------------------------------------------------------------------------
+
+
+def test_a_refused_round_counts_nothing_and_changes_nothing() -> None:
+    """The decisions stay readable, without a weight; the state is the one before."""
+    weighting = corrected(AverageAll(), "fedau")
+    one = decided(weighting, trained(0), absent(1), trained(2, data=20))
+    assert one.weight.tolist() == [1 / 3, 1 / 3]
+    refused = one.refused(NOT_FINITE)
+    assert refused.weight.tolist() == [0.0, 0.0]
+    assert refused.following is one.before
+    assert one.following is not one.before
+    assert [(d.status, d.reason, d.weight) for d in refused.report.decisions] == [
+        ("rejected", NOT_FINITE, 0.0),
+        ("unavailable", "no reply", 0.0),
+        ("rejected", NOT_FINITE, 0.0),
+    ]
+    assert [d.num_examples for d in refused.report.decisions] == [10, None, 20]
+    assert refused.report.empty
+    assert not one.report.empty
+
+
+def test_a_client_that_was_refused_already_keeps_its_reason() -> None:
+    """Only updates that counted are refused for what they made of the model."""
+    rules = Rules(EpsilonGate(num_rounds=1), DataFraction())
+    one = decide(
+        rules,
+        POPULATION,
+        RoundState.initial(rules, POPULATION),
+        server_round=1,
+        call=Call((0, 1), epsilon=0.2),
+        objective=OBJECTIVE,
+        answers=answers(trained(0, loss=1.0), trained(1, loss=0.1), known=3),
+    ).refused(NOT_FINITE)
+    assert [d.reason for d in one.report.decisions] == [
+        NOT_FINITE,
+        "loss 0.1 < global 1 - epsilon 0.2",
+    ]
+
+
+# --- rules that need the updates themselves -----------------------------------------------------
+
+
+def test_weights_that_cannot_be_decided_are_none() -> None:
+    """Without the updates, as in an audit: all else is decided, and the state stays."""
+    updates = np.array([[1.0, 0.0], [0.0, 2.0]])
+    each = (trained(0, loss=1.0), trained(1, data=30, loss=1.0))
+    whole = decided(MinNorm(), *each, updates=updates)
+    assert whole.decided.weights is not None
+    np.testing.assert_allclose(whole.weight, [0.5, 0.25], atol=1e-7)
+    assert [d.update_norm for d in whole.report.decisions] == [1.0, 2.0]
+    blind = decided(MinNorm(), *each, weighs=False)
+    assert blind.decided.weights is None
+    assert blind.decided.following is None
+    assert blind.weight.tolist() == [0.0, 0.0]
+    assert blind.following.weighting is blind.before.weighting
+    assert blind.following.told == whole.following.told
+    assert [d.status for d in blind.report.decisions] == ["trained", "trained"]
+    assert blind.report.mixing is None
+
+
+def test_a_rule_that_lacks_what_it_needs_raises() -> None:
+    """Inner products for the one, losses for the other: the round is not decided."""
+    with pytest.raises(ValueError, match="needs the inner products of the updates"):
+        decided(MinNorm(), trained(0), trained(1))
+    with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):
+        decided(TiltedLoss(), trained(0), trained(1))

@@ -1,0 +1,115 @@
+"""Declarations: fields that carry default and range, tables by key, errors with structure."""
+
+import pickle
+from dataclasses import dataclass
+
+import pytest
+from fedquorum.errors import FedQuorumError, ParameterError, did_you_mean, one_line
+from fedquorum.parameters import COUNT, POSITIVE
+from fedquorum.rule import (
+    Rule,
+    RunFacts,
+    check_parameters,
+    parameter,
+    parameters_of,
+    supplied,
+    table,
+)
+
+
+@dataclass(frozen=True)
+class Scale(Rule):
+    """A rule with a bit of everything."""
+
+    key = "scale"
+
+    factor: float = parameter(1.0, POSITIVE)
+    limit: int | None = parameter(None, COUNT)
+    rounds: int = supplied(COUNT, default=5)
+    words: str = "free"
+
+
+def test_parameters_are_the_fields_declared_as_such() -> None:
+    """What the run or another part supplies has a range, but is no parameter."""
+    assert [item.name for item in parameters_of(Scale)] == ["factor", "limit"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"factor": 0.0}, "factor must be a number > 0, got 0.0"),
+        ({"factor": None}, "factor must be a number > 0, got None"),
+        ({"limit": 0}, "limit must be a whole number >= 1, got 0"),
+        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
+    ],
+)
+def test_every_field_with_a_range_is_checked(changed: dict[str, object], message: str) -> None:
+    """When the rule is made; None is allowed where it is the default."""
+    with pytest.raises(ParameterError) as caught:
+        Scale(**changed)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+    assert Scale(limit=None).limit is None
+
+
+def test_what_is_no_rule_is_checked_alike() -> None:
+    """Other dataclasses declare their fields the same way, and ask for the check."""
+
+    @dataclass(frozen=True)
+    class Part:
+        size: int = parameter(0, COUNT)
+
+    with pytest.raises(ParameterError, match="size must be a whole number >= 1, got 0"):
+        check_parameters(Part())
+
+
+def test_a_rule_of_its_options() -> None:
+    """By default the run's facts are not needed."""
+    assert Scale.of({"factor": 2.0}, RunFacts()) == Scale(2.0)
+
+
+def test_a_table_has_each_key_once() -> None:
+    """A rule without a key, or with one that is taken, is a mistake of the programmer."""
+
+    class Nameless(Rule):
+        """A rule without a key."""
+
+    class Another(Rule):
+        """A rule with a key that is taken."""
+
+        key = "scale"
+
+    assert table([Scale]) == {"scale": Scale}
+    with pytest.raises(ValueError, match="Nameless needs a key of its own, got ''"):
+        table([Nameless])
+    with pytest.raises(ValueError, match="Another needs a key of its own, got 'scale'"):
+        table([Scale, Another])
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def test_a_parameter_error_keeps_its_parts() -> None:
+    """The settings tell it by their own names; it survives a process boundary."""
+    error = ParameterError("server_lr", "a number > 0", 0.0, "the model must move")
+    assert str(error) == "server_lr must be a number > 0 (the model must move), got 0.0"
+    assert error.told_of("strategy.server_lr").startswith("strategy.server_lr must be a number")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (again.parameter, again.allowed, again.got, again.reason) == (
+        "server_lr",
+        "a number > 0",
+        0.0,
+        "the model must move",
+    )
+    assert isinstance(error, FedQuorumError)
+    assert isinstance(error, ValueError)
+
+
+def test_the_nearest_name_is_suggested() -> None:
+    """And nothing where none is near."""
+    assert did_you_mean("fedua", ["fedau", "fedavg"]) == "did you mean fedau?"
+    assert did_you_mean("xyz", ["fedau", "fedavg"]) == ""
+
+
+def test_what_libraries_say_becomes_one_line() -> None:
+    """Whatever white space is in it."""
+    assert one_line(ValueError("a\n  b\tc")) == "a b c"

@@ -1,0 +1,75 @@
+"""States of rules as named arrays."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.errors import StateError
+from fedquorum.state import from_arrays, to_arrays
+from fedquorum.weighting.aaggff_d import AAggFFDState
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A state with a bit of everything."""
+
+    inner: AAggFFDState
+    velocity: dict[str, NDArray[Any]]
+    nothing: None
+    on: bool
+
+
+def nested(factor: float) -> Nested:
+    inner = AAggFFDState(
+        np.arange(3), np.full(3, 0.1 * factor), np.full(3, factor / 3), int(factor), factor / 7
+    )
+    return Nested(inner, {"layer.w": np.full((2, 2), factor, dtype=np.float32)}, None, factor > 1)
+
+
+def test_a_state_comes_back_as_it_was() -> None:
+    """Values, types, shapes and dtypes, to the last bit, at any depth."""
+    arrays = to_arrays(nested(3.0), "weighting")
+    assert sorted(arrays) == [
+        "weighting.inner.client",
+        "weighting.inner.gradient",
+        "weighting.inner.mixing",
+        "weighting.inner.rbar_sum",
+        "weighting.inner.rounds",
+        "weighting.on",
+        "weighting.velocity.layer.w",
+    ]
+    again = from_arrays(nested(1.0), "weighting", arrays)
+    assert (type(again.inner.rounds), again.inner.rounds, again.on) == (int, 3, True)
+    assert again.inner.rbar_sum == 3.0 / 7
+    assert again.nothing is None
+    restored = to_arrays(again, "weighting")
+    assert all(restored[name].tobytes() == array.tobytes() for name, array in arrays.items())
+
+
+def test_a_restored_array_is_a_copy() -> None:
+    """What the rule does with its state does not change what was written down."""
+    arrays = to_arrays(np.zeros(2), "weighting")
+    from_arrays(np.ones(2), "weighting", arrays)[0] = 5.0
+    assert arrays["weighting"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({}, "'w' is missing"),
+        ({"w": np.zeros(3)}, r"'w' is float64 of shape \(3,\), expected float64 of \(2,\)"),
+        ({"w": np.zeros(2, dtype=np.int64)}, "'w' is int64"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(arrays: dict[str, Any], told: str) -> None:
+    """The array that is missing or different is named."""
+    with pytest.raises(StateError, match=told):
+        from_arrays(np.zeros(2), "w", arrays)
+
+
+def test_what_cannot_be_written_down_is_refused() -> None:
+    """A state of objects is a mistake of the rule, shown at the first checkpoint."""
+    with pytest.raises(StateError, match=r"'w\.x' is a set, which cannot be written down"):
+        to_arrays({"x": {1, 2}}, "w")

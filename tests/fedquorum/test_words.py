@@ -1,0 +1,49 @@
+"""Numbers and formulas in words."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fedquorum.weighting import AgnosticMixing, DataFraction, DoublyRobustMixing
+from fedquorum.words import digits, explain_response, explain_restricted, place_in
+
+from tests.builders import decided, responses
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "null"), (0.1234567, "0.123457"), (np.float64(1e-9), "1e-09"), (math.inf, "inf")],
+)
+def test_digits(value: object, words: str) -> None:
+    """Six of them, and null for what is not there."""
+    assert digits(value) == words
+
+
+def test_a_place_is_among_all_clients() -> None:
+    """The second of those that responded is the fourth of all."""
+    made = decided(DataFraction(), responses([1.0, 2.0], client=[0, 3], known=5), 5)
+    assert place_in(np.arange(5), made, 1) == 3
+
+
+def test_a_response_by_hand() -> None:
+    """r = 0 + 1 CDF(3 / 2), the mean over the clients heard."""
+    made = decided(DoublyRobustMixing(), responses([1.0, 3.0]), 2)
+    assert [*explain_response("weibull", 0.0, 1.0, made, 1)] == [
+        "r_k = C1 + (C2 - C1) weibull(F_k / mean F) = 0 + 1 x weibull(3 / 2) = 0.894601"
+    ]
+
+
+def test_a_restriction_by_hand() -> None:
+    """p of the clients heard over their sum: 0.15 / 0.4 + 0.25 / 0.4 = 1."""
+    made = decided(AgnosticMixing(0.05), responses([1.0, 3.0], client=[0, 2]), 3)
+    assert made.following is not None
+    lines = [*explain_restricted(np.arange(3), made.following.mixing, made, 1)]
+    assert lines == ["c_k = p_k / sum of p over the clients heard = 0.383333 / 0.666667 = 0.575"]
+
+
+def test_nothing_is_explained_that_was_not_decided() -> None:
+    """Where the weights could not be decided from the records there are no numbers to fill in."""
+    made = replace(decided(AgnosticMixing(), responses([1.0, 3.0]), 2), weights=None)
+    assert [*explain_response("weibull", 0.0, 1.0, made, 1)] == []
+    assert [*explain_restricted(np.arange(2), np.ones(2) / 2, made, 1)] == []

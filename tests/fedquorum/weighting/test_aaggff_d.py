@@ -1,0 +1,176 @@
+"""AAggFF-D against an independent reference in high precision, and its promises."""
+
+import itertools
+import math
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from fedquorum.responses import bounded_responses, doubly_robust
+from fedquorum.types import Call, Population
+from fedquorum.weighting import DoublyRobustMixing
+from fedquorum.weighting.aaggff_d import (
+    AAggFFDState,
+    linearised_gradient,
+    lipschitz_d,
+    sampled_fraction,
+)
+
+from tests.builders import heard, losses_of, mixing_path
+from tests.reference import aaggff
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of AAggFF-D: how many of the clients are asked and heard, and the transform."""
+
+    size: int
+    asked: int
+    heard: int
+    rounds: int
+    cdf: str
+    c1: float = 0.0
+    c2: float | None = None
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(2, 1, 1, 200, "normal"),
+        Case(2, 2, 2, 100, "normal"),
+        Case(7, 3, 3, 200, "gumbel"),
+        Case(7, 5, 3, 100, "frechet", 0.1, 0.5),
+        Case(20, 20, 20, 100, "exponential"),
+        Case(20, 4, 4, 200, "logistic", 0.0, 0.1),
+        Case(100, 10, 10, 200, "weibull"),
+    ],
+    ids=str,
+)
+def test_d_follows_the_reference(case: Case, running: bool) -> None:
+    """p of every round and the decision losses, full and sampled, with and without silent ones."""
+    history = losses_of(case.size, case.rounds, case.heard)
+    rule = DoublyRobustMixing(
+        case.cdf,
+        c1=case.c1,
+        c2=case.c2,
+        rbar="running" if running else "sample",
+    )
+    got, told = mixing_path(rule, history, case.size, case.asked)
+    expected, losses = aaggff.follow_the_leader_trajectory(
+        history, case.size, case.asked, case.cdf, c1=case.c1, c2=case.c2, running=running
+    )
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    np.testing.assert_allclose([w.decision_loss or 0.0 for w in told], losses, atol=1e-14)
+    for losses_heard, mixing, weights in zip(history, got, told, strict=True):
+        on_heard = mixing[list(losses_heard)]
+        np.testing.assert_allclose(weights.weight, on_heard / on_heard.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rbar", ["sample", "running"])
+def test_d_with_everyone_is_its_full_information_form(rbar: str) -> None:
+    """C = 1: p ~ exp(sqrt(log K) sum r / (1 + rbar) / (L sqrt(m + 1))), r the true responses."""
+    size = 9
+    history = losses_of(size, 40, size)
+    got, told = mixing_path(DoublyRobustMixing("weibull", rbar=rbar), history, size)
+    total, means = np.zeros(size), list[float]()
+    for t, losses in enumerate(history):
+        response = bounded_responses(np.array(list(losses.values())), "weibull", 0.0, 1.0)
+        np.testing.assert_array_equal(told[t].response, response)
+        start = [1 - math.exp(-1)]
+        at = response.mean() if rbar == "sample" else np.mean(means or start)
+        means.append(float(response.mean()))
+        total += response / (1 + at)
+        power = np.exp(math.sqrt(math.log(size)) * total / (3 * math.sqrt(t + 2)))
+        np.testing.assert_allclose(got[t], power / power.sum(), rtol=1e-12)
+
+
+def test_d_gradient_is_unbiased_at_a_fixed_rbar() -> None:
+    """Over all samples the linearised gradient's mean is that of the full responses."""
+    response, size, m, rbar = np.array([0.9, 0.1, 0.4, 0.35, 0.6]), 5, 2, 0.3
+    mixing = np.random.default_rng(0).dirichlet(np.ones(size))
+    samples = [np.array(s) for s in itertools.combinations(range(size), m)]
+    mean = np.mean(
+        [
+            linearised_gradient(mixing, doubly_robust(response[s], s, size, m / size, rbar), rbar)
+            for s in samples
+        ],
+        axis=0,
+    )
+    np.testing.assert_allclose(mean, linearised_gradient(mixing, response, rbar), rtol=1e-12)
+
+
+def test_d_gradient_is_the_expansion_of_the_exact_one() -> None:
+    """Off rbar 1 by a small h it is right to the order of h^2."""
+    rng = np.random.default_rng(1)
+    mixing, direction, rbar = rng.dirichlet(np.ones(6)), rng.normal(size=6), 0.4
+    errors = []
+    for h in (1e-2, 1e-3):
+        response = rbar + h * direction
+        exact = -response / (1 + mixing @ response)
+        errors.append(np.abs(linearised_gradient(mixing, response, rbar) - exact).max())
+    assert errors[1] < 0.02 * errors[0]
+
+
+@pytest.mark.parametrize("rbar", ["sample", "running"])
+def test_d_gradients_stay_within_the_lipschitz_constant(rbar: str) -> None:
+    """|g_i| <= L for losses that differ by 18 orders of magnitude, at every C."""
+    rng = np.random.default_rng(2)
+    size = 12
+    for asked in (1, 4, 12):
+        rule = DoublyRobustMixing("exponential", rbar=rbar)
+        bound = lipschitz_d(0.0, asked / size, asked / size)
+        state = rule.init(Population.of(size))
+        for _ in range(60):
+            clients = np.sort(rng.choice(size, asked, replace=False)).tolist()
+            losses = dict(zip(clients, 10.0 ** rng.uniform(-12, 6, asked), strict=True))
+            following, _ = rule.weigh(state, Call(tuple(clients)), heard(losses), np.ones(asked))
+            assert np.abs(following.gradient - state.gradient).max() <= bound
+            state = following
+
+
+@pytest.mark.parametrize(("pool", "share"), [(None, 2 / 8), (frozenset({0, 1, 2, 3}), 2 / 4)])
+def test_d_takes_its_share_from_the_call(pool: frozenset[int] | None, share: float) -> None:
+    """C is the clients asked / those that could be, all or the pool, in the estimate as well."""
+    call = Call((0, 1), pool=pool)
+    assert sampled_fraction(call, 8) == share
+    rule = DoublyRobustMixing(c1=0.0, c2=1.0)
+    _, weights = rule.weigh(rule.init(Population.of(8)), call, heard({0: 1.0, 1: 3.0}), np.ones(2))
+    own = bounded_responses(np.array([1.0, 3.0]), "weibull", 0.0, 1.0)
+    expected = np.full(8, own.mean())
+    expected[:2] = (1 - 1 / share) * own.mean() + own / share
+    assert weights.estimate is not None
+    np.testing.assert_allclose(weights.estimate, expected, rtol=1e-12)
+
+
+def test_d_needs_no_square_array() -> None:
+    """A decision for 200,000 clients holds a few vectors of that length at most."""
+    size = 200_000
+    rule = DoublyRobustMixing()
+    state = rule.init(Population.of(size))
+    asked = np.arange(0, size, 100)
+    given = heard(dict.fromkeys(asked.tolist(), 1.0))
+    tracemalloc.start()
+    state, weights = rule.weigh(state, Call(tuple(asked.tolist())), given, np.ones(len(asked)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * 8 * size
+    assert weights.weight.sum() == pytest.approx(1)
+    assert state.mixing.shape == (size,)
+
+
+def test_d_weighs_clients_whose_p_is_too_small_for_a_float() -> None:
+    """The heard ones are normalised in the exponent, so that their weights still sum to 1."""
+    size = 4
+    state = AAggFFDState(
+        client=np.arange(size),
+        gradient=np.array([-1e6, 0.0, 0.0, 0.0]),
+        mixing=np.array([1.0, 0.0, 0.0, 0.0]),
+        rounds=10,
+        rbar_sum=5.0,
+    )
+    _, weights = DoublyRobustMixing().weigh(
+        state, Call((1, 2)), heard({1: 1.0, 2: 1.0}), np.ones(2)
+    )
+    np.testing.assert_allclose(weights.weight, [0.5, 0.5])

@@ -1,0 +1,112 @@
+"""AAggFF-S against an independent reference in high precision, and its promises."""
+
+import numpy as np
+import pytest
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError
+from fedquorum.responses import bounded_responses
+from fedquorum.selection import Everyone, Sampling
+from fedquorum.types import Call, FloatArray, Population
+from fedquorum.weighting import NewtonMixing
+
+from tests.builders import heard, losses_of, mixing_path
+from tests.reference import aaggff
+
+
+@pytest.mark.parametrize(
+    ("size", "rounds", "cdf", "c1", "c2"),
+    [
+        (2, 200, "normal", 0.0, None),
+        (7, 200, "normal", 0.0, None),
+        (7, 100, "frechet", 0.2, 1.0),
+        (20, 100, "logistic", 0.0, None),
+        (20, 60, "exponential", 0.0, 1.0),
+        (100, 200, "weibull", 0.0, None),
+        (100, 60, "gumbel", 0.1, 2.0),
+    ],
+)
+def test_s_follows_the_reference(
+    size: int, rounds: int, cdf: str, c1: float, c2: float | None
+) -> None:
+    """p of every round is the exact minimiser's, to 1e-9."""
+    history = losses_of(size, rounds, size)
+    got, _ = mixing_path(NewtonMixing(cdf, c1=c1, c2=c2), history, size)
+    expected = aaggff.newton_trajectory(history, size, cdf, c1=c1, c2=c2, extended=size > 20)
+    np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
+    assert (expected[-1] == 0).any(), "a case without an active constraint tests less"
+
+
+@pytest.mark.parametrize(("size", "sample"), [(7, 4), (20, 13)])
+def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> None:
+    """Missing responses are the mean of those heard; the updates are weighed by p on who is."""
+    history = losses_of(size, 60, sample)
+    got, told = mixing_path(NewtonMixing(), history, size)
+    np.testing.assert_allclose(
+        got, aaggff.newton_trajectory(history, size, "normal"), atol=1e-9, rtol=0
+    )
+    for losses, mixing, weights in zip(history, got, told, strict=True):
+        on_heard = mixing[list(losses)]
+        np.testing.assert_allclose(weights.weight, on_heard / on_heard.sum(), rtol=1e-12)
+
+
+def test_s_minimises_the_papers_objective() -> None:
+    """No p does better in the sum over the whole history, written as in the paper."""
+    size, rounds = 6, 25
+    history = losses_of(size, rounds, size, seed=1)
+    got, _ = mixing_path(NewtonMixing(c2=1.0), history, size)
+    held = np.vstack([np.full(size, 1 / size), got])
+    response = np.array(
+        [bounded_responses(np.array(list(f.values())), "normal", 0.0, 1.0) for f in history]
+    )
+    gradients = np.array(
+        [-r / (1 + p @ r) for r, p in zip(response, held[:-1], strict=True)]
+    )  # (T, K)
+
+    def objective(p: FloatArray) -> float:
+        linear = float((gradients @ p).sum())
+        curved = sum(float(g @ (p - q)) ** 2 for g, q in zip(gradients, held[:-1], strict=True))
+        return linear + 4 * size / 2 * float(p @ p) + curved / 4 / 2
+
+    reached = objective(held[-1])
+    rng = np.random.default_rng(2)
+    others = np.vstack([np.eye(size), rng.dirichlet(np.ones(size), 200)])
+    for other in others:
+        assert all(
+            objective(held[-1] + step * (other - held[-1])) >= reached - 1e-10
+            for step in (1e-4, 1e-2, 1.0)
+        )
+
+
+def test_s_refuses_sampling() -> None:
+    """A fraction below 1 is refused with the reason, and with what to take instead."""
+    with pytest.raises(
+        ParameterError,
+        match=r"fraction must be 1 for AAggFF-S \(its Newton step needs the losses of all clients "
+        r"in every round; with sampling use AAggFF-D\), got 0\.5",
+    ):
+        Rules(Everyone(Sampling(0.5)), NewtonMixing())
+    rule = NewtonMixing()
+    with pytest.raises(ValueError, match="all 3 clients in every round, got a round that asks 2;"):
+        rule.weigh(rule.init(Population.of(3)), Call((0, 1)), heard({0: 1.0}), np.ones(1))
+
+
+def test_s_counts_no_update_on_the_solvers_noise() -> None:
+    """Where only clients with p = 0 answer, p is rounding error on them and weighs nothing."""
+    rule = NewtonMixing()
+    state = rule.init(Population.of(3))
+    for _ in range(60):
+        state, _ = rule.weigh(state, Call((0, 1, 2)), heard({0: 9.0, 1: 1e-3, 2: 1e-3}), np.ones(3))
+    following, weights = rule.weigh(state, Call((0, 1, 2)), heard({1: 1.0, 2: 2.0}), np.ones(2))
+    assert following.mixing[1:].sum() < 1e-9
+    assert weights.weight.tolist() == [0.0, 0.0]
+
+
+def test_s_keeps_sums_and_no_history() -> None:
+    """The state has the same size after 1 round and after 50."""
+    rule = NewtonMixing()
+    state, sizes = rule.init(Population.of(5)), set()
+    for losses in losses_of(5, 50, 5):
+        state, _ = rule.weigh(state, Call(tuple(range(5))), heard(losses), np.ones(5))
+        arrays = (state.client, state.linear, state.quadratic, state.mixing)
+        sizes.add(tuple(a.shape for a in arrays))
+    assert sizes == {((5,), (5,), (5, 5), (5,))}

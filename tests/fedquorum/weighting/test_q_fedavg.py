@@ -1,0 +1,58 @@
+"""q-FedAvg: its limits, and the paper's step against Flower's and against the formula."""
+
+import numpy as np
+import pytest
+from fedquorum.weighting import LossPower
+from flwr.serverapp.strategy.qfedavg import compute_delta_and_h
+
+from tests.builders import responses, weigh
+
+LOSS = [0.5, 1.0, 2.0, 1.9]
+DATA = [10.0, 20.0, 30.0, 40.0]
+
+
+def test_q_fedavg_without_losses_left() -> None:
+    """All losses 0 weigh by data; one that is not has all the weight."""
+    assert weigh(LossPower(), responses([0.0] * 2, data=[1.0, 3.0])).weight.tolist() == [0.25, 0.75]
+    assert weigh(LossPower(), responses([0.0, 1e-12, 0.0])).weight.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 2.5])
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_q_fedavg_with_h_is_flowers(q: float, rate: float) -> None:
+    """With equal amounts of data the step is that of Flower's LossPower, L = 1 / learning rate."""
+    rng = np.random.default_rng(1)
+    model, updates = rng.normal(size=6), rng.normal(size=(4, 6))
+    deltas, hs = zip(
+        *(
+            compute_delta_and_h([model.copy()], [model + u], q, 1 / rate, loss)
+            for u, loss in zip(updates, LOSS, strict=True)
+        ),
+        strict=True,
+    )
+    expected = model - sum(d[0] for d in deltas) / sum(hs)
+    weights = weigh(LossPower(q=q, lipschitz=1 / rate), responses(LOSS, updates=updates))
+    np.testing.assert_allclose(model + weights.weight @ updates, expected, rtol=1e-8)
+    assert weights.weight.sum() == pytest.approx(1) if q == 0 else weights.weight.sum() < 1
+
+
+def test_q_fedavg_with_h_and_data() -> None:
+    """c_i = w_i F_i^q / sum_j w_j (q F_j^(q-1) L |Delta_j|^2 + F_j^q), w the data's fractions."""
+    updates = np.random.default_rng(2).normal(size=(4, 5))
+    loss, w, q, lipschitz = np.array(LOSS), np.array(DATA) / 100, 1.5, 4.0
+    h = q * loss ** (q - 1) * lipschitz * (updates**2).sum(axis=1) + loss**q
+    weights = weigh(LossPower(q, lipschitz), responses(LOSS, data=DATA, updates=updates))
+    np.testing.assert_allclose(weights.weight, w * loss**q / (w @ h), rtol=1e-13)
+    assert weights.mixing is not None
+    np.testing.assert_allclose(
+        weights.mixing, weigh(LossPower(q), responses(LOSS, data=DATA)).weight, rtol=1e-13
+    )
+
+
+def test_q_fedavg_with_h_at_extreme_losses() -> None:
+    """Finite, and at most 1 in sum, with losses of 0 and of 1e6 in one round."""
+    updates = np.random.default_rng(3).normal(size=(4, 5))
+    for q in (0.1, 1.0, 60.0):
+        weights = weigh(LossPower(q, 10.0), responses([0.0, 1e-12, 1.0, 1e6], updates=updates))
+        assert np.isfinite(weights.weight).all()
+        assert 0 <= weights.weight.sum() <= 1

@@ -1,0 +1,226 @@
+"""A new weighting with a parameter: three places in a copy of the sources, and it is everywhere.
+
+The guide ``docs/own-rule.md`` is followed as it stands.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Shell, results_directory
+
+GUIDE = (ROOT / "docs" / "own-rule.md").read_text()
+BLOCKS = dict(re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
+RULE = "strategies/fedquorum/weighting/one_plus_loss.py"
+TABLE = "strategies/fedquorum/weighting/__init__.py"
+CONFORMANCE = "tests/fedquorum/test_conformance.py"
+LAST = {TABLE: r"^ {8}NoWeight,\n", CONFORMANCE: r"^ {4}Row\(NoWeight.*\),\n"}
+"""The last rows of weightings in the tables, in front of the new one."""
+SMALL = (
+    "rounds=3",
+    "data.num_clients=4",
+    "data.num_priority=2",
+    "data.sizes=equal",
+    "data.samples_per_client=20",
+    "client.local_epochs=1",
+    "strategy.fraction=0.5",
+)
+
+
+def follow(folder: Path) -> None:
+    """Do in a copy of the sources what the guide says."""
+    assert not (folder / RULE).exists()
+    (folder / RULE).write_text(BLOCKS[RULE])
+    for path, last in LAST.items():
+        imported, row = BLOCKS[path].splitlines(keepends=True)
+        text = (folder / path).read_text()
+        [before] = re.finditer(last, text, re.MULTILINE)
+        imports = text.index("\nfrom ") + 1
+        changed = text[:imports] + imported + text[imports : before.end()] + row
+        (folder / path).write_text(changed + text[before.end() :])
+
+
+def places_touched(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield each file of the copy that is not as in the sources, with its added lines."""
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        before = (ROOT / name).read_text() if (ROOT / name).exists() else ""
+        if path.read_text() != before:
+            yield name, len(path.read_text().splitlines()) - len(before.splitlines())
+
+
+@pytest.fixture(scope="module")
+def copy(clone: Path) -> Path:
+    """Return a copy of the sources in which the guide was followed."""
+    follow(clone)
+    return clone
+
+
+@pytest.fixture
+def told(copy: Path, tmp_path: Path) -> Shell:
+    """Return a shell in an empty folder, whose commands are those of the copy."""
+    return Shell(tmp_path, {"PYTHONPATH": os.pathsep.join(map(str, (copy, copy / "strategies")))})
+
+
+def test_three_places(copy: Path) -> None:
+    """One file, one row with its import, one row of tests with its import."""
+    places = dict(places_touched(copy))
+    print(*(f"{lines} lines in {name}" for name, lines in places.items()), sep="\n")
+    assert set(places) == {RULE, TABLE, CONFORMANCE} == set(BLOCKS)
+    assert (places[TABLE], places[CONFORMANCE]) == (2, 2)
+    assert places[RULE] < 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy=one_plus_loss", "strategy.a=0.5"),
+        (
+            "strategy=composed",
+            "strategy/selection=everyone",
+            "strategy/weighting=one_plus_loss",
+            "strategy.weighting.a=0.5",
+        ),
+        ("strategy=composed", "strategy/weighting=one_plus_loss", "strategy.weighting.a=0.5"),
+    ],
+)
+def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> None:
+    """By its name and as a part, the audit agrees with it, and one decision is explained."""
+    done = told("fedquorum", *words, *SMALL)
+    assert done.status == 0, done.stderr
+    run = results_directory(done.stdout)
+    audited = told("fedquorum-report", "--audit", str(run))
+    assert audited.status == 0, audited.stdout + audited.stderr
+    assert "completed: 3 of 3 rounds" in audited.stdout
+    assert "all of them fit" in audited.stdout
+    asked = ("fedquorum-report", "--audit", str(run), "--round", "2", "--client")
+    explained = [told(*asked, str(client)) for client in range(4)]
+    assert [one.status for one in explained] == [0] * 4
+    weights = [one.stdout for one in explained if "c_k = " in one.stdout]
+    assert weights
+    assert all("OnePlusLoss(a=0.5)" in text for text in weights)
+
+
+@pytest.mark.slow
+def test_its_settings_are_in_the_help(told: Shell) -> None:
+    """It is an option of both groups, and its parameter a setting with its default."""
+    done = told("fedquorum", "--help", "strategy=one_plus_loss")
+    assert done.status == 0, done.stderr
+    options, settings = done.stdout.split("Settings and their values here:")
+    assert options.count("one_plus_loss") == 2
+    assert re.search(
+        r"^strategy:\n  name: one_plus_loss\n(?:  \w.*\n)*  a: 1\.0$", settings, re.MULTILINE
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("strategy=one_plus_los",), "'one_plus_los' (did you mean one_plus_loss?)"),
+        (
+            ("strategy=composed", "strategy/weighting=oneplusloss"),
+            "'oneplusloss' (did you mean one_plus_loss?)",
+        ),
+        (("strategy=one_plus_loss", "strategy.a=-1"), "strategy.a must be a number >= 0, got -1.0"),
+    ],
+)
+def test_mistakes_are_answered(told: Shell, words: tuple[str, ...], said: str) -> None:
+    """Its name mistyped with the nearest one, its parameter out of range with the range."""
+    done = told("fedquorum", *words)
+    assert done.status == 1
+    assert done.stderr.strip().endswith(said)
+    assert done.stderr.count("\n") == 1
+
+
+PYTHON = """
+import fedquorum
+from fedquorum.errors import ParameterError
+from fedquorum.named import build
+from fedquorum.rule import RunFacts
+
+rules = build({"name": "one_plus_loss", "a": 0.5, "fraction": 0.5}, {"name": "sgd"}, RunFacts())
+print(rules.weighting, rules.selection.sampling.fraction)
+print(fedquorum.strategy("one_plus_loss", a=0.25).rules.weighting)
+try:
+    fedquorum.strategy("one_plus_los")
+except ParameterError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_it_is_in_the_library(told: Shell) -> None:
+    """Python builds it by the same path, and as a strategy for Flower's ClientApps."""
+    done = told("python", "-c", PYTHON)
+    assert done.status == 0, done.stderr
+    built, strategy, mistake = done.stdout.splitlines()
+    assert built == "OnePlusLoss(a=0.5) 0.5"
+    assert strategy == "OnePlusLoss(a=0.25)"
+    assert "did you mean one_plus_loss?" in mistake
+
+
+@pytest.mark.slow
+def test_its_row_of_tests(copy: Path) -> None:
+    """It conforms to what all weightings promise, found by its row."""
+    paths = os.pathsep.join(map(str, (copy, copy / "strategies")))
+    shell = Shell(copy, {"PYTHONPATH": paths})
+    done = shell("pytest", "-n0", "-q", CONFORMANCE, "-k", "OnePlusLoss")
+    assert done.status == 0, done.stdout[-4000:]
+    assert re.search(r"[1-9]\d* passed", done.stdout)
+
+
+OUTSIDE = (
+    BLOCKS[RULE]
+    .replace("from ..", "from fedquorum.")
+    .replace("from .", "from fedquorum.weighting.")
+)
+STEPS = '''"""A selection and a step of one's own."""
+
+from dataclasses import dataclass
+
+from fedquorum.selection import Everyone
+from fedquorum.server_optimizer import SGD
+
+
+@dataclass(frozen=True)
+class MySelection(Everyone):
+    """All clients."""
+
+
+@dataclass(frozen=True)
+class MyStep(SGD):
+    """The plain step."""
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy=custom", "strategy.path=./my_rule.py:OnePlusLoss", "strategy.args={a: 2.0}"),
+        ("strategy=custom", "strategy.path=my_rule.OnePlusLoss"),
+        (
+            "strategy=composed",
+            "strategy/selection=custom",
+            "strategy.selection.path=rules/steps.py:MySelection",
+            "strategy/weighting=custom",
+            "strategy.weighting.path=my_rule.py:OnePlusLoss",
+            "server_optimizer=custom",
+            "server_optimizer.path=rules/steps.py:MyStep",
+        ),
+    ],
+)
+def test_rules_outside_of_the_repository(shell: Shell, words: tuple[str, ...]) -> None:
+    """By file or by import path, from the working directory, without any PYTHONPATH."""
+    (shell.cwd / "my_rule.py").write_text(OUTSIDE)
+    (shell.cwd / "rules").mkdir()
+    (shell.cwd / "rules" / "steps.py").write_text(STEPS)
+    done = shell("fedquorum", *words, *SMALL)
+    assert done.status == 0, done.stderr
+    audited = shell("fedquorum-report", "--audit", str(results_directory(done.stdout)))
+    assert "all of them fit" in audited.stdout, audited.stdout + audited.stderr

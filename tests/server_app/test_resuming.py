@@ -1,0 +1,336 @@
+"""Runs that go on from their checkpoints."""
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.errors import RunError, SettingsError
+from fedquorum.named import NAMED
+
+import server_app.loop
+from conf.compose import compose_words
+from server_app.job import run_in_process
+from server_app.resuming import resumed_words
+from tests.fedquorum.records.made import FIXTURES
+from tests.integration.conftest import ROOT, assert_same_run, flatten, read_lines
+
+SMALL = (
+    "rounds=7",
+    "engine.checkpoint_every=2",
+    "data.sizes=equal",
+    "data.samples_per_client=30",
+    "data.num_clients=6",
+    "data.num_priority=3",
+    "client.local_epochs=1",
+)
+
+
+def run(directory: Path, *words: str) -> Path:
+    run_in_process(compose_words((*SMALL, *words)), str(directory))
+    return directory
+
+
+def interrupted(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, *words: str, in_round: int = 6
+) -> Path:
+    """Run until a round, which breaks off before it has any effect."""
+    play = server_app.loop._round
+
+    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        if server_round == in_round:
+            raise KeyboardInterrupt
+        return play(parts, arrays, server_round, previous)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("server_app.loop._round", until)
+        with pytest.raises(KeyboardInterrupt):
+            run(directory, *words)
+    return directory
+
+
+COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *sorted(NAMED),
+        f"{COMPOSED} strategy/weighting=aaggff_d server_optimizer=yogi",
+        f"{COMPOSED} server_optimizer=adam",
+        "fedau server_optimizer=momentum",
+        "fedavg server_optimizer=adagrad",
+    ],
+)
+def test_a_run_that_goes_on_is_bit_identical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Every strategy, with clients that come and go and what its nodes keep: as never stopped."""
+    words = [*f"strategy={strategy}".split(), "availability=markov", "availability.p=0.6"]
+    words += ["engine.num_supernodes=2"]
+    whole = run(tmp_path / "whole", *words)
+    stopped = interrupted(monkeypatch, tmp_path / "stopped", *words)
+    run(stopped, *words, f"resume={stopped}")
+    assert_same_run(whole, stopped)
+    manifest = json.loads((stopped / "manifest.json").read_text())
+    assert [going_on["round"] for going_on in manifest["resumed"]] == [4]
+    settings = (stopped / "config.yaml").read_text()
+    assert settings == (whole / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy.fraction=0.5",),
+        ("strategy.priority_draws=4",),
+        ("model=mlp", "model.hidden=8", "client.lr_schedule=exponential", "client.lr_decay=0.9"),
+        ("strategy=fedvarp", "strategy.memory_dir={}/memory", "availability=cyclic"),
+        ("evaluation.every=3", "evaluation.clients=priority"),
+        ("availability=bernoulli", "availability.p=0.3", "strategy=fedau", "strategy.cutoff=2"),
+    ],
+)
+def test_settings_that_change_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Sampling, schedules, a memory in files, rare evaluations: bit-identical, from any round."""
+    own = tuple(word.format(tmp_path) for word in words)
+    whole = run(tmp_path / "whole", *own)
+    for in_round in (1, 2, 7):
+        stopped = interrupted(monkeypatch, tmp_path / str(in_round), *own, in_round=in_round)
+        run(stopped, *own, f"resume={stopped}")
+        assert_same_run(whole, stopped)
+
+
+def test_going_on_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may break off any number of times; the manifest has them all."""
+    whole = run(tmp_path / "whole")
+    stopped = interrupted(monkeypatch, tmp_path / "stopped", in_round=4)
+    interrupted(monkeypatch, stopped, f"resume={stopped}", in_round=5)
+    interrupted(monkeypatch, stopped, f"resume={stopped}", in_round=7)
+    run(stopped, f"resume={stopped}")
+    assert_same_run(whole, stopped)
+    manifest = json.loads((stopped / "manifest.json").read_text())
+    assert [going_on["round"] for going_on in manifest["resumed"]] == [2, 4, 6]
+
+
+def test_a_complete_run_may_go_on_for_more_rounds(tmp_path: Path) -> None:
+    """With more rounds it is the longer run, where nothing depends on their number."""
+    whole = run(tmp_path / "whole", "strategy=fedavg", "rounds=9")
+    grown = run(tmp_path / "grown", "strategy=fedavg", "rounds=6")
+    run(grown, "strategy=fedavg", "rounds=9", f"resume={grown}")
+    assert read_lines(grown) == read_lines(whole)
+    model = (grown / "model.safetensors").read_bytes()
+    assert model == (whole / "model.safetensors").read_bytes()
+    before = read_lines(grown)
+    run(grown, "strategy=fedavg", "rounds=9", f"resume={grown}")  # nothing is left to do
+    assert read_lines(grown) == before
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        (
+            "client.lr=0.2",
+            r"client\.lr must be 0\.1, as in the run so far, got 0\.2 \(resume=.*/run\)",
+        ),
+        ("seed=2", r"seed must be 1, as in the run so far, got 2"),
+        ("strategy=fedavg", r"strategy\.criterion must be loss, .* got null"),
+        ("rounds=5", r"rounds must be at least 7, as in the run so far, got 5"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, word: str, told: str) -> None:
+    """The setting is named with both values, and the records stay as they are."""
+    directory = run(tmp_path / "run")
+    before = (directory / "rounds.jsonl").read_bytes()
+    with pytest.raises(SettingsError, match=told):
+        run(directory, word, f"resume={directory}")
+    assert (directory / "rounds.jsonl").read_bytes() == before
+
+
+def test_where_it_runs_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of nodes, other timeouts: the same run, unless nodes keep something."""
+    whole = run(tmp_path / "whole")
+    stopped = interrupted(monkeypatch, tmp_path / "stopped")
+    run(stopped, f"resume={stopped}", "engine.checkpoint_every=3", "engine.round_timeout=9")
+    assert read_lines(stopped) == read_lines(whole)
+    with pytest.raises(SettingsError, match=r"engine\.num_supernodes must be 1, as when"):
+        run(stopped, f"resume={stopped}", "engine.num_supernodes=2")
+
+
+def test_a_run_that_was_killed_before_its_first_round_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any checkpoint there is no round to lose."""
+    whole = run(tmp_path / "whole")
+    stopped = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        patch.setattr("fedquorum.records.checkpoint.Checkpoints.save", _raise(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            run(stopped)
+    run(stopped, f"resume={stopped}")
+    assert_same_run(whole, stopped)
+
+
+def _raise(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_a_run_without_checkpoints_cannot_go_on(tmp_path: Path) -> None:
+    """Its rounds are not thrown away."""
+    directory = run(tmp_path / "run", "engine.checkpoint_every=null")
+    assert not (directory / "checkpoints").exists()
+    with pytest.raises(RunError, match=r"resume needs a checkpoint, and the run in .* wrote none"):
+        run(directory, f"resume={directory}")
+    assert len(read_lines(directory)) == 7
+
+
+def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
+    """The directory is named."""
+    with pytest.raises(RunError, match=r"resume must be the directory of a run, got .*/none \("):
+        run(tmp_path / "none", f"resume={tmp_path}/none")
+    with pytest.raises(SettingsError, match="output-dir must be empty or the directory in resume"):
+        run(tmp_path / "other", f"resume={tmp_path}/none")
+
+
+def test_a_run_at_work_is_left_alone(tmp_path: Path) -> None:
+    """While one process writes the records of a run, no other goes on with it."""
+    directory = tmp_path / "run"
+    seen: list[str] = []
+    play = server_app.loop._round
+
+    def meanwhile(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        if server_round == 3:
+            with pytest.raises(RunError, match="another process is at work on the run in") as told:
+                run(directory, f"resume={directory}")
+            seen.append(str(told.value))
+        return play(parts, arrays, server_round, previous)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server_app.loop._round", meanwhile)
+        run(directory)
+    assert len(seen) == 1
+    assert len(read_lines(directory)) == 7
+
+
+def test_the_words_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    """``resume=DIR`` alone is enough on the command line; what is said again wins."""
+    directory = run(tmp_path / "it's a run", "client.lr=0.5")
+    words = resumed_words([f"resume={directory}", "rounds=9"])
+    composed = compose_words(words)
+    assert composed.settings.client.lr == 0.5
+    assert composed.settings.rounds == 9
+    assert composed.settings.resume == str(directory)
+    assert f"hydra.run.dir='{tmp_path}/it\\'s a run'" in words
+    assert resumed_words(["rounds=9"]) == ("rounds=9",)
+    assert resumed_words(["resume=null"]) == ("resume=null",)
+    with pytest.raises(RunError, match="not in a sweep"):
+        resumed_words(["-m", f"resume={directory}", "seed=1,2"])
+
+
+# --- runs of the version before --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedalign", "own", "composed"])
+def test_a_run_of_the_version_before_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By ``resume=DIR`` alone, to the rounds with which that version went on itself."""
+    monkeypatch.syspath_prepend(FIXTURES)  # my_rule.py, the rule of somebody else's
+    directory = tmp_path / name
+    shutil.copytree(FIXTURES / name, directory)
+    words = resumed_words([f"resume={directory}", "rounds=14"])
+    run_in_process(compose_words(words), str(directory))
+    lines = (FIXTURES / f"{name}.expected.jsonl").read_text().splitlines()
+    found = read_lines(directory)
+    assert [line["round"] for line in found] == list(range(1, 15))
+    assert found[:12] == read_lines(FIXTURES / name)
+    for line, expected in zip(found[12:], map(json.loads, lines), strict=True):
+        got = flatten(line)
+        for key, value in flatten(expected).items():
+            if not key.startswith((".seconds", ".bytes")):
+                close = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+                assert got[key] == close, key
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 14)
+    assert [going_on["round"] for going_on in manifest["resumed"]] == [12]
+    admitted = manifest["summary"]["admitted_rounds"].values()
+    assert sum(admitted) == sum(line["admitted"] for line in found)
+
+
+# --- disks that are full ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "fedquorum.records.checkpoint.save_file",
+        "fedquorum.records.writer.save_file",
+        "fedquorum.records.tables.pq.write_table",
+        "fedquorum.records.writer.RunRecords._append_line",
+    ],
+)
+def test_a_full_disk_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Wherever it shows: no broken file, and with room again the run goes on, bit-identical."""
+    whole = run(tmp_path / "whole")
+    stopped = tmp_path / "stopped"
+    full = _raise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    play = server_app.loop._round
+
+    def fills(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        if server_round == 4:
+            patch.setattr(place, full)
+        return play(parts, arrays, server_round, previous)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("server_app.loop._round", fills)
+        with pytest.raises(RunError, match=r"cannot be written: No space left on device"):
+            run(stopped)
+    assert not list(stopped.rglob("*.part"))
+    manifest = json.loads((stopped / "manifest.json").read_text())
+    assert manifest["status"] == "failed"
+    assert "No space left on device" in manifest["error"]
+    for table in ("clients", "evaluations"):
+        pq.read_table(stopped / table)
+    read_lines(stopped)
+    run(stopped, f"resume={stopped}")
+    assert_same_run(whole, stopped)
+
+
+def test_a_limit_on_file_sizes(tmp_path: Path) -> None:
+    """A file that the system cuts off: the command says so in one line and leaves no torn file."""
+    directory = tmp_path / "run"
+    command = [str(Path(sys.executable).with_name("fedquorum")), *SMALL, "data.num_clients=20"]
+    done = subprocess.run(
+        [*command, f"hydra.run.dir={directory}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        preexec_fn=_limit_files,
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("fedquorum: ")
+    assert re.search("cannot be written: .*File too large", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert not list(directory.rglob("*.part"))
+    read_lines(directory)
+
+
+def _limit_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
