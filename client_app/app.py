@@ -30,6 +30,7 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
+from fedquorum.summation import NOT_SUMMED, Grid, UpdateSums
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
@@ -153,9 +154,9 @@ def _train_alone(
     answers = _each(node, tasks, join_and_train, TrainAnswer)
     if not any(task.in_sum for task in tasks):
         return Message(encode_train_reply(list(answers)), reply_to=message)
-    total = UpdateSum(list(arrays.values()), torch.device("cpu"))
+    total = UpdateSum(list(arrays.values()), torch.device("cpu"), Grid.of(tasks[0].terms))
     added = [_added(total, answer, task) for answer, task in zip(answers, tasks, strict=True)]
-    return _sum_reply(message, added, list(arrays), total.arrays)
+    return _sum_reply(message, added, total.named(list(arrays)))
 
 
 def _added(total: UpdateSum, answer: TrainAnswer, task: TrainTask) -> TrainAnswer:
@@ -163,24 +164,22 @@ def _added(total: UpdateSum, answer: TrainAnswer, task: TrainTask) -> TrainAnswe
     if answer.arrays is None:
         return answer
     models = [torch.from_numpy(array)[None] for array in answer.arrays.values()]
-    [finite] = total.add(models, [_factor(answer, task)])
-    return replace(answer, arrays=None) if finite else _not_finite(answer)
+    [added] = total.add(models, [_factor(answer, task)])
+    return replace(answer, arrays=None) if added else _not_summed(answer)
 
 
 def _factor(answer: TrainAnswer, task: TrainTask) -> float:
     return task.factor(answer.num_examples or 0.0)
 
 
-def _not_finite(answer: TrainAnswer) -> TrainAnswer:
-    return TrainAnswer(answer.client, Status.REJECTED, reason="its update holds NaN or Inf")
+def _not_summed(answer: TrainAnswer) -> TrainAnswer:
+    return TrainAnswer(answer.client, Status.REJECTED, reason=NOT_SUMMED)
 
 
-def _sum_reply(
-    message: Message, answers: Sequence[TrainAnswer], names: list[str], total: Arrays
-) -> Message:
+def _sum_reply(message: Message, answers: Sequence[TrainAnswer], sums: UpdateSums) -> Message:
     trained = any(answer.status is Status.DONE for answer in answers)
-    whole = dict(zip(names, total, strict=True)) if trained else None
-    return Message(encode_train_reply(answers, weighted_sum=whole), reply_to=message)
+    reply = encode_train_reply(answers, weighted_sum=sums if trained else None)
+    return Message(reply, reply_to=message)
 
 
 def _train_together(
@@ -200,11 +199,12 @@ def _train_together(
         stacked = dict(zip(arrays, models, strict=True))
         return Message(encode_train_reply(answers, stacked), reply_to=message)
     factors = [_factor(answers[i], tasks[i]) for i in joined]
-    total, summed = node.trainer.summed(received, clients, t, factors)
+    grid = Grid.of(tasks[0].terms)
+    total, summed = node.trainer.summed(received, clients, t, factors, grid)
     for i in joined:
         if tasks[i].client not in summed:
-            answers[i] = _not_finite(answers[i])
-    return _sum_reply(message, answers, list(arrays), total)
+            answers[i] = _not_summed(answers[i])
+    return _sum_reply(message, answers, total.named(list(arrays)))
 
 
 @app.evaluate()

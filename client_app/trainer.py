@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from fedquorum.errors import DataError
 from fedquorum.streams import stream
+from fedquorum.summation import Grid
 from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import nn
@@ -95,8 +96,8 @@ class Trainer:
             return [tensor.cpu().numpy() for tensor in self._batched.train(arrays, clients, t)]
 
     def summed(
-        self, arrays: Arrays, clients: Sequence[int], t: int, factors: Sequence[float]
-    ) -> tuple[Arrays, frozenset[int]]:
+        self, arrays: Arrays, clients: Sequence[int], t: int, factors: Sequence[float], grid: Grid
+    ) -> tuple[UpdateSum, frozenset[int]]:
         """Return the ``UpdateSum`` of clients that train together, and whose updates are in it.
 
         Parameters
@@ -105,14 +106,16 @@ class Trainer:
             As for ``together``.
         factors : sequence of float
             a_k of each client.
+        grid : Grid
+            That of the round's sum.
         """
-        total = UpdateSum(arrays, self._examples.device)
+        total = UpdateSum(arrays, self._examples.device, grid)
         summed: set[int] = set()
         with threads_for(self._flops(len(clients))):
             for places, models in self._batched.models(arrays, clients, t):
                 finite = total.add(models, [factors[i] for i in places])
                 summed |= {clients[i] for i, fine in zip(places, finite, strict=True) if fine}
-        return total.arrays, frozenset(summed)
+        return total, frozenset(summed)
 
     def trains_together(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
         """Say whether these clients are trained in one pass.

@@ -15,6 +15,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from client_app.batched.aligned import aligned, copies
 from client_app.models import MLP, LogisticRegression
 from client_app.tasks import CrossEntropy, Task
 
@@ -54,8 +55,10 @@ class Gradients(Protocol):
         into: Stacked,
         batches: Batches,
         scale: torch.Tensor,
+        *,
+        keep: float = 1.0,
     ) -> None:
-        """Add scale_k times the gradient of client k's mean loss to ``into``.
+        """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss.
 
         ``into`` may be ``parameters``: then this is a step of gradient descent. ``buffers``
         change as the model changes them in training. ``scale`` (m,).
@@ -92,34 +95,81 @@ class DenseGradients:
         into: Stacked,
         batches: Batches,
         scale: torch.Tensor,
+        *,
+        keep: float = 1.0,
     ) -> None:
-        """Add scale_k times the gradient of client k's mean loss to ``into``."""
+        """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
         x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
+        m, b = y.shape
+        if m == 1 and self._has_vectors(parameters):
+            self._add_beside_itself(parameters, buffers, into, batches, scale, keep=keep)
+            return
+
+        def room(units: int) -> torch.Tensor:
+            return aligned(m, (units, b), x.dtype, x.device)
+
         activations = [x.transpose(1, 2)]  # (m, units, b): long rows for the products
         for weight, bias in self.layers:
             if len(activations) > 1:
                 activations[-1].clamp_(min=0)
+            w = parameters[weight]  # (m, units, inputs)
             activations.append(
-                torch.baddbmm(parameters[bias].unsqueeze(2), parameters[weight], activations[-1])
+                torch.baddbmm(
+                    parameters[bias].unsqueeze(2), w, activations[-1], out=room(w.shape[1])
+                )
             )
-        delta = functional.softmax(activations.pop(), dim=1)
-        delta.scatter_add_(1, y.unsqueeze(1), delta.new_tensor(-1.0).expand(y.shape).unsqueeze(1))
-        delta *= self._coefficients(batches, scale).unsqueeze(1)
+        output = activations.pop()
+        error = functional.softmax(output, dim=1)
+        error.scatter_add_(1, y.unsqueeze(1), error.new_tensor(-1.0).expand(y.shape).unsqueeze(1))
+        delta = torch.mul(error, self._coefficients(batches, scale).unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
             # Before the step is made: into may be the parameters.
-            back = parameters[weight].transpose(1, 2) @ delta if activations else delta
-            into[weight].baddbmm_(delta, before.transpose(1, 2))
-            into[bias].add_(delta.sum(dim=2))
-            delta = back * (before > 0) if activations else delta
+            back = delta
+            if activations:
+                w = parameters[weight]
+                back = torch.bmm(w.transpose(1, 2), delta, out=room(w.shape[2]))
+            into[weight].baddbmm_(delta, before.transpose(1, 2), beta=keep)
+            into[bias].mul_(keep).add_(delta.sum(dim=2))
+            delta = back.mul_(before > 0) if activations else back
+
+    def _has_vectors(self, parameters: Stacked) -> bool:
+        """Say whether a product is one with a vector."""
+        return any(1 in parameters[weight].shape[1:] for weight, _ in self.layers)
+
+    def _add_beside_itself(
+        self,
+        parameters: Stacked,
+        buffers: Stacked,
+        into: Stacked,
+        batches: Batches,
+        scale: torch.Tensor,
+        *,
+        keep: float,
+    ) -> None:
+        """Do for one client what is done for it beside others.
+
+        A product with a vector is computed in another way alone than as one of several.
+        """
+        twice = {name: copies(tensor[0], 2) for name, tensor in parameters.items()}
+        both = twice if into is parameters else {n: copies(t[0], 2) for n, t in into.items()}
+        doubled = Batches(
+            copies(batches.x[0], 2),
+            batches.y.expand(2, -1),
+            np.repeat(batches.sizes, 2),
+            None if batches.counts is None else batches.counts.expand(2, -1),
+            {},
+        )
+        self.add(twice, buffers, both, doubled, scale.expand(2), keep=keep)
+        for name, tensor in into.items():
+            tensor.copy_(both[name][:1])
 
     def _coefficients(self, batches: Batches, scale: torch.Tensor) -> torch.Tensor:
         """Return scale_k v_i / v (m, b), 0 for what does not count."""
-        m, b = batches.y.shape
         if self.class_weights is None:
-            if batches.counts is None:
-                return (scale / b).unsqueeze(1).expand(m, b)
-            return batches.counts * (scale / batches.counts.sum(dim=1)).unsqueeze(1)
+            sizes = torch.from_numpy(batches.sizes).to(scale)
+            each = (scale / sizes).unsqueeze(1).expand(batches.y.shape)
+            return each if batches.counts is None else batches.counts * each
         weights = self.class_weights.to(scale)[batches.y]
         if batches.counts is not None:
             weights = weights * batches.counts
@@ -167,8 +217,10 @@ class FunctionalGradients:
         into: Stacked,
         batches: Batches,
         scale: torch.Tensor,
+        *,
+        keep: float = 1.0,
     ) -> None:
-        """Add scale_k times the gradient of client k's mean loss to ``into``."""
+        """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
         for size in np.unique(batches.sizes).tolist():
             places = torch.from_numpy(np.flatnonzero(batches.sizes == size)).to(scale.device)
             select = _all if len(places) == len(batches.sizes) else partial(_chosen, places)
@@ -179,7 +231,8 @@ class FunctionalGradients:
                 *select({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),
             )
             for name, gradient in gradients.items():
-                into[name].index_add_(0, places, gradient)
+                before = into[name].index_select(0, places)
+                into[name].index_copy_(0, places, gradient.add(before, alpha=keep))
             for name, tensor in buffers.items():
                 tensor.index_copy_(0, places, after[name])
 

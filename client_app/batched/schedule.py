@@ -19,19 +19,23 @@ IntArray = NDArray[np.int64]
 class Schedule:
     """The batches of K clients, those with the most local steps first.
 
+    With ``width`` all batches are computed with so many samples, whatever their true sizes.
+
     Attributes
     ----------
     order : tuple of int
         Which of the clients asked is in which place.
     rows : tensor of int64
-        Rows of the examples (S, K, B), B the largest batch; a batch that is smaller, or of a
-        client without so many steps, repeats its first row.
+        Rows of the examples (S, K, B), B the largest batch or more; a batch that is smaller, or
+        of a client without so many steps, repeats its first row.
     sizes : array of int64
         True sizes of the batches (S, K), 0 where a client has no such step.
     counts : tensor of bool, optional
         Whether a row counts (S, K, B), None where all do.
     rates : tensor
         Learning rates (S, K).
+    width : int, optional
+        How many samples a step computes of every client; by default those of its largest batch.
     """
 
     order: tuple[int, ...]
@@ -39,12 +43,15 @@ class Schedule:
     sizes: IntArray
     counts: torch.Tensor | None
     rates: torch.Tensor
+    width: int | None = None
 
     @cached_property
     def extents(self) -> list[tuple[int, int, bool]]:
-        """Of each step how many clients have it, its largest batch, and whether all are like it."""
+        """Of each step how many clients have it, its width, and whether all batches fill it."""
         active = np.count_nonzero(self.sizes, axis=1)
         widest = self.sizes.max(axis=1)
+        if self.width is not None:
+            widest = np.full_like(widest, self.width)
         whole = self.sizes.sum(axis=1) == active * widest
         return list(zip(active.tolist(), widest.tolist(), whole.tolist(), strict=True))
 
@@ -61,11 +68,13 @@ def local_schedule(
     *,
     t: int,
     normalises: bool,
+    width: int | None = None,
+    room: int = 0,
 ) -> Schedule:
     """Return the batches of ``clients`` in round ``t`` (from 0).
 
     Every client's order of samples is drawn from its own ``draws``, so that it does not depend
-    on the others.
+    on the others. ``rows`` has room for at least so many samples of a batch.
 
     Raises
     ------
@@ -78,7 +87,8 @@ def local_schedule(
     ]
     steps = np.array([len(sizes) for _, sizes in batches])
     order = np.argsort(-steps, kind="stable")
-    longest, widest = int(steps.max()), max(int(sizes.max()) for _, sizes in batches)
+    longest = int(steps.max())
+    widest = max(room, *(int(sizes.max()) for _, sizes in batches))
     rows = np.zeros((longest, len(batches), widest), dtype=np.int64)
     sizes = np.zeros((longest, len(batches)), dtype=np.int64)
     rates = np.zeros((longest, len(batches)))
@@ -90,14 +100,28 @@ def local_schedule(
         rows[: len(taken), place] = flat[first[:, None] + columns]
         sizes[: len(taken), place] = taken
         rates[: len(taken), place] = _rates(how, t, len(taken))
-    counts = np.arange(widest) < sizes[:, :, None]
+    counts = np.arange(widest if width is None else width) < sizes[:, :, None]
     return Schedule(
         tuple(order.tolist()),
         torch.from_numpy(rows).to(examples.device),
         sizes,
         None if counts.all() else torch.from_numpy(counts).to(examples.device),
         torch.from_numpy(rates).to(examples.device, examples.dtype),
+        width,
     )
+
+
+def width_of(count: int, batch_size: int) -> int:
+    """Return how many samples a step computes of a client with so many rows.
+
+    It is the client's largest batch, rounded up where the client has fewer rows than a batch, so
+    that many clients have the same: to four widths for each doubling. A product of one sample is
+    computed in another way alone than beside others, so there are at least two.
+    """
+    if count >= batch_size:
+        return max(2, batch_size)
+    step = max(1, 2 ** (count.bit_length() - 3))
+    return max(2, -(-count // step) * step)
 
 
 def _batches(

@@ -1,7 +1,9 @@
 """Local training of many clients in one pass."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,8 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app.augmentation import Augmentation
+from client_app.batched.aligned import copies, padded_rows
 from client_app.batched.gradients import Batches, FunctionalGradients, Stacked, dense_gradients
-from client_app.batched.schedule import Schedule, local_schedule
+from client_app.batched.schedule import Schedule, local_schedule, width_of
 from client_app.costs import numbers_of_sample
 from client_app.dropout import GivenDropout, dropouts
 from client_app.examples import Examples
@@ -119,59 +122,109 @@ class BatchedTraining:
             for name, array in zip(self._names, arrays, strict=True)
         }
         self._model.train()
-        for low, chunk in self._chunks(clients):
-            models, order = self._train_chunk(received, chunk, t)
-            yield [low + i for i in order], list(models.values())
+        for chunk in self._chunks(clients):
+            models, order = self._train_chunk(received, [clients[i] for i in chunk], t)
+            yield [chunk[i] for i in order], list(models.values())
 
-    def _chunks(self, clients: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-        """Divide the clients into as few groups as memory allows, in order."""
-        largest = max(clients, key=self._examples.count)
-        count = max(1, self._memory_bytes // self._bytes_of_client(largest))
-        groups = math.ceil(len(clients) / count)
-        size = math.ceil(len(clients) / groups)
-        for low in range(0, len(clients), size):
-            yield low, clients[low : low + size]
+    def _chunks(self, clients: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the places of clients that train at the same time, as many as memory allows.
+
+        In closed form they have one width; the products of a client then have one shape.
+        """
+        widths = defaultdict[int | None, list[int]](list)
+        for place, client in enumerate(clients):
+            widths[self._width(client)].append(place)
+        for places in widths.values():
+            largest = max((clients[i] for i in places), key=self._examples.count)
+            count = max(1, self._memory_bytes // self._bytes_of_client(largest))
+            groups = math.ceil(len(places) / count)
+            size = math.ceil(len(places) / groups)
+            for low in range(0, len(places), size):
+                yield places[low : low + size]
+
+    def _width(self, client: int) -> int | None:
+        """Return how many samples a step computes of a client, None for those of its batch."""
+        if not self.closed_form:
+            return None
+        return width_of(self._examples.count(client), self._how.batch_size)
 
     def _train_chunk(
         self, received: Stacked, clients: Sequence[int], t: int
     ) -> tuple[Stacked, tuple[int, ...]]:
         """Return the stacked models and which of ``clients`` is in which place."""
+        examples, width = self._examples, self._width(clients[0])
         draws = [partial(stream, self._seed, round_number=t + 1, client=k) for k in clients]
+        room = 0
+        if width is not None:
+            room = padded_rows(width, math.prod(examples.input_shape), examples.dtype)
         schedule = local_schedule(
-            clients, draws, self._examples, self._how, t=t, normalises=self._normalises
+            clients,
+            draws,
+            examples,
+            self._how,
+            t=t,
+            normalises=self._normalises,
+            width=width,
+            room=room,
         )
         source = _Batches(
-            self._examples, schedule, self._how, [draws[i] for i in schedule.order], self._masked
+            examples, schedule, self._how, [draws[i] for i in schedule.order], self._masked
         )
-        models = {
-            name: tensor.expand(len(clients), *tensor.shape).clone()
-            for name, tensor in received.items()
-        }
+        models = {name: copies(tensor, len(clients)) for name, tensor in received.items()}
         directions = {
-            name: torch.zeros_like(models[name]) for name in self._trained if not self._how.plain
+            name: copies(torch.zeros_like(received[name]), len(clients))
+            for name in self._trained
+            if self._directs
         }
-        down = -schedule.rates
-        parameters: Stacked = {}
         m = 0
         for step in range(len(schedule.sizes)):
-            batches = source.batches(step)
-            if m != len(batches.sizes):
-                m = len(batches.sizes)
-                now = {name: tensor[:m] for name, tensor in models.items()}
-                parameters = {name: now.pop(name) for name in self._trained}
+            batches, rates = source.batches(step), schedule.rates[step, : schedule.active(step)]
+            if m != len(rates):
+                m = len(rates)
+                buffers = {name: tensor[:m] for name, tensor in models.items()}
+                parameters = {name: buffers.pop(name) for name in self._trained}
                 v = {name: tensor[:m] for name, tensor in directions.items()}
-            if self._how.plain:
-                self._gradients.add(parameters, now, parameters, batches, down[step, :m])
-                continue
-            rates = schedule.rates[step, :m]
-            for direction in v.values():
-                direction.mul_(self._how.momentum)
-            self._gradients.add(parameters, now, v, batches, torch.ones_like(rates))
-            for name, w in parameters.items():
-                v[name].add_(w, alpha=self._how.weight_decay + self._how.mu)
-                v[name].add_(received[name], alpha=-self._how.mu)
-                w.sub_(v[name] * rates.reshape(m, *[1] * (w.ndim - 1)))
+                state = _State(received, parameters, buffers, v)
+            if self._directs:
+                self._directed_step(state, batches, rates)
+            else:
+                self._gradient_step(state, batches, rates, t)
         return models, schedule.order
+
+    @property
+    def _pull(self) -> float:
+        """What a step adds of w to the gradient."""
+        return self._how.weight_decay + self._how.mu
+
+    @property
+    def _directs(self) -> bool:
+        """Whether v is kept; else a step is on w itself, with one rate for all clients."""
+        one_rate = self._how.lr_schedule != "theorem"
+        return self._how.momentum > 0 or (self._pull > 0 and not one_rate)
+
+    def _gradient_step(
+        self, state: "_State", batches: Batches, rates: torch.Tensor, t: int
+    ) -> None:
+        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t."""
+        rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
+        w, keep = state.parameters, 1.0 - rate * self._pull
+        self._gradients.add(w, state.buffers, w, batches, -rates, keep=keep)
+        if self._how.mu:
+            for name, tensor in w.items():
+                tensor.add_(state.received[name], alpha=rate * self._how.mu)
+
+    def _directed_step(self, state: "_State", batches: Batches, rates: torch.Tensor) -> None:
+        """Make v <- momentum v + grad + (decay + mu) w - mu w_t, and w <- w - lr v."""
+        ones = torch.ones_like(rates)
+        w, v, momentum = state.parameters, state.directions, self._how.momentum
+        self._gradients.add(w, state.buffers, v, batches, ones, keep=momentum)
+        for name, tensor in w.items():
+            if self._pull:
+                v[name].add_(tensor, alpha=self._pull)
+            if self._how.mu:
+                v[name].add_(state.received[name], alpha=-self._how.mu)
+            of_each = rates.reshape(-1, *[1] * (tensor.ndim - 1))
+            tensor.addcmul_(v[name], of_each, value=-1.0)
 
     def _bytes_of_client(self, client: int) -> int:
         """Estimate what one client needs: models, gradients, a batch and its activations."""
@@ -182,6 +235,16 @@ class BatchedTraining:
             self._numbers = numbers_of_sample(self._model, x)
         model: int = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
         return MODELS * model + ACTIVATIONS * rows * self._numbers * x.element_size()
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a step changes: the parameters w, the buffers and v of m clients; and w_t."""
+
+    received: Stacked
+    parameters: Stacked
+    buffers: Stacked
+    directions: Stacked
 
 
 class _Batches:
@@ -223,10 +286,12 @@ class _Batches:
         if self._all_inputs is not None:
             x = self._all_inputs[step, :m, :b]
         else:
-            x = self._gather(schedule.rows[step, :m, :b].reshape(-1))
+            rows = schedule.rows[step, :m]
+            if schedule.width is None:
+                rows = rows[:, :b]
+            x = self._gather(rows.reshape(-1)).view(*rows.shape, *self._examples.input_shape)[:, :b]
             if self._augments:
                 x = self._augmented(x, sizes, counts)
-            x = x.view(m, b, *x.shape[1:])
         return Batches(
             x,
             self._labels[step, :m, :b],
@@ -245,10 +310,11 @@ class _Batches:
     def _augmented(
         self, x: torch.Tensor, sizes: NDArray[np.int64], counts: torch.Tensor | None
     ) -> torch.Tensor:
+        """Return the inputs (m, b, ...) with those that count augmented."""
         if counts is None:
-            return self._augment(x, sizes.tolist())
-        places = counts.reshape(-1).nonzero().squeeze(1)
-        return x.index_copy(0, places, self._augment(x[places], sizes.tolist()))
+            counts = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        x[counts] = self._augment(x[counts], sizes.tolist())
+        return x
 
     def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64], b: int) -> torch.Tensor:
         masks = torch.zeros((len(sizes), b, *layer.shape), dtype=self._examples.dtype)

@@ -1,6 +1,6 @@
-"""The sum over updates, in float64 and in a fixed order."""
+"""The server's step on the combined update, and the inner products of updates."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,23 +10,6 @@ from .server_optimizer import Parameters, ServerOptimizer
 from .types import FloatArray
 
 BLOCK = 65536
-
-
-def combined_update(
-    model: Mapping[str, NDArray[Any]],
-    weighted_models: Iterable[tuple[float, Mapping[str, NDArray[Any]]]],
-) -> dict[str, FloatArray]:
-    """Return sum_k c_k Delta_k with Delta_k = x_k - x_t, one float64 array per name.
-
-    ``weighted_models`` yields (c_k, x_k). Whoever calls yields them ascending by client id:
-    then the order in which replies arrive changes nothing, to the last bit. Memory is two
-    models, however many clients there are.
-    """
-    total = {name: np.zeros(array.shape) for name, array in model.items()}
-    for weight, client_model in weighted_models:
-        for name, array in client_model.items():
-            total[name] += weight * (array.astype(np.float64) - model[name])
-    return total
 
 
 def inner_products(

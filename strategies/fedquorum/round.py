@@ -128,6 +128,14 @@ class Round:
     before: RoundState
 
     @property
+    def factors(self) -> tuple[FloatArray, float]:
+        """a_k, shape (n,), and B with c_k = a_k / B; c_k and 1 where a bound changed a weight."""
+        weights = self.decided.weights
+        if weights is None or not np.array_equal(self.weight, weights.weight):
+            return self.weight, 1.0
+        return weights.factor, weights.divisor
+
+    @property
     def clients(self) -> tuple[int, ...]:
         """The clients whose updates reached the rules, ascending."""
         return tuple(self.decided.responses.client.tolist())

@@ -234,10 +234,11 @@ class Admission:
 class Weights:
     """How much each update counts, shape (n,): x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
 
-    ``weight`` is c_k, 0 where not admitted. ``inclusion_mass`` is A, what the gate adds to the
-    priority clients' 1: the sum of p_k over the admitted non-priority clients. theta is
-    1 / (1 + A). ``omega`` is what a rule estimates of 1 / (participation rate), by client id, of
-    all known clients.
+    c_k = a_k / B with ``factor`` a_k, 0 where not admitted, and ``divisor`` B: the sum of
+    a_k Delta_k is divided once. Where B is 0 nothing counts. ``inclusion_mass`` is A, what the
+    gate adds to the priority clients' 1: the sum of p_k over the admitted non-priority clients.
+    theta is 1 / (1 + A). ``omega`` is what a rule estimates of 1 / (participation rate), by
+    client id, of all known clients.
 
     Rules that mix by losses also tell: ``response``, r_i, shape (n,), NaN where a client's loss
     did not count; ``mixing``, p after this decision, shape (K,), by the population's clients
@@ -249,7 +250,8 @@ class Weights:
     where an update did not count.
     """
 
-    weight: FloatArray
+    factor: FloatArray
+    divisor: float = 1.0
     inclusion_mass: float | None = None
     omega: Mapping[int, float] = field(default_factory=dict)
     response: FloatArray | None = None
@@ -257,3 +259,11 @@ class Weights:
     decision_loss: float | None = None
     estimate: FloatArray | None = None
     update_norm: FloatArray | None = None
+
+    @cached_property
+    def weight(self) -> FloatArray:
+        """c_k, shape (n,)."""
+        weight: FloatArray = (
+            self.factor / self.divisor if self.divisor > 0 else np.zeros_like(self.factor)
+        )
+        return weight

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedquorum.aggregation import as_float64, combined_update, like
+from fedquorum.aggregation import as_float64, like
 from fedquorum.streams import stream
+from fedquorum.summation import combined_update
 from numpy.typing import NDArray
 from torch import nn
 

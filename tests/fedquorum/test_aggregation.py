@@ -1,30 +1,15 @@
-"""The weighted sum of updates."""
+"""The server's step, and inner products of updates."""
 
 import numpy as np
 import pytest
 from fedquorum.aggregation import (
     as_float64,
     averaged,
-    combined_update,
     inner_products,
     is_statistic,
     like,
 )
 from fedquorum.flower.codec import NamedArrays
-from hypothesis import given
-from hypothesis import strategies as st
-
-finite = st.floats(-1e3, 1e3, width=32)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), finite), max_size=20), finite)
-def test_sum_of_weighted_updates(clients: list[tuple[float, float]], start: float) -> None:
-    """sum_k c_k (x_k - x_t), in float64, also for float32 models."""
-    model = {"w": np.array([start], dtype=np.float32)}
-    got = combined_update(model, [(c, {"w": np.array([x], dtype=np.float32)}) for c, x in clients])
-    expected = sum(c * (float(np.float32(x)) - float(np.float32(start))) for c, x in clients)
-    assert got["w"].dtype == np.float64
-    np.testing.assert_allclose(got["w"][0], expected, rtol=1e-12, atol=1e-9)
 
 
 def test_dtypes_come_back() -> None:

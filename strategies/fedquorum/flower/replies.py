@@ -1,6 +1,5 @@
 """What the nodes replied in one exchange, sorted by client, and what of it cannot be used."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +10,8 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 
 from ..errors import ProtocolError
-from ..types import FloatArray, Proportions
+from ..summation import UpdateSums
+from ..types import Proportions
 from .codec import (
     AnswerT,
     EvaluateAnswer,
@@ -37,7 +37,7 @@ from .validation import (
 class WeightedSum:
     """sum_k a_k Delta_k over the clients of one node that trained."""
 
-    arrays: NamedArrays
+    updates: UpdateSums
     clients: tuple[int, ...]
 
 
@@ -183,7 +183,7 @@ def refuse_unusable_sums(
         problem = (
             "a sum of updates, though none was asked for"
             if proportions is None
-            else sum_problem(node_sum.arrays, model)
+            else sum_problem(node_sum.updates, model)
         )
         for client in node_sum.clients:
             wrong = answers.malformed.get(client) or update_problem(
@@ -192,24 +192,6 @@ def refuse_unusable_sums(
             problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
         if problem is not None:
             answers.malformed.update(dict.fromkeys(node_sum.clients, problem))
-
-
-def add_sums(
-    update: dict[str, FloatArray],
-    answers: Answers[TrainAnswer],
-    weight_of: Mapping[int, float],
-    proportions: Proportions,
-) -> None:
-    """Add sum_k c_k Delta_k = s sum_k a_k Delta_k of each node, s = sum_k c_k / sum_k a_k."""
-    for node_sum in sorted(answers.sums.values(), key=lambda of_node: of_node.clients):
-        if not any(weight_of.get(k) for k in node_sum.clients):
-            continue
-        total = math.fsum(
-            proportions.factor(k, answers.parts[k].num_examples or 0.0) for k in node_sum.clients
-        )
-        factor = math.fsum(weight_of[k] for k in node_sum.clients) / total
-        for name, array in node_sum.arrays.items():
-            update[name] += factor * array
 
 
 def usable_evaluations(

@@ -210,6 +210,7 @@ class ComposedStrategy(Strategy):
                 tuple(k in self.population.priority for k in clients),
                 self._state.objective or NO_OBJECTIVE,
                 proportions,
+                terms=len(call.clients),
             )
             for node, clients in asked_at.items()
         }

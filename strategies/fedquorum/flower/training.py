@@ -1,21 +1,23 @@
 """From the replies of a round's training to what the rules see, and to the model after it."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..aggregation import combined_update, inner_products, server_step
+from ..aggregation import inner_products, server_step
 from ..composition import LastUpdates, Rules
 from ..memory import UpdateMemory
 from ..round import ClientAnswer, Round, RoundAnswers
+from ..summation import NOT_SUMMED, Grid, UpdateTotal, combined_update, fits
 from ..types import Call, FloatArray, Population, Proportions
 from .codec import NamedArrays, TrainAnswer
 from .communication import Communication
 from .exchange import Exchange
-from .replies import Answers, add_sums, refuse_unusable_sums
+from .replies import Answers, refuse_unusable_sums
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Asked:
     model: NamedArrays
     asked_at: Mapping[int, tuple[int, ...]]
     proportions: Proportions | None
+
+    @property
+    def grid(self) -> Grid:
+        """What the updates of a round are rounded to where nodes may sum theirs."""
+        return Grid.of(len(self.call.clients))
 
 
 @dataclass
@@ -71,6 +78,8 @@ def round_answers(
         none_expected = asked.call.keeps_model or client in answers.summed
         model = None if none_expected else asked.model
         answer = exchange.client_answer(client, answers, model)
+        if answer.usable and not _fits(answer, answers, asked):
+            answer = ClientAnswer(client, "rejected", NOT_SUMMED)
         if answer.usable:
             _clip(answer, answers, asked.model, communication)
         each.append(replace(answer, note=answers.notes.get(client)))
@@ -81,6 +90,15 @@ def round_answers(
         gram=lambda: inner_products(asked.model, [answers.parts[k].arrays or {} for k in usable]),
         unknown=exchange.directory.unknown,
     )
+
+
+def _fits(answer: ClientAnswer, answers: Answers[TrainAnswer], asked: Asked) -> bool:
+    """Return whether a single update fits the grid of a round in which nodes may sum theirs."""
+    arrays = answers.parts[answer.client].arrays
+    if asked.proportions is None or arrays is None:
+        return True
+    factor = asked.proportions.factor(answer.client, answer.num_examples or 0.0)
+    return factor == 0.0 or fits(asked.model, arrays, asked.grid.limit / factor)
 
 
 def _clip(
@@ -139,13 +157,31 @@ def take_step(
         for client, weight in weight_of.items()
         if weight != 0.0 and client not in answers.summed
     )
-    update: dict[str, FloatArray]
     if memory is None:
-        update = combined_update(asked.model, ((weight, x) for _, weight, x in models))
+        update = _combined(asked, answers, decided, models)
     else:
         update = memory.step(asked.model, models, len(decided.decided.responses.known))
-    if asked.proportions is not None:
-        add_sums(update, answers, weight_of, asked.proportions)
-    total = float(decided.weight.sum())
+    total = math.fsum(decided.weight.tolist())
     state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
     return Step(moved, state, models)
+
+
+def _combined(
+    asked: Asked,
+    answers: Answers[TrainAnswer],
+    decided: Round,
+    models: Sequence[tuple[int, float, NamedArrays]],
+) -> dict[str, FloatArray]:
+    """Return sum_k a_k Delta_k / B over single updates and the sums of nodes."""
+    factors, divisor = decided.factors
+    factor_of = dict(zip(decided.clients, factors.tolist(), strict=True))
+    singles = [(factor_of[client], arrays) for client, _, arrays in models]
+    if asked.proportions is None:
+        return combined_update(asked.model, singles, divisor)
+    total = UpdateTotal(asked.model, asked.grid)
+    for factor, arrays in singles:
+        total.add_model(factor, arrays)
+    for node_sum in answers.sums.values():
+        if any(factor_of.get(client) for client in node_sum.clients):
+            total.add_sums(node_sum.updates)
+    return total.over(divisor)

@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import Message, Metadata
 from numpy.typing import NDArray
 
+from ..summation import UpdateSums
 from .codec import EvaluateAnswer, Status, TrainAnswer, count_bytes
 
 MAX_NUM_EXAMPLES = 10**12
@@ -135,15 +136,19 @@ def value_problem(answer: TrainAnswer, limits: Limits) -> str | None:
     )
 
 
-def sum_problem(
-    weighted_sum: Mapping[str, NDArray[Any]], model: Mapping[str, NDArray[Any]]
-) -> str | None:
-    """Return why a node's sum of updates cannot be used, or None if it can.
+def sum_problem(sums: UpdateSums, model: Mapping[str, NDArray[Any]]) -> str | None:
+    """Return why a node's sums of updates cannot be used, or None if they can.
 
-    It must be like the model, in float64, and finite.
+    They must be like the model, in float64, and finite; the coarse ones need not be there.
     """
-    expected = {k: a.astype(np.float64) for k, a in model.items()}
-    return _arrays_problem(weighted_sum, expected) or _numbers_problem(weighted_sum)
+    expected = {k: np.broadcast_to(np.float64(0), a.shape) for k, a in model.items()}
+    coarse = {k: a for k, a in expected.items() if k in sums.coarse}
+    return (
+        _arrays_problem(sums.fine, expected)
+        or _arrays_problem(sums.coarse, coarse)
+        or _numbers_problem(sums.fine)
+        or _numbers_problem(sums.coarse)
+    )
 
 
 def evaluation_problem(answer: EvaluateAnswer, *, any_weight: bool = False) -> str | None:

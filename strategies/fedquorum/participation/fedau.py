@@ -132,7 +132,7 @@ class MeanInterval(Participation[FedAUState]):
         omega = dict(_items(state.client[known], state.omega[known]))
         counted = known if call.pool is None else known & np.isin(state.client, list(call.pool))
         return replace(self._advance(state, counted, took_part), base=base), replace(
-            weights, weight=state.omega[position] * weights.weight, omega=omega
+            weights, factor=state.omega[position] * weights.factor, omega=omega
         )
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:

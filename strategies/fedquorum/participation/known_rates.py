@@ -127,7 +127,7 @@ class KnownRates(Participation[Any]):
         following, weights = self.base.weigh(state, call, responses, share)
         factor = np.array([self.omega.get(k, 1.0) for k in responses.client.tolist()])
         omega = {k: self.omega.get(k, 1.0) for k in responses.known.tolist()}
-        return following, replace(weights, weight=factor * weights.weight, omega=omega)
+        return following, replace(weights, factor=factor * weights.factor, omega=omega)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield omega, and how it multiplies the base's weight."""

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
 from ..report import Decided
 from ..rule import Question
 from ..types import Call, FloatArray, Population, Proportions, Responses, Weights
@@ -42,7 +40,7 @@ class AverageParticipating(Weighting[None]):
     ) -> tuple[None, Weights]:
         """Return equal weights that sum to 1, or zeros where nobody took part."""
         total = float(share.sum())
-        return None, Weights(share / total if total > 0 else np.zeros_like(share))
+        return None, Weights(share, total)
 
     def over_known(self) -> "AverageAll":
         """Refuse: over all known clients this is ``AverageAll``, which has a name of its own."""
@@ -93,7 +91,7 @@ class AverageAll(Weighting[None]):
         """Return 1 / N, zeros where nobody can count."""
         total = float(responses.coverage.sum())
         omega = dict.fromkeys(responses.known.tolist(), 1.0)
-        return None, Weights(share / total if total > 0 else np.zeros_like(share), omega=omega)
+        return None, Weights(share, total, omega=omega)
 
     def over_known(self) -> Self:
         """Return this rule, which divides so already."""

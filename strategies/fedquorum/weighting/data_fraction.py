@@ -76,7 +76,7 @@ class DataFraction(Weighting[None]):
         if total == 0.0:
             return None, Weights(np.zeros_like(data))
         mass = (total - base) / base if base > 0 else None
-        return None, Weights(data / total, inclusion_mass=mass)
+        return None, Weights(data, total, inclusion_mass=mass)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the fraction of the data, and the same in FedALIGN's words."""

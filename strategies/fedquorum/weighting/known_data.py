@@ -60,7 +60,7 @@ class KnownData(Weighting[KnownDataState]):
         priority = state.priority_weight[np.searchsorted(state.client, responses.known)]
         base = float((priority * data).sum())
         mass = (total - base) / base if base > 0 else None
-        return state, Weights(share * responses.num_examples / total, inclusion_mass=mass)
+        return state, Weights(share * responses.num_examples, total, inclusion_mass=mass)
 
     def over_known(self) -> Self:
         """Return this rule, which divides so already."""

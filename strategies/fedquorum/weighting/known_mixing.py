@@ -52,9 +52,7 @@ class KnownMixing(Weighting[Any]):
         total = float((responses.coverage * mixing[known]).sum())
         counts = heard(call, responses, share)
         numerator = np.where(counts, share * mixing[positions(following.client, responses)], 0.0)
-        return following, replace(
-            weights, weight=numerator / total if total > 0 else np.zeros_like(numerator)
-        )
+        return following, replace(weights, factor=numerator, divisor=total)
 
     def over_known(self) -> Self:
         """Return this rule, which divides so already."""

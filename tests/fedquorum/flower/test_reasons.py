@@ -20,6 +20,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.validation import evaluation_problem, sum_problem
 from fedquorum.report import TrainReport
+from fedquorum.summation import UpdateSums
 from flwr.app import Array, Message
 
 from tests.builders_flower import MODEL, grid_of, moved, named, play_round, scripted_app
@@ -50,13 +51,13 @@ def unchanged(replies: list[Message]) -> list[Message]:
     return replies
 
 
-def answered(reply: Message, *parts: TrainAnswer, total: NamedArrays | None = None) -> Message:
+def answered(reply: Message, *parts: TrainAnswer, total: UpdateSums | None = None) -> Message:
     """Return a reply with other content, to the same message."""
     reply.content = encode_train_reply(parts, weighted_sum=total)
     return reply
 
 
-SUM: NamedArrays = {"w": np.ones(3)}
+SUM = UpdateSums({"w": np.ones(3)})
 DONE = {k: TrainAnswer(k, Status.DONE, num_examples=10.0) for k in range(4)}
 
 
@@ -75,7 +76,7 @@ def with_spoiled_sum(replies: list[Message]) -> list[Message]:
 
 
 def with_sum_of_another_model(replies: list[Message]) -> list[Message]:
-    return [answered(replies[0], DONE[0], DONE[2], total={"w": np.ones(2)}), replies[1]]
+    return [answered(replies[0], DONE[0], DONE[2], total=UpdateSums({"w": np.ones(2)})), replies[1]]
 
 
 def of_another_round(replies: list[Message]) -> list[Message]:
@@ -155,7 +156,7 @@ def test_a_sum_counts_as_the_updates_in_it() -> None:
 
     def summed(replies: list[Message]) -> list[Message]:
         # node 1 has the clients 0 and 2, which moved by 1 and 3: their sum with omega = 1 is 4
-        total: NamedArrays = {"w": np.full(3, 4.0)}
+        total = UpdateSums({"w": np.full(3, 4.0)})
         return [answered(replies[0], DONE[0], DONE[2], total=total), replies[1]]
 
     grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, k + 1.0)), 2)
@@ -169,7 +170,7 @@ def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
 
     def without_weight(replies: list[Message]) -> list[Message]:
         away = [TrainAnswer(k, Status.UNAVAILABLE) for k in (0, 2)]
-        return [answered(replies[0], *away, total={"w": np.full(3, 100.0)}), replies[1]]
+        return [answered(replies[0], *away, total=UpdateSums({"w": np.full(3, 100.0)})), replies[1]]
 
     grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, 1.0)), 2)
     weights, _ = play_round(fedau(), grid, change=without_weight)
@@ -218,4 +219,7 @@ def test_a_failed_evaluation_has_its_own_reason() -> None:
 
 def test_arrays_without_a_number_in_them_can_be_used() -> None:
     """There is nothing in them that could be wrong."""
-    assert sum_problem({"w": np.zeros((0, 3))}, {"w": np.zeros((0, 3), np.float32)}) is None
+    assert (
+        sum_problem(UpdateSums({"w": np.zeros((0, 3))}), {"w": np.zeros((0, 3), np.float32)})
+        is None
+    )

@@ -15,12 +15,12 @@ from fedquorum.flower.codec import (
 from fedquorum.flower.replies import (
     Answers,
     WeightedSum,
-    add_sums,
     collect,
     refuse_unusable_sums,
     usable_evaluations,
 )
 from fedquorum.flower.validation import Limits, Sent
+from fedquorum.summation import UpdateSums
 from fedquorum.types import Proportions
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -128,12 +128,13 @@ def test_an_error_and_what_cannot_be_read_are_of_all_asked_there() -> None:
         (False, np.array([1.0, 2.0]), "a sum of updates, though none was asked for"),
         (True, np.array([1.0, np.nan]), "array 'w' holds NaN or Inf"),
         (True, np.array([1.0]), r"array 'w' has shape (1,), the model's (2,)"),
+        (True, np.ones(2, np.float32), "array 'w' has dtype float32, the model's float64"),
     ],
 )
 def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | None) -> None:
     """A sum must have been asked for and be like the model, else none of its clients counts."""
     answers = Answers(parts={0: trained(0), 1: trained(1)})
-    answers.sums[7] = WeightedSum({"w": array}, (0, 1))
+    answers.sums[7] = WeightedSum(UpdateSums({"w": array}), (0, 1))
     proportions = Proportions(by_data=True) if asked_for else None
     refuse_unusable_sums(answers, MODEL, proportions, limits=Limits(needs_loss=True))
     assert answers.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
@@ -142,17 +143,7 @@ def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | No
 def test_one_bad_client_spoils_its_sum() -> None:
     """What is wrong with one client is told of everybody whose update is in the same sum."""
     answers = Answers(parts={0: trained(0), 1: trained(1, num_examples=-1.0)})
-    answers.sums[7] = WeightedSum({"w": np.ones(2)}, (0, 1))
+    answers.sums[7] = WeightedSum(UpdateSums({"w": np.ones(2)}), (0, 1))
     refuse_unusable_sums(answers, MODEL, Proportions(by_data=True), limits=Limits())
     assert answers.summed == {0, 1}
     assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
-
-
-def test_sums_are_added_with_the_weights_that_were_decided() -> None:
-    """s sum_k a_k Delta_k with s = sum_k c_k / sum_k a_k; a sum of weight 0 adds nothing."""
-    answers = Answers(parts={k: trained(k) for k in range(3)})
-    answers.sums[7] = WeightedSum({"w": np.array([10.0, 20.0])}, (0, 1))
-    answers.sums[8] = WeightedSum({"w": np.array([5.0, 5.0])}, (2,))
-    update = {"w": np.ones(2)}
-    add_sums(update, answers, {0: 0.25, 1: 0.25, 2: 0.0}, Proportions(by_data=True))
-    np.testing.assert_allclose(update["w"], [1 + 10 * 0.5 / 10, 1 + 20 * 0.5 / 10])

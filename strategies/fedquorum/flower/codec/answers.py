@@ -11,11 +11,13 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
+from ...summation import UpdateSums
 from ...types import Objective
 from .arrays import NamedArrays, encode_arrays, view_arrays
 from .keys import (
     ARRAYS,
     CLIENT_ID,
+    COARSE_SUM,
     EVALUATE_METRICS,
     FAILURES,
     GLOBAL_ACCURACY,
@@ -146,7 +148,7 @@ def encode_hosted_clients(clients: Sequence[int]) -> RecordDict:
 def encode_train_reply(
     answers: Sequence[TrainAnswer],
     stacked: Mapping[str, NDArray[Any]] | None = None,
-    weighted_sum: Mapping[str, NDArray[Any]] | None = None,
+    weighted_sum: UpdateSums | None = None,
 ) -> RecordDict:
     """Return a node's reply: scalars for one client, lists and stacked arrays for several.
 
@@ -166,7 +168,9 @@ def encode_train_reply(
             else {name: np.stack([arrays[name] for arrays in trained]) for name in trained[0]}
         )
     if weighted_sum is not None:
-        content[SUM] = encode_arrays(weighted_sum)
+        content[SUM] = encode_arrays(weighted_sum.fine)
+        if weighted_sum.coarse:
+            content[COARSE_SUM] = encode_arrays(weighted_sum.coarse)
     return content
 
 
@@ -265,9 +269,13 @@ def decode_evaluate_reply(content: RecordDict) -> list[EvaluateAnswer]:
     return _decode_reply(content, EvaluateAnswer)
 
 
-def decode_sum(content: RecordDict) -> NamedArrays | None:
+def decode_sum(content: RecordDict) -> UpdateSums | None:
     """Return the weighted sum of a node's updates, as views, None if it sent none."""
-    return view_arrays(content.array_records[SUM]) if SUM in content.array_records else None
+    records = content.array_records
+    if SUM not in records:
+        return None
+    coarse = view_arrays(records[COARSE_SUM]) if COARSE_SUM in records else {}
+    return UpdateSums(view_arrays(records[SUM]), coarse)
 
 
 def encode_objective(objective: Objective) -> MetricRecord:

@@ -6,6 +6,7 @@ CONFIG = "config"
 METRICS = "metrics"
 FAILURES = "failures"
 SUM = "weighted-sum"
+COARSE_SUM = "weighted-sum-coarse"
 
 # In requests and replies alike.
 PROTOCOL_NUMBER = "protocol"
@@ -22,6 +23,7 @@ KEEPS_MODEL = "keeps-model"
 MEASURES_LOSS = "measures-loss"
 PROPORTION = "proportion"
 BY_DATA = "by-data"
+TERMS = "sum-terms"
 TRAIN_PART = "train-part"
 TEST_PART = "test-part"
 
@@ -70,6 +72,7 @@ OF_A_REQUEST = frozenset(
         MEASURES_LOSS,
         PROPORTION,
         BY_DATA,
+        TERMS,
         TRAIN_PART,
         TEST_PART,
     }

@@ -8,7 +8,7 @@ from flwr.app import RecordDict
 from ...errors import ProtocolError
 from .keys import CLIENT_ID, CONFIG, METRICS, PROTOCOL_NUMBER, STATUS
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The protocol's number. Messages of version 1 carry none."""
 
 OURS = (CLIENT_ID, STATUS)  # Flower's own strategies and their ClientApps name neither

@@ -26,6 +26,7 @@ from .keys import (
     PROPORTION,
     PROTOCOL_NUMBER,
     SERVER_ROUND,
+    TERMS,
     TEST_PART,
     TRAIN_PART,
 )
@@ -39,13 +40,17 @@ TaskT = TypeVar("TaskT", "TrainTask", "EvaluateTask")
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a node is told for one round; ``call.clients`` are the clients asked at this node."""
+    """What a node is told for one round; ``call.clients`` are the clients asked at this node.
+
+    ``terms`` is how many clients are asked in the round, on all nodes.
+    """
 
     server_round: int
     call: Call
     priority: tuple[bool, ...]
     objective: Objective
     proportions: Proportions | None = None
+    terms: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ class TrainTask:
         The client's share of a_k where the node may add the updates up; None where it may not.
     by_data : bool
         Whether a_k is the proportion times the client's number of examples.
+    terms : int
+        How many updates are summed in the round, on all nodes: the grid of the sum.
     """
 
     client: int
@@ -97,6 +104,7 @@ class TrainTask:
     measures: bool = True
     proportion: float | None = None
     by_data: bool = False
+    terms: int = 1
 
     @property
     def gated(self) -> bool:
@@ -170,6 +178,7 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     if request.proportions is not None and len(clients) > 1:
         config[PROPORTION] = [request.proportions.of(k) for k in clients]
         config[BY_DATA] = request.proportions.by_data
+        config[TERMS] = request.terms
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
@@ -255,6 +264,7 @@ def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
         measures=bool(config.get(MEASURES_LOSS, True)),
         proportion=config.get(PROPORTION),
         by_data=bool(config.get(BY_DATA, False)),
+        terms=int(config.get(TERMS, 1)),
     )
 
 
