@@ -10,10 +10,10 @@ from fedquorum.streams import stream
 from torch import nn
 
 from client_app.examples import Examples
-from client_app.measurements import Arrays, put
+from client_app.measurements import Arrays
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
-from client_app.training import LocalTraining, train
+from client_app.training import LocalModel, LocalTraining
 from client_app.workers import Workers, available_cores
 
 KEPT_BYTES = 2**30
@@ -74,7 +74,7 @@ class AloneTraining:
         self._workers = Workers(min(count, self._ahead), threads)
         self._template = copy.deepcopy(model)
         self._compiled = compiled
-        self._idle: SimpleQueue[nn.Module] = SimpleQueue()
+        self._idle: SimpleQueue[LocalModel] = SimpleQueue()
 
     def each(
         self, arrays: Arrays, clients: Sequence[int], t: int
@@ -96,11 +96,19 @@ class AloneTraining:
             Of one client for each of ``arrays``, in the order of ``clients``. Another client is
             trained in the same memory as soon as the next model is asked for.
         """
+        try:
+            received = self._received(arrays)
+        except Exception as error:
+            yield from (error for _ in clients)
+            return
 
-        def trained(client: int) -> nn.Module:
+        def trained(client: int) -> LocalModel:
             model = self._model()
             try:
-                self._train(model, arrays, client, t)
+                model.load(received)
+                x, y = self._examples.of([client])
+                draws = partial(stream, self._seed, round_number=t + 1, client=client)
+                model.train(x, y, self._how, draws, t=t)
             except Exception:
                 self._idle.put(model)
                 raise
@@ -111,17 +119,20 @@ class AloneTraining:
                 yield result
                 continue
             try:
-                yield [tensor.detach() for tensor in result.state_dict().values()]
+                yield result.tensors
             finally:
                 self._idle.put(result)
 
-    def _train(self, model: nn.Module, arrays: Arrays, client: int, t: int) -> None:
-        put(arrays, model)
-        x, y = self._examples.of([client])
-        draws = partial(stream, self._seed, round_number=t + 1, client=client)
-        train(model, x, y, self._how, draws, t=t, task=self._task)
+    def _received(self, arrays: Arrays) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return what the received model is made of, once for all clients."""
+        model = self._model()
+        try:
+            model.put(arrays)
+            return model.copies()
+        finally:
+            self._idle.put(model)
 
-    def _model(self) -> nn.Module:
+    def _model(self) -> LocalModel:
         """Return a model that no client uses: as many are made as are needed at the same time."""
         try:
             return self._idle.get_nowait()
@@ -129,4 +140,4 @@ class AloneTraining:
             model = copy.deepcopy(self._template)
         if self._compiled:
             model.compile()
-        return model
+        return LocalModel(model, self._task)
