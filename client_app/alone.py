@@ -9,6 +9,7 @@ import torch
 from fedquorum.streams import stream
 from torch import nn
 
+from client_app.chain import chain_of
 from client_app.examples import Examples
 from client_app.measurements import Arrays
 from client_app.randomness import draws_numbers
@@ -27,8 +28,9 @@ class AloneTraining:
     A client's arithmetic depends on the settings and on its own rows: its model has the same bits
     for any number of workers and whichever clients train beside it.
 
-    One client trains at a time on a GPU, and where threads could disturb each other: if the model
-    draws numbers from torch's generators, or is compiled.
+    Gradients are in closed form where ``client_app.chain`` has one. Clients train one after the
+    other on a GPU, and where threads could disturb each other: if the model draws numbers from
+    torch's generators, or is compiled.
 
     Parameters
     ----------
@@ -43,7 +45,7 @@ class AloneTraining:
     seed : int
         The run's seed.
     compiled : bool
-        Whether the model goes through ``torch.compile``.
+        Whether the model goes through ``torch.compile``, unless its gradient is in closed form.
     threads : int
         Number of torch threads in a product. It decides how the product is rounded.
     cores : int, optional
@@ -67,13 +69,14 @@ class AloneTraining:
         self._task = task
         self._seed = seed
         count = max(1, (available_cores() if cores is None else cores) // threads)
-        if compiled or examples.device.type != "cpu" or draws_numbers(model):
+        self.closed_form = chain_of(model, task) is not None
+        self._compiled = compiled and not self.closed_form
+        if self._compiled or examples.device.type != "cpu" or draws_numbers(model):
             count = 1
         size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
         self._ahead = min(AHEAD * count, max(1, KEPT_BYTES // max(1, size)))
         self._workers = Workers(min(count, self._ahead), threads)
         self._template = copy.deepcopy(model)
-        self._compiled = compiled
         self._idle: SimpleQueue[LocalModel] = SimpleQueue()
 
     def each(

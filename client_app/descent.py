@@ -41,9 +41,9 @@ class Descent:
             places.append((kind, lengths[kind]))
             step = ALIGNMENT // parameter.element_size()
             lengths[kind] += -(-parameter.numel() // step) * step
-        for kind, length in zip(kinds, lengths, strict=True):
-            device = self.parameters[kinds.index(kind)].device
-            self._vectors.append(torch.zeros(length, dtype=kind, device=device))
+        for dtype, length in zip(kinds, lengths, strict=True):
+            device = self.parameters[0].device
+            self._vectors.append(torch.zeros(length, dtype=dtype, device=device))
         self._places = places
         self.weights = self._views(self._vectors)
         for parameter, weight in zip(self.parameters, self.weights, strict=True):
@@ -84,13 +84,14 @@ class Descent:
             self._directions = self._views(self._velocities)
 
     def step_with(self, gradients: Sequence[torch.Tensor | None], rate: float) -> None:
-        """Take a step along gradients that are there, None where the loss does not depend on it."""
-        if any(gradient is None for gradient in gradients):
+        """Take a step along these gradients, None where the loss does not depend on a parameter."""
+        found = [gradient for gradient in gradients if gradient is not None]
+        if len(found) < len(gradients):
             self._step_of_some(gradients, rate)
             return
 
         def add(into: Sequence[torch.Tensor], factor: float) -> None:
-            torch._foreach_add_(list(into), list(gradients), alpha=factor)
+            torch._foreach_add_(list(into), found, alpha=factor)
 
         self.step(add, rate)
 

@@ -89,8 +89,11 @@ class Trainer:
     @property
     def way(self) -> str:
         """How clients train: ``batched`` or ``alone``, and where their gradients come from."""
-        first = "batched" if self._batched.closed_form or self.trains_together() else "alone"
-        return f"{first}, {'closed form' if self._batched.closed_form else 'autograd'}"
+        if self._batched.closed_form:
+            return "batched, closed form"
+        if self.trains_together():
+            return "batched, autograd"
+        return f"alone, {'closed form' if self._alone.closed_form else 'autograd'}"
 
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""

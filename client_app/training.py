@@ -6,6 +6,7 @@ Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from client_app.augmentation import augmentation
+from client_app.chain import chain_of
 from client_app.descent import Descent
 from client_app.dropout import dropouts
 from client_app.measurements import put
@@ -124,15 +126,25 @@ class LocalModel:
         The model. Its parameters move into one vector, see ``Descent``, and train in place.
     task : Task
         The loss.
+    closed_form : bool
+        Whether to use the closed form of the gradient where there is one, see ``chain_of``.
     """
 
-    def __init__(self, model: nn.Module, task: Task = CROSS_ENTROPY) -> None:
+    def __init__(
+        self, model: nn.Module, task: Task = CROSS_ENTROPY, *, closed_form: bool = True
+    ) -> None:
         self._model = model
         self._task = task
         self._descent = Descent(model)
         self._trained = {id(parameter) for parameter in self._descent.parameters}
+        self._chain = chain_of(model, task) if closed_form else None
         self._normalises = normalises_batches(model)
         self._draws_numbers = draws_numbers(model)
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the gradients need no automatic differentiation."""
+        return self._chain is not None
 
     def put(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Give the model these arrays, in the order of its ``state_dict``."""
@@ -177,6 +189,9 @@ class LocalModel:
                 self._step(inputs, y.index_select(0, rows), how.learning_rate(t, step, steps))
 
     def _step(self, x: torch.Tensor, y: torch.Tensor, rate: float) -> None:
+        if self._chain is not None:
+            self._descent.step(partial(self._chain.add, x, y, self._descent.weights), rate)
+            return
         loss = self._task.mean_loss(self._model(x), y)
         gradients = torch.autograd.grad(loss, self._descent.parameters, allow_unused=True)
         self._descent.step_with(gradients, rate)

@@ -193,12 +193,18 @@ def draws_of(client: int) -> Any:
 
 
 def check(
-    kind: Kind, how: LocalTraining, counts: tuple[int, ...], dtype: torch.dtype, tolerance: float
+    kind: Kind,
+    how: LocalTraining,
+    counts: tuple[int, ...],
+    dtype: torch.dtype,
+    tolerance: float,
+    *,
+    closed_form: bool = True,
 ) -> None:
     """Compare clients that train in one model, in turn, with clients of torch's optimizer."""
     model = model_of(kind, dtype)
     start = arrays_of(model)
-    local = LocalModel(copy.deepcopy(model), kind.task)
+    local = LocalModel(copy.deepcopy(model), kind.task, closed_form=closed_form)
     local.put(start)
     received = local.copies()
     how = replace(how, lr=kind.lr)
@@ -211,9 +217,7 @@ def check(
         names = expected.state_dict().items()
         for found, (name, tensor) in zip(local.tensors, names, strict=True):
             assert found.dtype == tensor.dtype
-            torch.testing.assert_close(
-                found, tensor, rtol=tolerance, atol=tolerance, msg=lambda text, n=name: n + text
-            )
+            torch.testing.assert_close(found, tensor, rtol=tolerance, atol=tolerance, msg=name)
     for array, tensor in zip(start, model.state_dict().values(), strict=True):
         assert torch.equal(torch.from_numpy(array), tensor)
 
@@ -226,6 +230,14 @@ def test_a_round_is_that_of_torch(kind: str, option: str) -> None:
     No batch is of two or three samples, whose normalisation magnifies rounding.
     """
     check(KINDS[kind], OPTIONS[option], (30, 16, 14), torch.float64, KINDS[kind].tolerance)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("kind", ["small_cnn, dropout", "cnn", "celeba_cnn"])
+def test_a_round_without_the_closed_form(kind: str, option: str) -> None:
+    """The same models by automatic differentiation, as on a GPU."""
+    how, own = OPTIONS[option], KINDS[kind]
+    check(own, how, (30, 14), torch.float64, own.tolerance, closed_form=False)
 
 
 @pytest.mark.parametrize("option", OPTIONS)

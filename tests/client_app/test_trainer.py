@@ -149,7 +149,7 @@ def test_the_device_decides_for_other_models(
     set_device(device, monkeypatch)
     own = trainer(small_cnn(), batching)
     assert own.trains_together() is expected
-    assert own.way == f"{'batched' if expected else 'alone'}, autograd"
+    assert own.way == ("batched, autograd" if expected else "alone, closed form")
 
 
 def set_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

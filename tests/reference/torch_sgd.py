@@ -1,7 +1,8 @@
 """Local training by ``torch.optim.SGD`` and automatic differentiation, batch by batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -9,6 +10,14 @@ from torch import nn
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Dropping(Protocol):
+    """A layer that multiplies by a mask, 0 with probability ``p``."""
+
+    p: float
+    shape: tuple[int, ...]
+    mask: torch.Tensor
 
 
 def train(
@@ -24,7 +33,7 @@ def train(
     weight_decay: float = 0.0,
     mu: float = 0.0,
     change: Change = lambda images: images,
-    masked: list[nn.Module] | None = None,
+    masked: Sequence[Dropping] = (),
     seeded: bool = False,
 ) -> None:
     """Train ``model`` in place.
@@ -47,7 +56,7 @@ def train(
         Of SGD, and of FedProx's proximal term.
     change : callable
         Augmentation of a batch.
-    masked : list of torch.nn.Module
+    masked : sequence of layers
         Layers whose dropout mask is drawn for each batch.
     seeded : bool
         Whether layers draw from torch's generator.
@@ -57,8 +66,9 @@ def train(
     optimizer = torch.optim.SGD(
         model.parameters(), lr=1.0, momentum=momentum, weight_decay=weight_decay
     )
-    batches, rows = draw("batches"), []
-    masks = draw("dropout") if masked else None
+    batches = draw("batches")
+    rows: list[torch.Tensor] = []
+    masks = draw("dropout")
     with torch.random.fork_rng() if seeded else nullcontext():
         if seeded:
             torch.manual_seed(int(draw("dropout").integers(2**63)))
@@ -67,7 +77,7 @@ def train(
                 order = torch.from_numpy(batches.permutation(len(y)))[: sum(sizes)]
                 rows = list(order.split(sizes))
             batch = rows.pop(0)
-            for layer in masked or []:
+            for layer in masked:
                 kept = torch.from_numpy(masks.random((len(batch), *layer.shape), np.float32))
                 layer.mask = ((kept >= layer.p).float() / (1 - layer.p)).to(x.dtype)
             optimizer.param_groups[0]["lr"] = rate
