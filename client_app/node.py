@@ -106,6 +106,7 @@ class Node:
             seed=self._settings.seed,
             batching=settings.batching,
             compiled=settings.compile,
+            threads=settings.threads,
             flops_per_sample=self._flops,
         )
         self._clients = {

@@ -1,33 +1,30 @@
 """Local training of the clients of a process: each alone, or together."""
 
-import copy
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from logging import INFO
 from typing import Any
 
 import torch
 from fedquorum.errors import DataError
-from fedquorum.streams import stream
 from fedquorum.summation import Grid
 from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.alone import AloneTraining
 from client_app.batched import BatchedTraining
 from client_app.examples import Examples
-from client_app.measurements import Arrays, put
+from client_app.measurements import Arrays
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
 from client_app.threads import SHARED_FLOPS, threads_for
-from client_app.training import LocalTraining, train
+from client_app.training import LocalTraining
 from client_app.update_sum import UpdateSum
+from client_app.workers import torch_threads
 
 CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
 GPU_SHARE = 4  # one in so many bytes that are free
-TRIAL_CLIENTS, TRIAL_STEPS = 8, 2
 FORWARD_AND_BACKWARD = 3  # times the operations of a forward pass
 
 
@@ -37,7 +34,7 @@ class Trainer:
     Parameters
     ----------
     model : torch.nn.Module
-        Where models are put to train them, on the examples' device.
+        The model, on the examples' device.
     examples : Examples
         The clients' training rows.
     how : LocalTraining
@@ -51,9 +48,14 @@ class Trainer:
     compiled : bool
         Whether models, or gradients of several, go through ``torch.compile``; those in closed
         form never do.
+    threads : int
+        Number of torch threads in a product of a client that trains alone.
+    cores : int, optional
+        Number of cores that share the clients which train alone, by default those available to
+        the process. No result depends on it.
     flops_per_sample : int
-        Operations of a forward pass, by which the number of threads is chosen; by default as
-        many as there are.
+        Operations of a forward pass, by which the number of threads of clients that train
+        together is chosen; by default as many as there are.
     """
 
     def __init__(
@@ -66,29 +68,79 @@ class Trainer:
         seed: int,
         batching: str = "auto",
         compiled: bool = False,
+        threads: int = 1,
+        cores: int | None = None,
         flops_per_sample: int = SHARED_FLOPS,
     ) -> None:
         self._model = model
-        if compiled:  # for training alone: measuring has other shapes
-            self._model = copy.deepcopy(model)
-            self._model.compile()
         self._examples = examples
         self._how = how
         self._task = task
         self._seed = seed
         self._batching = batching
         self._compiled = compiled
+        self._threads = threads
         self._batched = self._batched_training(how)
-        self._faster_together: bool | None = None
+        self._alone = AloneTraining(
+            model, examples, how, task, seed=seed, compiled=compiled, threads=threads, cores=cores
+        )
+        self._together: bool | None = None
         self._flops_per_sample = flops_per_sample
+
+    @property
+    def way(self) -> str:
+        """How clients train: ``batched`` or ``alone``, and where their gradients come from."""
+        if self._batched.closed_form:
+            return "batched, closed form"
+        if self.trains_together():
+            return "batched, autograd"
+        return f"alone, {'closed form' if self._alone.closed_form else 'autograd'}"
 
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
-        self._train(self._how, arrays, client, t)
-        return [
-            tensor.detach().cpu().contiguous().numpy().copy()
-            for tensor in self._model.state_dict().values()
+        [trained] = [
+            trained if isinstance(trained, Exception) else [_array(tensor) for tensor in trained]
+            for trained in self.each(arrays, [client], t)
         ]
+        if isinstance(trained, Exception):
+            raise trained
+        return trained
+
+    def each(
+        self, arrays: Arrays, clients: Sequence[int], t: int
+    ) -> Iterator[list[torch.Tensor] | Exception]:
+        """Yield each client's model after round ``t``, or the exception that the client raised.
+
+        Clients that train alone are divided among the cores. A client's model has the same bits
+        for any number of cores and whichever clients train beside it.
+
+        Parameters
+        ----------
+        arrays : list of array
+            The received model, in the order of the model's ``state_dict``.
+        clients : sequence of int
+            Who trains.
+        t : int
+            Round, from 0.
+
+        Yields
+        ------
+        list of tensor
+            Of one client for each of ``arrays``, on the device, in the order of ``clients``. They
+            are valid until the next model is asked for: another client is then trained in the
+            same memory.
+        """
+        if not self._batched.closed_form:
+            yield from self._alone.each(arrays, clients, t)
+            return
+        for client in clients:
+            try:
+                with torch_threads(self._threads):
+                    stacked = self._batched.train(arrays, [client], t)
+            except Exception as error:
+                yield error
+            else:
+                yield [tensor[0] for tensor in stacked]
 
     def together(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[NDArray[Any]]:
         """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
@@ -117,23 +169,30 @@ class Trainer:
                 summed |= {clients[i] for i, fine in zip(places, finite, strict=True) if fine}
         return total, frozenset(summed)
 
-    def trains_together(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool:
-        """Say whether these clients are trained in one pass.
+    def trains_together(self, *_request: object) -> bool:
+        """Say whether ``together`` is the way to train several clients, else ``each``.
 
-        ``auto`` does what is faster: with gradients in closed form that is always together; else
-        it is measured once, on the first steps of a few clients, and kept. Models that draw
-        random numbers in ways of their own, have recurrent layers, or layers that share weights,
-        train alone.
+        Models with gradients in closed form for many clients at once train together. So does on
+        a GPU each model that ``torch.func.vmap`` can run; all others train alone. ``sequential``
+        never trains together, and ``batched`` does wherever vmap has a rule for the model's layers.
+
+        The answer depends on settings, model and device only: callers may name arrays, clients
+        and round, and get the same one.
         """
+        if self._together is None:
+            self._together = self._rule()
+        return self._together
+
+    def _rule(self) -> bool:
         if self._batching == "sequential" or not self._can_batch():
             return False
         if self._batching == "batched" or self._batched.closed_form:
             return True
-        if len(clients) == 1:
-            return False
-        if self._faster_together is None:
-            self._faster_together = self._measured(arrays, clients[:TRIAL_CLIENTS], t)
-        return bool(self._faster_together)
+        return self._on_gpu and self._vmap_runs()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._examples.device.type == "cuda"
 
     def _can_batch(self) -> bool:
         # Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
@@ -155,30 +214,19 @@ class Trainer:
             memory_bytes=_memory_bytes(self._examples.device),
         )
 
-    def _train(self, how: LocalTraining, arrays: Arrays, client: int, t: int) -> None:
-        put(arrays, self._model)
-        x, y = self._examples.of([client])
-        draws = partial(stream, self._seed, round_number=t + 1, client=client)
-        with threads_for(self._flops(1)):
-            train(self._model, x, y, how, draws, t=t, task=self._task)
-
     def _flops(self, clients: int) -> int:
         """Return how many operations one step of so many clients takes."""
         return FORWARD_AND_BACKWARD * self._flops_per_sample * self._how.batch_size * clients
 
-    def _measured(self, arrays: Arrays, clients: Sequence[int], t: int) -> bool | None:
-        """Return whether the first steps of these clients are faster together, None if open."""
-        few = replace(self._how, local_steps=TRIAL_STEPS)
-        batched = self._batched_training(few)
-
-        def one_by_one() -> None:
-            for client in clients:
-                self._train(few, arrays, client, t)
-
+    def _vmap_runs(self) -> bool:
+        """Say whether one step of the client with the most rows can be batched."""
+        client = max(self._examples.clients, key=self._examples.count)
+        arrays = [_array(tensor) for tensor in self._model.state_dict().values()]
+        one_step = self._batched_training(replace(self._how, local_steps=1))
         try:
-            together = _seconds(lambda: batched.train(arrays, clients, t), self._examples.device)
-        except DataError:  # of one client, which will tell when it trains alone
-            return None
+            one_step.train(arrays, [client], 0)
+        except DataError:  # which every client raises where this one does, when it trains
+            return True
         except Exception as error:  # whatever vmap cannot run trains alone
             log(
                 INFO,
@@ -187,32 +235,12 @@ class Trainer:
                 error,
             )
             return False
-        alone = _seconds(one_by_one, self._examples.device)
-        way = "together" if together < alone else "each alone"
-        log(
-            INFO,
-            "Clients train %s: %d took %.0f ms together, %.0f ms each alone",
-            way,
-            len(clients),
-            1000 * together,
-            1000 * alone,
-        )
-        return together < alone
+        return True
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Return how long ``work`` takes the second time."""
-    work()
-    _wait(device)
-    start = time.perf_counter()
-    work()
-    _wait(device)
-    return time.perf_counter() - start
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a copy."""
+    return tensor.detach().cpu().contiguous().numpy().copy()
 
 
 def _memory_bytes(device: torch.device) -> int:

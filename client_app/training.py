@@ -3,17 +3,23 @@
 Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from fedquorum.errors import DataError
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from client_app.augmentation import augmentation
+from client_app.chain import chain_of
+from client_app.descent import Descent
 from client_app.dropout import dropouts
+from client_app.measurements import put
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
 
@@ -111,6 +117,92 @@ def normalises_batches(model: nn.Module) -> bool:
     return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
 
+class LocalModel:
+    """A model in which clients train, one after the other.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model. Its parameters move into one vector, see ``Descent``, and train in place.
+    task : Task
+        The loss.
+    closed_form : bool
+        Whether to use the closed form of the gradient where there is one, see ``chain_of``.
+    """
+
+    def __init__(
+        self, model: nn.Module, task: Task = CROSS_ENTROPY, *, closed_form: bool = True
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._descent = Descent(model)
+        self._trained = {id(parameter) for parameter in self._descent.parameters}
+        self._chain = chain_of(model, task) if closed_form else None
+        self._normalises = normalises_batches(model)
+        self._draws_numbers = draws_numbers(model)
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the gradients need no automatic differentiation."""
+        return self._chain is not None
+
+    def put(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Give the model these arrays, in the order of its ``state_dict``."""
+        put(arrays, self._model)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The model in the order of its ``state_dict``; training changes them."""
+        return [tensor.detach() for tensor in self._model.state_dict().values()]
+
+    def copies(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return copies of all that the model is made of, for ``load``."""
+        return self._descent.vectors(), [tensor.clone() for tensor in self._others()]
+
+    def load(self, copies: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
+        """Give the model what another one of the same kind was made of."""
+        vectors, others = copies
+        self._descent.load(vectors)
+        for tensor, other in zip(self._others(), others, strict=True):
+            tensor.copy_(other)
+
+    def _others(self) -> list[torch.Tensor]:
+        """Return buffers and parameters that do not train; a layer may make them anew."""
+        tensors = self._model.state_dict(keep_vars=True).values()
+        return [tensor.detach() for tensor in tensors if id(tensor) not in self._trained]
+
+    def train(
+        self, x: torch.Tensor, y: torch.Tensor, how: LocalTraining, draws: Draws, *, t: int = 0
+    ) -> None:
+        """Train the model in place in round ``t``; see ``client_app.training.train``."""
+        self._model.train()
+        self._descent.begin(momentum=how.momentum, weight_decay=how.weight_decay, mu=how.mu)
+        augment = augmentation(how.augmentation, draws)
+        sizes = batch_sizes(len(y), how.batch_size, normalises=self._normalises)
+        batches = _batches(y, sizes, draws)
+        steps = how.steps(len(y), normalises=self._normalises)
+        give_masks = _given_masks(self._model, x, draws)
+        with self._seeded_layers(y.device, draws):
+            for step, rows in zip(range(steps), batches, strict=False):
+                give_masks(len(rows))
+                inputs = augment(x.index_select(0, rows))
+                self._step(inputs, y.index_select(0, rows), how.learning_rate(t, step, steps))
+
+    def _step(self, x: torch.Tensor, y: torch.Tensor, rate: float) -> None:
+        if self._chain is not None:
+            self._descent.step(partial(self._chain.add, x, y, self._descent.weights), rate)
+            return
+        loss = self._task.mean_loss(self._model(x), y)
+        gradients = torch.autograd.grad(loss, self._descent.parameters, allow_unused=True)
+        self._descent.step_with(gradients, rate)
+
+    def _seeded_layers(self, device: torch.device, draws: Draws) -> AbstractContextManager[None]:
+        """Let dropout and the like draw from ``draws``; free of charge for a model without."""
+        if self._draws_numbers:
+            return torch_seeded(int(draws("dropout").integers(2**63)), device)
+        return nullcontext()
+
+
 def train(
     model: nn.Module,
     x: torch.Tensor,
@@ -140,28 +232,7 @@ def train(
     DataError
         If the model has batch normalisation and there is no batch of two samples.
     """
-    model.train()
-    parameters = list(model.parameters())
-    received = [p.detach().clone() for p in parameters] if how.mu else []
-    optimizer = torch.optim.SGD(
-        parameters, lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay
-    )
-    augment = augmentation(how.augmentation, draws)
-    normalises = normalises_batches(model)
-    sizes = batch_sizes(len(y), how.batch_size, normalises=normalises)
-    batches = _batches(y, sizes, draws)
-    steps = how.steps(len(y), normalises=normalises)
-    give_masks = _given_masks(model, x, draws)
-    with _seeded_layers(model, y.device, draws):
-        for step, rows in zip(range(steps), batches, strict=False):
-            give_masks(len(rows))
-            optimizer.param_groups[0]["lr"] = how.learning_rate(t, step, steps)
-            optimizer.zero_grad()
-            task.mean_loss(model(augment(x[rows])), y[rows]).backward()
-            for parameter, start in zip(parameters, received, strict=False):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter.detach() - start, alpha=how.mu)
-            optimizer.step()
+    LocalModel(model, task).train(x, y, how, draws, t=t)
 
 
 def _batches(y: torch.Tensor, sizes: list[int], draws: Draws) -> Iterator[torch.Tensor]:
@@ -185,12 +256,3 @@ def _given_masks(model: nn.Module, x: torch.Tensor, draws: Draws) -> Callable[[i
             layer.mask = layer.draw(n, rng).to(x)
 
     return give
-
-
-def _seeded_layers(
-    model: nn.Module, device: torch.device, draws: Draws
-) -> AbstractContextManager[None]:
-    """Let dropout and the like draw from ``draws``; free of charge for a model without."""
-    if draws_numbers(model):
-        return torch_seeded(int(draws("dropout").integers(2**63)), device)
-    return nullcontext()

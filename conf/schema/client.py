@@ -32,6 +32,8 @@ class ClientSettings:
     auto takes CUDA where there is one; with ``tf32`` its products are faster and have 10 bits.
     ``compile`` trains by ``torch.compile``, which needs a compiler and about a minute once.
     ``batching``: whether a node's clients train together, see ``client_app.trainer.Trainer``.
+    Clients that train alone are divided among the cores; each computes its products with
+    ``threads`` threads, a number that decides how they are rounded.
     """
 
     lr: float = parameter(0.1, POSITIVE)
@@ -48,6 +50,7 @@ class ClientSettings:
     smoothness: float = parameter(1.0, POSITIVE)
     augmentation: str = parameter("none", AUGMENTATION)
     batching: str = parameter("auto", OneOf(("auto", "batched", "sequential")))
+    threads: int = parameter(1, COUNT)
     tf32: bool = False
     compile: bool = False
     loss: str = parameter("cross_entropy", OneOf(("cross_entropy", "binary")))

@@ -1,5 +1,7 @@
 """Which clients train together, and that it makes no difference but to the clock."""
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from client_app.dropout import give_dropout
 from client_app.models import MLP, LogisticRegression, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
-from client_app.training import LocalTraining, train
+from client_app.training import LocalTraining
 from tests.client_app.clients import arrays_of, examples_of, ragged_data
 
 CLASSES, SHAPE = 3, (1, 8, 8)
@@ -30,23 +32,6 @@ def trainer(model: nn.Module, batching: str = "auto", **options: Any) -> Trainer
 def small_cnn(dropout: float = 0.0) -> nn.Module:
     torch.manual_seed(1)
     return give_dropout(SmallCNN(SHAPE, CLASSES, (6,), dropout), torch.zeros(2, *SHAPE))
-
-
-def together(own: Trainer, model: nn.Module, clients: Any = EVERYONE) -> bool:
-    return own.trains_together(arrays_of(model), list(clients), 0)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let each trial take, in turn, the seconds put here; what is tried runs once."""
-    seconds: list[float] = []
-
-    def timed(work: Any, device: torch.device) -> float:
-        work()
-        return seconds.pop(0)
-
-    monkeypatch.setattr(module, "_seconds", timed)
-    return seconds
 
 
 @pytest.mark.parametrize(
@@ -82,58 +67,94 @@ def test_alone_returns_arrays_of_its_own() -> None:
         assert array.flags.c_contiguous
 
 
-def test_a_closed_form_is_always_used(clock: list[float]) -> None:
-    """Nothing is tried, of one client or of several."""
+@pytest.mark.parametrize("cores", [1, 2, 3])
+@pytest.mark.parametrize("make", [lambda: MLP(SHAPE, CLASSES, 7), lambda: small_cnn(0.3)])
+def test_each_is_alone(make: Any, cores: int) -> None:
+    """It yields the bits of ``alone`` in the order asked, for any number of cores."""
+    torch.manual_seed(0)
+    model = make()
+    start, clients = arrays_of(model), [3, 0, 2, 1, 3, 0]
+    own = trainer(model, cores=cores)
+    for _ in range(2):  # in models that trained before, too
+        models = [[tensor.numpy().copy() for tensor in one] for one in each(own, start, clients)]
+        for found, client in zip(models, clients, strict=True):
+            for array, expected in zip(found, trainer(model).alone(start, client, 1), strict=True):
+                np.testing.assert_array_equal(array, expected, strict=True)
+    for array, before in zip(arrays_of(model), start, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
+def each(own: Trainer, start: Any, clients: list[int]) -> Iterator[list[torch.Tensor]]:
+    for one in own.each(start, clients, 1):
+        assert not isinstance(one, Exception)
+        yield one
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("make", [lambda: MLP(SHAPE, CLASSES, 7), small_cnn])
+def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> None:
+    """Its exception stands in its place, and ``alone`` raises it."""
+    model = make()
+    own, start = trainer(model, cores=cores), arrays_of(model)
+    first, failed, last = (
+        one if isinstance(one, Exception) else [tensor.numpy().copy() for tensor in one]
+        for one in own.each(start, [2, 77, 1], 0)
+    )
+    assert isinstance(failed, KeyError)
+    with pytest.raises(KeyError, match="77"):
+        own.alone(start, 77, 0)
+    for found, client in ((first, 2), (last, 1)):
+        assert isinstance(found, list)
+        for array, expected in zip(found, own.alone(start, client, 0), strict=True):
+            np.testing.assert_array_equal(array, expected)
+
+
+def test_a_model_is_valid_until_the_next_one() -> None:
+    """While a consumer looks at a model no other client trains in its memory."""
+    model = small_cnn()
+    own, start = trainer(model, cores=2), arrays_of(model)
+    for one in each(own, start, [3, 0, 2, 1] * 3):
+        seen = [tensor.clone() for tensor in one]
+        time.sleep(0.02)
+        assert all(map(torch.equal, one, seen))
+
+
+@pytest.mark.parametrize("batching", ["auto", "batched"])
+def test_a_closed_form_trains_together(batching: str) -> None:
+    """On every device; with ``sequential`` one client after the other, by the same path."""
     model = MLP(SHAPE, CLASSES, 7)
-    own = trainer(model)
-    assert together(own, model)
-    assert together(own, model, [2])
+    assert trainer(model, batching).trains_together()
+    assert not trainer(model, "sequential").trains_together()
+    assert {trainer(model, way).way for way in (batching, "sequential")} == {"batched, closed form"}
+    own, start = trainer(model, "sequential"), arrays_of(model)
+    for found, expected in zip(own.alone(start, 1, 2), own.together(start, [1], 2), strict=True):
+        np.testing.assert_array_equal(found, expected[0])
 
 
-def test_sequential_and_batched_are_what_they_say(clock: list[float]) -> None:
-    """Nothing is tried where the setting decides."""
-    dense, cnn = MLP(SHAPE, CLASSES, 7), small_cnn()
-    for model in (dense, cnn):
-        for clients in ([1], EVERYONE):
-            assert not together(trainer(model, "sequential"), model, clients)
-            assert together(trainer(model, "batched"), model, clients)
-
-
-@pytest.mark.parametrize(("of_batched", "of_alone"), [(1.0, 2.0), (2.0, 1.0)])
-def test_the_trial_decides_and_is_kept(
-    of_batched: float, of_alone: float, clock: list[float]
+@pytest.mark.parametrize(
+    ("batching", "device", "expected"),
+    [
+        ("auto", "cpu", False),
+        ("auto", "cuda", True),
+        ("sequential", "cpu", False),
+        ("sequential", "cuda", False),
+        ("batched", "cpu", True),
+        ("batched", "cuda", True),
+    ],
+)
+def test_the_device_decides_for_other_models(
+    batching: str, device: str, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was faster once is taken from then on; one client alone needs no trial."""
-    model = small_cnn()
-    own = trainer(model)
-    assert not together(own, model, [1])
-    clock[:] = [of_batched, of_alone]
-    assert together(own, model) is (of_batched < of_alone)
-    assert clock == []
-    assert together(own, model, [0, 1]) is (of_batched < of_alone)
+    """Where there is no closed form a GPU trains clients together and a CPU each alone."""
+    set_device(device, monkeypatch)
+    own = trainer(small_cnn(), batching)
+    assert own.trains_together() is expected
+    assert own.way == ("batched, autograd" if expected else "alone, closed form")
 
 
-def test_the_trial_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps of eight clients at the most, and the arrays received stay."""
-    model = small_cnn()
-    sizes: list[int] = []
-    data = ragged_data([30] * 12, SHAPE, CLASSES)
-    own = Trainer(model, examples_of(data), HOW, CrossEntropy(), seed=3)
-    start = arrays_of(model)
-    before = [array.copy() for array in start]
-
-    def spied(
-        model: nn.Module, x: Any, y: Any, how: LocalTraining, *rest: Any, **more: Any
-    ) -> None:
-        sizes.append(how.steps(len(y)))
-        train(model, x, y, how, *rest, **more)
-
-    monkeypatch.setattr(module, "train", spied)
-    own.trains_together(start, list(range(12)), 0)
-    assert set(sizes) == {2}
-    assert len(sizes) == 2 * 8  # once to warm up, once by the clock
-    for array, other in zip(start, before, strict=True):
-        np.testing.assert_array_equal(array, other)
+def set_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let trainers decide as on this device."""
+    monkeypatch.setattr(Trainer, "_on_gpu", property(lambda _: device == "cuda"))
 
 
 class Tied(nn.Module):
@@ -161,10 +182,14 @@ Tied.__module__ = "client_app.models.tied"  # of a model that does not draw numb
     [Tied, lambda: SmallCNN(SHAPE, CLASSES, (6,), 0.3), lambda: nn.Sequential(nn.RReLU())],
     ids=["tied weights", "torch's dropout", "own random numbers"],
 )
-def test_what_cannot_be_batched_trains_alone(make: Any, batching: str, clock: list[float]) -> None:
-    """Whatever the setting says; nothing is tried."""
-    model = make()
-    assert not together(trainer(model, batching), model)
+def test_what_cannot_be_batched_trains_alone(
+    make: Any, batching: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the setting and the device are."""
+    set_device("cuda", monkeypatch)
+    own = trainer(make(), batching)
+    assert not own.trains_together()
+    assert own.way == "alone, autograd"
 
 
 class Branching(nn.Module):
@@ -184,23 +209,25 @@ Branching.__module__ = "client_app.models.branching"
 
 
 def test_what_vmap_cannot_run_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried once, said, and trains one client after the other from then on."""
+    """A GPU's trainer tries it once, says so, and trains one client after the other."""
+    set_device("cuda", monkeypatch)
     said: list[str] = []
     monkeypatch.setattr(module, "log", lambda _, text, *rest: said.append(text % rest))
     model = Branching()
     own = trainer(model)
-    assert not together(own, model)
-    assert not together(own, model)
+    assert not own.trains_together()
+    assert not own.trains_together()
     (line,) = said
     assert "Branching cannot be batched" in line
     assert own.alone(arrays_of(model), 0, 0)[0].shape == (CLASSES, 64)
 
 
-def test_the_trial_changes_no_training() -> None:
-    """A trainer that tried gives the models of one that did not."""
+def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that tried whether vmap can run a model gives the models of one that did not."""
     model = small_cnn(0.3)
     tried, fresh, start = trainer(model), trainer(model), arrays_of(model)
-    together(tried, model)
+    set_device("cuda", monkeypatch)
+    assert tried.trains_together()
 
     def models(own: Trainer) -> list[NDArray[Any]]:
         return [*own.together(start, [0, 1], 2), *own.alone(start, 1, 2)]

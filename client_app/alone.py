@@ -1,0 +1,146 @@
+"""Local training of clients that each train alone, divided among the cores of the process."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+
+import torch
+from fedquorum.streams import stream
+from torch import nn
+
+from client_app.chain import chain_of
+from client_app.examples import Examples
+from client_app.measurements import Arrays
+from client_app.randomness import draws_numbers
+from client_app.tasks import Task
+from client_app.training import LocalModel, LocalTraining
+from client_app.workers import Workers, available_cores
+
+KEPT_BYTES = 2**30
+"""Models of clients that have been trained and not been consumed may take so much memory."""
+AHEAD = 2  # models for each worker: one that is trained, one that waits to be consumed
+
+
+class AloneTraining:
+    """Trains each client in a model of its own, several clients side by side.
+
+    A client's arithmetic depends on the settings and on its own rows: its model has the same bits
+    for any number of workers and whichever clients train beside it.
+
+    Gradients are in closed form where ``client_app.chain`` has one. Clients train one after the
+    other on a GPU, and where threads could disturb each other: if the model draws numbers from
+    torch's generators, or is compiled.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, on the examples' device; it is copied.
+    examples : Examples
+        The clients' training rows.
+    how : LocalTraining
+        Hyperparameters of local training.
+    task : Task
+        The loss.
+    seed : int
+        The run's seed.
+    compiled : bool
+        Whether the model goes through ``torch.compile``, unless its gradient is in closed form.
+    threads : int
+        Number of torch threads in a product. It decides how the product is rounded.
+    cores : int, optional
+        Number of cores that share the clients, by default those available to the process.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        how: LocalTraining,
+        task: Task,
+        *,
+        seed: int,
+        compiled: bool = False,
+        threads: int = 1,
+        cores: int | None = None,
+    ) -> None:
+        self._examples = examples
+        self._how = how
+        self._task = task
+        self._seed = seed
+        count = max(1, (available_cores() if cores is None else cores) // threads)
+        self.closed_form = chain_of(model, task) is not None
+        self._compiled = compiled and not self.closed_form
+        if self._compiled or examples.device.type != "cpu" or draws_numbers(model):
+            count = 1
+        size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+        self._ahead = min(AHEAD * count, max(1, KEPT_BYTES // max(1, size)))
+        self._workers = Workers(min(count, self._ahead), threads)
+        self._template = copy.deepcopy(model)
+        self._idle: SimpleQueue[LocalModel] = SimpleQueue()
+
+    def each(
+        self, arrays: Arrays, clients: Sequence[int], t: int
+    ) -> Iterator[list[torch.Tensor] | Exception]:
+        """Yield each client's model after round ``t`` (from 0), or the exception it raised.
+
+        Parameters
+        ----------
+        arrays : list of array
+            The received model, in the order of the model's ``state_dict``.
+        clients : sequence of int
+            Who trains.
+        t : int
+            Round.
+
+        Yields
+        ------
+        list of tensor
+            Of one client for each of ``arrays``, in the order of ``clients``. Another client is
+            trained in the same memory as soon as the next model is asked for.
+        """
+        try:
+            received = self._received(arrays)
+        except Exception as error:
+            yield from (error for _ in clients)
+            return
+
+        def trained(client: int) -> LocalModel:
+            model = self._model()
+            try:
+                model.load(received)
+                x, y = self._examples.of([client])
+                draws = partial(stream, self._seed, round_number=t + 1, client=client)
+                model.train(x, y, self._how, draws, t=t)
+            except Exception:
+                self._idle.put(model)
+                raise
+            return model
+
+        for result in self._workers.map(trained, clients, ahead=self._ahead):
+            if isinstance(result, Exception):
+                yield result
+                continue
+            try:
+                yield result.tensors
+            finally:
+                self._idle.put(result)
+
+    def _received(self, arrays: Arrays) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return what the received model is made of, once for all clients."""
+        model = self._model()
+        try:
+            model.put(arrays)
+            return model.copies()
+        finally:
+            self._idle.put(model)
+
+    def _model(self) -> LocalModel:
+        """Return a model that no client uses: as many are made as are needed at the same time."""
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            model = copy.deepcopy(self._template)
+        if self._compiled:
+            model.compile()
+        return LocalModel(model, self._task)

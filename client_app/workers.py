@@ -1,0 +1,135 @@
+"""Lasting worker threads, among which a process divides work on independent items.
+
+Threads of torch that share one product have to meet after each, and a client's steps are small:
+two clients side by side on one thread each are faster than two threads on one client. The rounding
+of a product also depends on the number of its threads, so that number is fixed here.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_AT_IMPORT = torch.get_num_threads()
+_HERE = threading.local()
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use, at most as many as torch was given threads."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = os.cpu_count() or 1 if affinity is None else len(affinity(0))
+    return max(1, min(cores, _AT_IMPORT))
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Compute with this number of torch threads in the calling thread, then with as many as before.
+
+    Parameters
+    ----------
+    number : int
+        At least 1.
+    """
+    before = torch.get_num_threads()
+    if number == before:
+        yield
+        return
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Workers:
+    """Threads that last as long as the process, each with a fixed number of torch threads.
+
+    With one worker, and inside a worker, everything runs in the calling thread. Objects of the
+    same size share their threads.
+
+    Parameters
+    ----------
+    count : int
+        Number of workers.
+    threads : int
+        Number of torch threads of each.
+    """
+
+    def __init__(self, count: int, threads: int = 1) -> None:
+        self.count = count
+        self.threads = threads
+
+    def map(
+        self, work: Callable[[Item], Result], items: Sequence[Item], *, ahead: int
+    ) -> Iterator[Result | Exception]:
+        """Yield ``work(item)``, or the exception that it raised, in the order of the items.
+
+        Parameters
+        ----------
+        work : callable
+            Called from several threads at the same time.
+        items : sequence
+            What to work on.
+        ahead : int
+            How many items, at least 1, are begun and not consumed. A result counts until the next
+            one is asked for. When the iterator is closed early, those begun end first.
+        """
+        if min(self.count, ahead, len(items)) <= 1 or getattr(_HERE, "is_worker", False):
+            for item in items:
+                with torch_threads(self.threads):
+                    result = _attempt(work, item)
+                yield result
+            return
+        pool = _pool(self.count, self.threads)
+        begun: deque[Future[Result | Exception]] = deque()
+        try:
+            for item in items:
+                if len(begun) == ahead:
+                    yield begun[0].result()
+                    begun.popleft()
+                begun.append(pool.submit(_attempt, work, item))
+            while begun:
+                yield begun[0].result()
+                begun.popleft()
+        finally:
+            wait(begun)
+
+
+def _attempt(work: Callable[[Item], Result], item: Item) -> Result | Exception:
+    try:
+        return work(item)
+    except Exception as error:
+        return error
+
+
+@lru_cache
+def _pool(count: int, threads: int) -> ThreadPoolExecutor:
+    """Return an executor whose threads have all started."""
+    ready = threading.Barrier(count + 1)
+
+    def start() -> None:
+        _HERE.is_worker = True
+        # A thread takes the number of the process at its first look, so it looks before it sets.
+        torch.get_num_threads()
+        torch.set_num_threads(threads)
+
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(count, "fedquorum-worker", initializer=start)
+    for _ in range(count):
+        pool.submit(ready.wait)
+    ready.wait()
+    torch.set_num_threads(before)  # what threads that start later take
+    return pool
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has the executors without their threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,117 @@
+"""The gradients of chains of layers in closed form, and which models have one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from client_app.chain import chain_of
+from client_app.dropout import dropouts, give_dropout
+from client_app.models import CNN, LSTM, M5, MLP, CelebaCNN, SmallCNN
+from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SequenceCrossEntropy
+from client_app.training import LocalModel
+
+SHAPE, CLASSES = (3, 16, 18), 5
+
+
+def small_cnn(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(2)
+    return give_dropout(SmallCNN(SHAPE, CLASSES, (8, 6), dropout), torch.zeros(2, *SHAPE))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "small_cnn": small_cnn,
+    "small_cnn, dropout": lambda: small_cnn(0.4),
+    "cnn": lambda: CNN(SHAPE, CLASSES),
+    "celeba_cnn": lambda: CelebaCNN(SHAPE, CLASSES),
+}
+
+
+def frozen() -> nn.Module:
+    model = small_cnn()
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+class Changed(SmallCNN):
+    """Another forward pass than its parent's."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        frozen,
+        lambda: SmallCNN(SHAPE, CLASSES, (8,), 0.3),
+        lambda: Changed(SHAPE, CLASSES, (8,)),
+        lambda: MLP(SHAPE, CLASSES, 7),
+        lambda: M5((1, 1800), CLASSES, 2),
+        lambda: LSTM(9, CLASSES, 5, 6, 1, every_position=False),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 2)),
+    ],
+    ids=["frozen", "torch's dropout", "subclass", "mlp", "m5", "lstm", "another model"],
+)
+def test_models_without_a_closed_form(make: Callable[[], nn.Module]) -> None:
+    """A part that does not train, numbers from torch's generators, or no chain known here."""
+    assert chain_of(make(), CrossEntropy()) is None
+    assert not LocalModel(make()).closed_form
+
+
+@pytest.mark.parametrize("task", [BinaryCrossEntropy(), SequenceCrossEntropy()])
+def test_tasks_without_a_closed_form(task: Any) -> None:
+    """Only cross entropy has one."""
+    assert chain_of(small_cnn(), task) is None
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 0.0, 3.0, 0.5, 2.0], [0.0] * CLASSES])
+@pytest.mark.parametrize("in_place", [False, True], ids=["beside", "into the weights"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gradient_is_that_of_autograd(
+    name: str, in_place: bool, weights: list[float] | None
+) -> None:
+    """Times a factor, beside the parameters or into them; statistics move alike."""
+    task = CrossEntropy(None if weights is None else torch.tensor(weights))
+    model, other = (MODELS[name]().double().train() for _ in range(2))
+    other.load_state_dict(model.state_dict())
+    x = torch.rand(7, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(7) % CLASSES
+    for (_, one), (_, twin) in zip(dropouts(model), dropouts(other), strict=True):
+        one.mask = twin.mask = torch.rand(7, *one.shape, dtype=torch.float64).round() * 2
+    expected = torch.autograd.grad(task.mean_loss(other(x), y), list(other.parameters()))
+    chain = chain_of(model, task)
+    assert chain is not None
+    own = [p.detach() for p in model.parameters()]
+    into = own if in_place else [torch.ones_like(p) for p in own]
+    before = [tensor.clone() for tensor in into]
+    images = x.clone()
+    chain.add(images, y, own, into, -0.3)
+    assert torch.equal(images, x)
+    for found, start, gradient in zip(into, before, expected, strict=True):
+        torch.testing.assert_close(found, start - 0.3 * gradient, rtol=0, atol=1e-12)
+    for found, buffer in zip(model.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(found, buffer, rtol=0, atol=1e-12)
+    assert any(gradient.abs().max() > 0 for gradient in expected) is (weights != [0.0] * CLASSES)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_gradient_repeats_its_bits(threads: int) -> None:
+    """In float32, in another memory and whatever was computed before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        sums = []
+        for junk in range(3):
+            model = small_cnn()
+            chain = chain_of(model, CrossEntropy())
+            assert chain is not None
+            own = [p.detach() for p in model.parameters()]
+            into = [torch.zeros_like(p) for p in own]
+            torch.rand(junk * 1000 + 1).sum()
+            x = torch.linspace(0, 1, 7 * 3 * 16 * 18).reshape(7, *SHAPE)
+            chain.add(x, torch.arange(7) % CLASSES, own, into, 1.0)
+            sums.append(into)
+    finally:
+        torch.set_num_threads(before)
+    for other in sums[1:]:
+        assert all(map(torch.equal, sums[0], other))

@@ -1,0 +1,194 @@
+"""Worker threads: order, exceptions, bounded look-ahead, and the threads of torch."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from client_app.workers import Workers, available_cores, torch_threads
+
+COUNTS = (1, 2, 3)
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Give torch two threads, and afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_results_come_in_the_order_of_the_items(count: int, ahead: int) -> None:
+    """Items that take longer first do not change the order."""
+
+    def work(item: int) -> int:
+        time.sleep(0.002 * (7 - item))
+        return item * item
+
+    assert list(Workers(count).map(work, range(8), ahead=ahead)) == [i * i for i in range(8)]
+    assert list(Workers(count).map(work, [], ahead=ahead)) == []
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_an_exception_is_a_value(count: int) -> None:
+    """The item that raises has its exception, all others have their results."""
+
+    def work(item: int) -> int:
+        if item % 3 == 1:
+            raise ValueError(f"item {item}")
+        return item
+
+    results = list(Workers(count).map(work, range(6), ahead=3))
+    assert [str(r) if isinstance(r, ValueError) else r for r in results] == [
+        *(0, "item 1", 2, 3, "item 4", 5)
+    ]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_look_ahead_is_bounded(count: int) -> None:
+    """Never more items are begun than consumed ones and ``ahead`` together."""
+    ahead, most = 3, 0
+    begun: list[int] = []
+    results = Workers(count).map(begun.append, range(20), ahead=ahead)
+    for consumed, _ in enumerate(results):
+        time.sleep(0.001)
+        most = max(most, len(begun) - consumed)
+    assert len(begun) == 20
+    assert most == (ahead if count > 1 else 1)
+
+
+def test_workers_run_side_by_side_and_last() -> None:
+    """Two items that wait for each other both end; a second call finds the same threads."""
+    meeting = threading.Barrier(2, timeout=20)
+
+    def met(_: int) -> str:
+        meeting.wait()
+        return threading.current_thread().name
+
+    names = [{*Workers(2).map(met, [0, 1], ahead=2)} for _ in range(2)]
+    assert len(names[0]) == 2
+    assert names[0] == names[1]
+    assert threading.current_thread().name not in names[0]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_torch_threads_of_a_worker(count: int, threads: int) -> None:
+    """A worker has its number whatever the caller has meanwhile; the caller keeps its own."""
+    seen = []
+    for number in Workers(count, threads).map(lambda _: torch.get_num_threads(), range(6), ahead=2):
+        seen.append(number)
+        assert torch.get_num_threads() == 2
+    assert seen == [threads] * 6
+    fresh: list[int] = []
+    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert fresh == [2]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_product_in_a_worker_takes_its_threads(count: int, threads: int) -> None:
+    """With one torch thread the process spends only the CPU time that the workers' threads do."""
+    a = torch.rand(700, 700)
+
+    def work(_: int) -> float:
+        start = time.thread_time()
+        for _ in range(10):
+            a @ a
+        return time.thread_time() - start
+
+    workers = Workers(count, threads)
+    list(workers.map(work, [0, 1], ahead=2))
+    start = time.process_time()
+    spent = [s for s in workers.map(work, [0, 1], ahead=2) if isinstance(s, float)]
+    ratio = (time.process_time() - start) / sum(spent)
+    assert (ratio > 1.5) is (threads > 1)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_closing_early_waits_for_what_was_begun(count: int) -> None:
+    """After it is closed nothing runs that could still change what results refer to."""
+    running: list[int] = []
+
+    def work(item: int) -> int:
+        running.append(item)
+        time.sleep(0.01)
+        running.remove(item)
+        return item
+
+    results = Workers(count).map(work, range(9), ahead=4)
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
+    assert running == []
+
+
+def test_a_worker_inside_a_worker() -> None:
+    """It works in the thread it is in, so that workers never wait for each other."""
+
+    def outer(_: int) -> list[object]:
+        inner = Workers(2).map(lambda _: threading.current_thread().name, range(3), ahead=2)
+        return [threading.current_thread().name, *inner]
+
+    for names in Workers(2).map(outer, range(4), ahead=4):
+        assert isinstance(names, list)
+        assert len(set(names)) == 1
+
+
+def test_a_failure_gives_the_threads_back() -> None:
+    """What raises inside leaves the number of threads as it was."""
+    with pytest.raises(ValueError, match="inside"), torch_threads(1):
+        raise ValueError("inside")
+    assert torch.get_num_threads() == 2
+
+
+def test_available_cores() -> None:
+    """One worker where torch was given one thread; never more than cores."""
+    assert 1 <= available_cores() <= len(os.sched_getaffinity(0))
+    code = "from client_app.workers import available_cores; print(available_cores())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "1\n"
+
+
+FORKED = """
+import os, sys
+from client_app.workers import Workers
+def names():
+    return sorted(Workers(2).map(lambda i: i + 1, range(4), ahead=2))
+assert names() == [1, 2, 3, 4]
+pid = os.fork()
+if pid == 0:
+    assert names() == [1, 2, 3, 4]
+    sys.stdout.write("child ")
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent")
+"""
+
+
+def test_fork_and_exit() -> None:
+    """A forked process starts threads of its own, and idle workers let a process end."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == "child parent\n"
