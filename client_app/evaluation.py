@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from client_app.metrics import metric
+from client_app.metrics import metrics_of
 from client_app.tasks import CrossEntropy, Task, Terms
 
 BATCH = 4096  # predictions at once
@@ -71,15 +71,15 @@ def evaluate(
         outputs = model(inputs)
         terms.append(_columns(task.terms(outputs.double(), labels)))
         if metric_name not in PLAIN:
-            scored.append(outputs)
+            scored.append(task.scored(outputs, labels))
     lengths = torch.tensor(counts, device=y.device)
     sums = torch.segment_reduce(torch.cat(terms), "sum", lengths=lengths)
     values = [math.nan] * len(counts)
     if scored:
-        by_client = zip(torch.cat(scored).split(list(counts)), y.split(list(counts)), strict=True)
-        values = [
-            metric(metric_name, *task.scored(outputs, labels)) for outputs, labels in by_client
-        ]
+        logits, targets = (torch.cat(tensors) for tensors in zip(*scored, strict=True))
+        # A sequence has several predictions, or none; the last column counts them.
+        predictions = sums[:, -1].long().tolist()
+        values = metrics_of(metric_name, logits, targets, predictions)
     return [
         _measure(n, total, value)
         for n, total, value in zip(counts, sums.tolist(), values, strict=True)

@@ -1,55 +1,176 @@
-"""What is measured of a client's test part beside its loss and accuracy.
+"""The metrics of the clients' test parts beside loss and accuracy.
 
-All by torchmetrics, in [0, 1], of the logits (m, c) of m predictions and their labels (m,); NaN
-where it is not defined, which a mean over clients leaves out: where there is no prediction, or
-where the model diverged.
+All lie in [0, 1] and equal those of torchmetrics. A metric is NaN where it is not defined: for a
+client without a prediction, and for a client whose model diverged. A mean over clients leaves such
+clients out.
+
+All clients are measured in one pass, and yet a client's value has the same bits whichever other
+clients are in the pass. The pass only adds up whole numbers, exactly, and what it divides is one
+client's.
+
+Shapes: m predictions of K clients, c classes.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from fedquorum.errors import SettingsError
+from numpy.typing import NDArray
 
 BINARY = 2
 TOP = 5
+NUMBERS = 2**22  # scores that are sorted at once
 
 
-def metric(name: str, logits: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the metric of ``evaluation.metric``.
+@dataclass(frozen=True)
+class _Predictions:
+    """The predictions of K clients, one client after the other."""
 
-    ``auroc``  see ``auroc``
-    ``f1``     mean of 2 P R / (P + R) over the classes that are predicted or there, with P and R
-               the class's precision and recall
+    logits: torch.Tensor  # (m, c), finite
+    labels: torch.Tensor  # (m,)
+    client: torch.Tensor  # (m,), from 0 to K - 1, ascending
+    counts: torch.Tensor  # (K,)
+
+    @property
+    def first(self) -> torch.Tensor:
+        """The row of each client's first prediction (K,)."""
+        return self.counts.cumsum(0) - self.counts
+
+    def counted(self, classes: torch.Tensor) -> torch.Tensor:
+        """Return how many of each client's predictions are in each class (K, c)."""
+        k, c = len(self.counts), self.logits.shape[1]
+        return torch.bincount(self.client * c + classes, minlength=k * c).reshape(k, c)
+
+
+def metrics_of(
+    name: str, outputs: torch.Tensor, labels: torch.Tensor, counts: Sequence[int]
+) -> list[float]:
+    """Return the metric ``evaluation.metric`` of each client.
+
+    ``auroc``  area under the ROC curve of the softmax outputs: with two classes that of class 1,
+               with more the mean over the classes among the client's labels of each one against
+               the rest; not defined where the labels are of one class only
+    ``f1``     mean of 2 P R / (P + R) over the classes that are predicted or among the labels,
+               with P and R the class's precision and recall
     ``top5``   share of the labels that are among the five highest logits
+
+    Parameters
+    ----------
+    name : str
+        The metric.
+    outputs : tensor (m, c)
+        Logits of all clients' predictions, one client after the other.
+    labels : tensor (m,)
+        Their labels.
+    counts : sequence of int (K,)
+        Number of predictions of each client.
     """
-    # Takes seconds to import: not for those who do not ask for it.
-    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
-
-    classes = logits.shape[1]
-    if len(y) == 0 or not bool(logits.isfinite().all()):
-        return math.nan
-    if name == "auroc":
-        return auroc(logits, y)
-    if name == "f1":
-        return float(multiclass_f1_score(logits, y, classes, average="macro"))
-    return float(multiclass_accuracy(logits, y, classes, average="micro", top_k=TOP))
+    lengths = torch.tensor(counts, dtype=torch.int64, device=labels.device)
+    client = torch.arange(len(counts), device=labels.device).repeat_interleave(lengths)
+    diverged = torch.zeros(len(counts), dtype=torch.bool, device=labels.device)
+    finite = outputs.isfinite().all(dim=1)
+    diverged[client[~finite]] = True
+    logits = torch.where(finite.unsqueeze(1), outputs, torch.zeros_like(outputs))
+    values = METRICS[name](_Predictions(logits.contiguous(), labels, client, lengths))
+    values[((lengths == 0) | diverged).cpu().numpy()] = math.nan
+    return [float(value) for value in values]
 
 
-def auroc(logits: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the area under the ROC curve of the softmax outputs.
+def _auroc(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's mean area over the classes that have one (K,)."""
+    members = predictions.counted(predictions.labels)
+    scores = predictions.logits.softmax(dim=1)
+    c = scores.shape[1]
+    classes = torch.arange(1 if c == BINARY else 0, c, device=scores.device)
+    parts = classes.split(max(1, NUMBERS // max(1, len(scores))))
+    return _mean(
+        np.concatenate([_areas(scores, predictions, members, part) for part in parts], axis=1)
+    )
 
-    With two classes that of class 1, with more the mean over the classes that ``y`` has of each
-    one against the rest. NaN where ``y`` has only one class: then it is not defined.
+
+def _areas(
+    scores: torch.Tensor, predictions: _Predictions, members: torch.Tensor, classes: torch.Tensor
+) -> NDArray[np.float64]:
+    """Return the area of some classes, each against the rest, NaN where there is none (K, j).
+
+    The area is (S - P (P + 1) / 2) / (P N), with S the sum of the ranks of the class's P members
+    among all P + N predictions of the client; tied predictions share the middle of their ranks.
+    Twice S is a whole number.
     """
-    from torchmetrics.functional.classification import binary_auroc
+    rank = _doubled_ranks(scores[:, classes], predictions)
+    member = predictions.labels.unsqueeze(1) == classes  # (m, j)
+    sums = torch.zeros(len(members), len(classes), dtype=torch.int64, device=scores.device)
+    sums.index_add_(0, predictions.client, rank * member)
+    positive = members[:, classes]
+    negative = predictions.counts.unsqueeze(1) - positive
+    above = (sums - positive * (positive + 1)).cpu().numpy()  # twice the pairs in right order
+    pairs = (2 * positive * negative).cpu().numpy()
+    return _ratio(above, pairs)
 
-    present = y.unique()
-    if len(present) < BINARY:
-        return math.nan
-    scores = logits.softmax(dim=1)
-    classes = present if scores.shape[1] > BINARY else present[-1:]
-    areas = [binary_auroc(scores[:, c], (y == c).long()) for c in classes.tolist()]
-    return float(torch.stack(areas).double().mean())
+
+def _doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Tensor:
+    """Return twice the rank (from 1) of each score among its client's in the column (m, j)."""
+    m = len(scores)
+    # Sorted by client, and by score within a client: a stable sort keeps the former order.
+    by_score = scores.argsort(dim=0, stable=True)
+    order = by_score.gather(0, predictions.client[by_score].argsort(dim=0, stable=True))
+    value, client = scores.gather(0, order), predictions.client.unsqueeze(1)
+    place = torch.arange(m, device=scores.device).unsqueeze(1).expand_as(order)
+    fresh = (value[1:] != value[:-1]) | (client[1:] != client[:-1])  # no tie with the one before
+    edge = torch.ones_like(value[:1], dtype=torch.bool)
+    # The first and the last place of the tie that a place is in.
+    start = torch.where(torch.cat([edge, fresh]), place, 0).cummax(dim=0).values
+    end = torch.where(torch.cat([fresh, edge]), place, m).flip(0).cummin(dim=0).values.flip(0)
+    within = start + end + 2 - 2 * predictions.first[predictions.client].unsqueeze(1)
+    return torch.empty_like(within).scatter_(0, order, within)
+
+
+def _f1(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's mean over classes (K,): 2 TP / (2 TP + FP + FN) of each."""
+    labels, predicted = predictions.labels, predictions.logits.argmax(dim=1)
+    hits = torch.where(predicted == labels, 1, 0)
+    both = torch.zeros_like(predictions.counted(labels))
+    both.index_put_((predictions.client, labels), hits, accumulate=True)
+    sizes = (predictions.counted(labels) + predictions.counted(predicted)).cpu().numpy()
+    return _mean(_ratio(2 * both.cpu().numpy(), sizes))
+
+
+def _top5(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's share of labels among the highest logits (K,)."""
+    highest = predictions.logits.topk(min(TOP, predictions.logits.shape[1]), dim=1).indices
+    hits = (highest == predictions.labels.unsqueeze(1)).any(dim=1).long()
+    found = torch.zeros_like(predictions.counts).index_add_(0, predictions.client, hits)
+    return _ratio(found.cpu().numpy(), predictions.counts.cpu().numpy())
+
+
+def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return part / whole, NaN where the whole is 0."""
+    ratio = np.full(whole.shape, math.nan)
+    np.divide(part, whole, out=ratio, where=whole > 0)
+    return ratio
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean (K,) of each row's numbers (K, c) that are not NaN, NaN where all are.
+
+    The sum goes from left to right, unlike ``sum``, whose order depends on the shape.
+    """
+    there = ~np.isnan(values)
+    number = there.sum(axis=1)
+    mean = np.full(len(values), math.nan)
+    total = np.cumsum(np.where(there, values, 0.0), axis=1)[:, -1]
+    np.divide(total, number, out=mean, where=number > 0)
+    return mean
+
+
+METRICS: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
+    "auroc": _auroc,
+    "f1": _f1,
+    "top5": _top5,
+}
 
 
 def check_metric(name: str, num_classes: int, *, numbers: bool) -> None:

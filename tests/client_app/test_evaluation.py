@@ -14,7 +14,7 @@ from torch import nn
 
 from client_app import evaluation
 from client_app.evaluation import Measurement, evaluate
-from client_app.metrics import metric
+from client_app.metrics import metrics_of
 from client_app.models import CNN, LogisticRegression
 from client_app.tasks import NO_TARGET, CrossEntropy, SequenceCrossEntropy, SquaredError, Task
 from tests.reference import losses, sgd
@@ -230,7 +230,10 @@ def test_a_metric_is_of_each_clients_own_predictions(name: str) -> None:
     model = model_of(torch.float64)
     measures = evaluate(model, x, y, [25, 35], metric_name=name)
     logits = model(x).detach()
-    expected = [metric(name, logits[:25], y[:25]), metric(name, logits[25:], y[25:])]
+    expected = [
+        *metrics_of(name, logits[:25], y[:25], [25]),
+        *metrics_of(name, logits[25:], y[25:], [35]),
+    ]
     assert [measure.metric for measure in measures] == pytest.approx(expected, abs=1e-12)
     assert expected[0] != expected[1]
 

@@ -1,4 +1,4 @@
-"""Metrics of a test part, by hand."""
+"""Metrics of clients' test parts, by hand and against torchmetrics."""
 
 import math
 from itertools import combinations
@@ -9,11 +9,59 @@ import pytest
 import torch
 from fedquorum.parameters import FAIRNESS_METRIC
 from numpy.typing import NDArray
-from torchmetrics.functional.classification import multiclass_accuracy
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    multiclass_accuracy,
+    multiclass_f1_score,
+)
 
-from client_app.metrics import auroc, check_metric, metric
+from client_app import metrics
+from client_app.metrics import check_metric, metrics_of
 from client_app.tasks import NO_TARGET, SequenceCrossEntropy
 from conf import SettingsError
+
+
+def metric(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return the metric of one client alone."""
+    (value,) = metrics_of(name, x, y, [len(y)])
+    return value
+
+
+def of_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return what torchmetrics computes of one client's logits, NaN where it is not defined."""
+    classes = x.shape[1]
+    if len(y) == 0 or not bool(x.isfinite().all()):
+        return math.nan
+    if name == "f1":
+        return float(multiclass_f1_score(x, y, classes, average="macro"))
+    if name == "top5":
+        return float(multiclass_accuracy(x, y, classes, average="micro", top_k=min(5, classes)))
+    present = y.unique()
+    if len(present) == 1:
+        return math.nan
+    scores = x.softmax(dim=1)
+    chosen = present if classes > 2 else present[-1:]
+    areas = [float(binary_auroc(scores[:, c], (y == c).long())) for c in chosen.tolist()]
+    return float(np.mean(areas))
+
+
+def generated(
+    classes: int, dtype: torch.dtype, *, ties: bool
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Return logits and labels of clients, with the number of rows of each.
+
+    Among them are clients without a row, with one row, with one class, and two whose model
+    diverged; with ``ties`` there are only few different logits.
+    """
+    rng = np.random.default_rng(classes)
+    counts = [0, 1, 2, 40, 0, 7, 33, 60, 1, 15, 9, 0]
+    x = rng.normal(scale=3.0, size=(sum(counts), classes))
+    y = rng.integers(classes, size=len(x))
+    ends = np.cumsum(counts)
+    y[ends[4] : ends[5]] = 1  # one class
+    x[ends[8]] = math.nan
+    x[ends[9] + 3, 0] = math.inf
+    return torch.tensor(np.round(x) if ties else x, dtype=dtype), torch.tensor(y), counts
 
 
 def pair_counting(scores: NDArray[Any], positive: NDArray[Any]) -> float:
@@ -33,7 +81,7 @@ def test_auroc_of_two_classes_counts_pairs() -> None:
     y = torch.tensor(rng.integers(2, size=60))
     scores = x.softmax(dim=1)[:, 1].numpy()
     expected = pair_counting(scores, y.numpy() == 1)
-    assert metric("auroc", x, y) == auroc(x, y) == pytest.approx(expected, abs=1e-6)
+    assert metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
 
 
 def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
@@ -43,8 +91,8 @@ def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:
     y = torch.tensor(rng.choice([0, 3, 2], size=50))
     scores = x.softmax(dim=1).numpy()
     expected = np.mean([pair_counting(scores[:, c], y.numpy() == c) for c in (0, 2, 3)])
-    assert auroc(x, y) == pytest.approx(expected, abs=1e-6)
-    assert math.isnan(auroc(x, torch.zeros(50, dtype=torch.int64)))
+    assert metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
+    assert math.isnan(metric("auroc", x, torch.zeros(50, dtype=torch.int64)))
 
 
 def test_top5_counts_labels_among_the_five_highest() -> None:
@@ -85,6 +133,45 @@ def test_metrics_that_are_not_defined(name: str) -> None:
     for bad in (math.nan, math.inf):
         x[2, 3] = bad
         assert math.isnan(metric(name, x, y))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ties", [False, True])
+def test_all_clients_at_once_are_torchmetrics(
+    name: str, classes: int, dtype: torch.dtype, *, ties: bool
+) -> None:
+    """One pass over all clients gives each what torchmetrics computes for the client alone."""
+    x, y, counts = generated(classes, dtype, ties=ties)
+    expected = [
+        of_torchmetrics(name, own_x, own_y)
+        for own_x, own_y in zip(x.split(counts), y.split(counts), strict=True)
+    ]
+    values = metrics_of(name, x, y, counts)
+    assert values == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    assert sum(math.isnan(value) for value in values) == 5 + 3 * (name == "auroc")
+
+
+@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("classes", [2, 3, 10, 33])
+@pytest.mark.parametrize("at_once", [1, 500, 2**22])
+def test_a_value_has_the_same_bits_in_any_group(
+    name: str, classes: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, with all others, or with the others in another order; in any number of passes."""
+    x, y, counts = generated(classes, torch.float32, ties=False)
+    alone = [
+        metric(name, own_x, own_y)
+        for own_x, own_y in zip(x.split(counts), y.split(counts), strict=True)
+    ]
+    monkeypatch.setattr(metrics, "NUMBERS", at_once)
+    together = metrics_of(name, x, y, counts)
+    backwards = metrics_of(
+        name, torch.cat(x.split(counts)[::-1]), torch.cat(y.split(counts)[::-1]), counts[::-1]
+    )
+    assert np.array_equal(together, alone, equal_nan=True)
+    assert np.array_equal(backwards, alone[::-1], equal_nan=True)
 
 
 def test_no_two_metrics_are_the_same() -> None:

@@ -39,7 +39,7 @@ def begin(directory: Path) -> multiprocessing.process.BaseProcess:
     # From a server with all imports done, so that the kills hit the run and not its start-up.
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(
-        ["client_app.app", "server_app.app", "torch.utils.tensorboard", "torchmetrics"]
+        ["client_app.app", "server_app.app", "torch.utils.tensorboard"]
     )
     process = processes.Process(
         target=run_in_process, args=(compose_words(words), str(directory)), daemon=True

@@ -1,0 +1,97 @@
+"""FLGo: its FedAvg on a benchmark made from a configuration file, without evaluation.
+
+FLGo keeps the files of its benchmark and its task in the current folder. Its own default of one
+thread of torch holds.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import flgo
+import torch
+from common import Job, main
+from flgo.algorithm import fedavg
+from flgo.benchmark.partition import BasicPartitioner
+from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe
+from torch.utils.data import TensorDataset
+
+CONFIGURATION = """\
+from flgo_runner import Made
+
+train_data = Made.data
+test_data = Made.data
+get_model = Made.job.new_model
+"""
+
+
+def several(rows: Any, places: list[int]) -> list[Any]:
+    """Return several samples of a subset."""
+    return [rows[place] for place in places]
+
+
+# Recent versions of torch refuse a subset that overrides __getitem__ alone, as FLGo's does.
+FromDatasetPipe.TaskDataset.__getitems__ = several
+
+
+class Made:
+    """What the configuration file gives to FLGo, which imports it by name."""
+
+    job: Job
+    data: TensorDataset
+
+
+class Natural(BasicPartitioner):
+    """Every client keeps its rows."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.num_clients = len(sizes)
+        self._rows = torch.arange(sum(sizes)).split(sizes)
+
+    def __call__(self, data: TensorDataset) -> list[list[int]]:
+        """Return the rows of each client."""
+        return [rows.tolist() for rows in self._rows]
+
+
+def rounds(job: Job, noted: Callable[[], None]) -> None:
+    """Train the job's rounds."""
+    sys.path.insert(0, str(Path.cwd()))
+    x, y = (torch.cat(tensors) for tensors in zip(*job.parts, strict=True))
+    # Under its name, not as __main__: the configuration file reads them from there.
+    made = import_module("flgo_runner").Made
+    made.job, made.data = job, TensorDataset(x, y)
+    Path("configuration.py").write_text(CONFIGURATION)
+    name = flgo.gen_benchmark_from_file("made", "configuration.py")
+    partition = Natural([len(labels) for _, labels in job.parts])
+    task = flgo.gen_task_by_(import_module(name), partition, "task")
+    server = flgo.init(
+        task,
+        fedavg,
+        {
+            "num_rounds": job.rounds,
+            "proportion": job.asked / job.clients,
+            "num_epochs": job.local_epochs,
+            "num_steps": job.local_steps or -1,
+            "batch_size": job.batch_size,
+            "learning_rate": job.lr,
+            "train_holdout": 0.0,
+            "eval_interval": -1,
+            "no_log_console": True,
+            "no_tqdm": True,
+        },
+    )
+    iterate = server.iterate
+
+    def timed() -> Any:
+        updated = iterate()
+        noted()
+        return updated
+
+    server.iterate = timed
+    server.run()
+
+
+if __name__ == "__main__":
+    main(rounds)

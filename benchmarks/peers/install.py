@@ -1,0 +1,89 @@
+"""Install each peer into a virtual environment that reuses this environment's packages.
+
+    python -m benchmarks.peers.install DIR [PEER ...]
+
+Run it in the repository's root. The pins of the peers contradict each other and this project's, so
+each peer has an environment DIR/PEER. A path file makes the packages of the environment that runs
+this script visible there, torch among them: every competitor then computes with the same torch,
+and an environment takes megabytes, not gigabytes. Packages of the peer's own environment come
+first, so a pin that contradicts this environment is installed beside it.
+"""
+
+import argparse
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+PEERS = {
+    "pfl": "pfl==0.6.0",
+    "fedlab": "fedlab==1.3.0",
+    "fluke": "fluke-fl==0.8.1",
+    "flgo": "flgo==0.4.4",
+}
+"""The requirement that installs each peer, as in the extra ``peers`` of pyproject.toml."""
+
+ENVIRONMENTS = Path.home() / ".cache" / "fedquorum-peers"
+
+
+def python_of(environments: Path, peer: str) -> Path:
+    """Return the interpreter of a peer's environment."""
+    return environments / peer / "bin" / "python"
+
+
+def missing(environments: Path, peers: list[str]) -> list[str]:
+    """Return the peers that have no environment."""
+    return [peer for peer in peers if not python_of(environments, peer).exists()]
+
+
+def install(environments: Path, peer: str) -> None:
+    """Create a peer's environment and install the peer from the package index.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        If the requirement cannot be installed; the output of pip says why.
+    """
+    folder = environments / peer
+    venv.create(folder, clear=True, with_pip=False, symlinks=True)
+    python = python_of(environments, peer)
+    packages = Path(_purelib(python))
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", PEERS[peer]]
+    try:
+        subprocess.run([*command, "--no-warn-conflicts"], check=True)
+    except subprocess.CalledProcessError:
+        python.unlink()  # so that ``missing`` names the peer
+        raise
+
+
+def _purelib(python: Path) -> str:
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Install the peers named on the command line, by default all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("environments", metavar="DIR", type=Path, help="where environments go")
+    parser.add_argument("peers", metavar="PEER", nargs="*", help=f"some of {', '.join(PEERS)}")
+    options = parser.parse_args()
+    for peer in options.peers:
+        if peer not in PEERS:
+            parser.error(f"PEER must be one of {', '.join(PEERS)}, got {peer}")
+    failed = []
+    for peer in options.peers or PEERS:
+        try:
+            install(options.environments.resolve(), peer)
+        except subprocess.CalledProcessError:
+            failed.append(peer)
+    if failed:
+        sys.exit(f"not installed: {', '.join(failed)}; pip said why above")
+
+
+if __name__ == "__main__":
+    main()

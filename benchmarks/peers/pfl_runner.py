@@ -1,0 +1,102 @@
+"""Apple's pfl-research: FedAvg on its simulated backend, in one process or several.
+
+    python benchmarks/peers/pfl_runner.py JOB
+    torchrun --nproc-per-node 2 benchmarks/peers/pfl_runner.py JOB
+
+Users' data are tensors in memory, made once, as in its benchmarks. Under torchrun the processes
+divide the users of a round and sum their updates with gloo.
+"""
+
+import json
+import time
+
+import torch
+from common import STEPS, Job, job_of_command_line
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.internal.ops import pytorch_ops
+from pfl.metrics import Metrics, Weighted
+from pfl.model.pytorch import PyTorchModel
+from torch import nn
+from torch.nn import functional
+
+
+class WithLoss(nn.Module):
+    """A module that pfl can train: it knows its loss and its metrics."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the mean cross entropy of a batch."""
+        self.model.train()
+        return functional.cross_entropy(self.model(x), y)
+
+    @torch.no_grad()
+    def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Weighted]:
+        """Return the sum of the losses of a batch."""
+        self.model.eval()
+        total = functional.cross_entropy(self.model(x), y, reduction="sum")
+        return {"loss": Weighted(total.item(), len(y))}
+
+
+class Times(TrainingProcessCallback):
+    """Notes the time after every round."""
+
+    def __init__(self) -> None:
+        self.noted: list[float] = []
+
+    def after_central_iteration(
+        self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
+    ) -> tuple[bool, Metrics]:
+        """Note the time and go on."""
+        self.noted.append(time.time())
+        return False, Metrics()
+
+
+def run(job: Job) -> list[float]:
+    """Train and return the time after every round."""
+    users = [PyTorchTensorDataset([x, y], user_id=str(k)) for k, (x, y) in enumerate(job.parts)]
+    training = FederatedDataset(
+        lambda user: users[user], get_user_sampler("minimize_reuse", list(range(job.clients)))
+    )
+    module = WithLoss(job.new_model())
+    central = torch.optim.SGD(module.parameters(), lr=1.0)
+    STEPS.leave_out(central)
+    model = PyTorchModel(module, torch.optim.SGD, central)
+    never = job.rounds + 1
+    times = Times()
+    FederatedAveraging().run(
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=job.rounds,
+            evaluation_frequency=never,
+            train_cohort_size=job.asked,
+            val_cohort_size=0,
+        ),
+        backend=SimulatedBackend(training_data=training, val_data=training),
+        model=model,
+        model_train_params=NNTrainHyperParams(
+            local_num_epochs=None if job.local_steps else job.local_epochs,
+            local_num_steps=job.local_steps,
+            local_learning_rate=job.lr,
+            local_batch_size=job.batch_size,
+        ),
+        model_eval_params=NNEvalHyperParams(local_batch_size=job.batch_size),
+        callbacks=[times],
+        send_metrics_to_platform=False,
+    )
+    return times.noted
+
+
+if __name__ == "__main__":
+    noted = run(job_of_command_line())
+    (steps,) = pytorch_ops.distributed.all_reduce([torch.tensor([float(STEPS.count)])])
+    if pytorch_ops.distributed.global_rank == 0:
+        print(json.dumps({"times": noted, "steps": int(steps)}), flush=True)
