@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,11 @@ from tests.cases import LONG
 # Several workers test at the same time, and threads of torch that wait for each other while other
 # processes have the cores are many times slower than one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The suite starts some hundred processes that import the same modules. Without bytecode files each
+# of them compiles them again, and pytest rewrites every assertion in every worker.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 INTEGRATION = Path(__file__).parent / "integration"
@@ -40,6 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(LONG, None)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the integration tests with ``--fast`` before they are imported."""
+    return True if config.getoption("fast") and collection_path == INTEGRATION else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files with slow tests first, so that no worker is left alone with one at the end."""
     if config.getoption("fast"):
@@ -54,7 +65,7 @@ def _fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         slow = any(map(item.get_closest_marker, ("slow", "flower")))
-        if not slow and not item.path.is_relative_to(INTEGRATION):
+        if not slow:
             cases[item.nodeid.partition("[")[0]].append(item)
     chosen = {
         item

@@ -321,6 +321,8 @@ def test_a_limit_on_file_sizes(tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=ROOT,
+        # Python does not notice that a bytecode file is cut off, and would read it the next time.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=_limit_files,
     )
     assert done.returncode == 1

@@ -131,6 +131,10 @@ class Communication:
         everyone = self.evaluated_clients == "all"
         return population.clients if everyone else population.priority_clients
 
+    def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
+        """Return whose training part is measured too, where clients are tested after a round."""
+        return population.priority_clients
+
     def limits(self, rules: Rules) -> Limits:
         """Return what the numbers in a train reply may be."""
         return Limits(needs_loss=rules.weighting.needs_losses)

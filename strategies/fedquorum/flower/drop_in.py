@@ -6,7 +6,8 @@ beside them the parameters of their own rules, which ``fedquorum.named`` declare
     strategy = FedAU(cutoff=50, fraction_train=0.5)
     result = strategy.start(grid, initial_arrays, num_rounds=3)
 
-The population is every node that is connected, and grows with those that join.
+The population is every node that is connected, and grows with those that join. Where the nodes
+answer in this project's protocol, the strategy goes on in it: see ``DropIn``.
 """
 
 import inspect
@@ -15,8 +16,10 @@ from dataclasses import Field
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from .. import named as tables
 from ..errors import ParameterError, did_you_mean
@@ -28,7 +31,14 @@ from ..rule import RunFacts
 from ..selection import Sampling
 from ..server_optimizer import SGD, ServerOptimizer
 from ..types import Population
-from .codec import ACCURACY_KEY, ARRAYRECORD_KEY, CONFIGRECORD_KEY, WEIGHTED_BY_KEY
+from .codec import (
+    ACCURACY_KEY,
+    ARRAYRECORD_KEY,
+    CONFIGRECORD_KEY,
+    WEIGHTED_BY_KEY,
+    count_bytes,
+)
+from .recognition import RECOGNISED, speaks_protocol
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
 
@@ -49,6 +59,15 @@ def _keyword(item: Field[Any]) -> inspect.Parameter:
 
 class DropIn(ComposedStrategy):
     """A named strategy for ClientApps written for Flower's ``FedAvg``.
+
+    A ClientApp of this project's protocol is recognised by its first answers, of round 1 where a
+    client trains in it. This round counts nothing: the model stays, and the rules begin anew with
+    the clients that the nodes say they host. From the next round on these decide for themselves,
+    F(w_t) is measured before each round, and fractions and minima count clients instead of nodes.
+    ``priority`` and ``probabilities`` are by the ids of these clients. The keys of metrics and
+    records, both aggregation functions, ``client_ids`` and ``max_reply_bytes`` mean nothing then.
+    A round that also has replies of another form settles that every node is one client, as it does
+    in the last round and behind Flower's wrappers.
 
     Parameters
     ----------
@@ -158,25 +177,73 @@ class DropIn(ComposedStrategy):
             )
         except ParameterError as error:
             raise _by_keyword(error) from None
-        super().__init__(
-            rules,
-            population=Population.of_joiners(ids),
-            communication=StandardProtocol(
-                client_ids=client_ids,
-                weighted_by_key=weighted_by_key,
-                loss_key=loss_key,
-                accuracy_key=accuracy_key,
-                arrayrecord_key=arrayrecord_key,
-                configrecord_key=configrecord_key,
-                fraction_evaluate=fraction_evaluate,
-                min_evaluate_nodes=self.min_evaluate_nodes,
-                min_available_nodes=max(min_available_nodes, self.min_train_nodes),
-                max_reply_bytes=max_reply_bytes,
-                train_metrics_aggr_fn=train_metrics_aggr_fn,
-                evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
-                robustness=robustness or Robustness(),
-            ),
+        self._last_round = 0
+        self._recognises = True
+        self._standard = StandardProtocol(
+            client_ids=client_ids,
+            weighted_by_key=weighted_by_key,
+            loss_key=loss_key,
+            accuracy_key=accuracy_key,
+            arrayrecord_key=arrayrecord_key,
+            configrecord_key=configrecord_key,
+            fraction_evaluate=fraction_evaluate,
+            min_evaluate_nodes=self.min_evaluate_nodes,
+            min_available_nodes=max(min_available_nodes, self.min_train_nodes),
+            max_reply_bytes=max_reply_bytes,
+            train_metrics_aggr_fn=train_metrics_aggr_fn,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+            robustness=robustness or Robustness(),
         )
+        super().__init__(rules, population=Population.of_joiners(ids), communication=self._standard)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Result:
+        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
+        self._last_round = num_rounds
+        try:
+            return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
+        finally:
+            self._last_round = 0
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decide what counts, combine it and step; the model is None if nothing counted.
+
+        The round in which the nodes turn out to speak this project's protocol counts nothing.
+        """
+        received = list(replies)
+        # Not behind Flower's wrappers, which start themselves and take a reply for one client's,
+        # and not in the last round, after which there is none to go on in.
+        if self._recognises and server_round < self._last_round:
+            ours = speaks_protocol(received)
+            self._recognises = ours is None
+            if ours:
+                self._go_on_in_protocol(server_round, received)
+                return None, None
+        return super().aggregate_train(server_round, received)
+
+    def _go_on_in_protocol(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Begin anew with the clients that the nodes host, in this project's protocol."""
+        communication = self._standard.recognised()
+        log(
+            INFO,
+            "All nodes answered in FedQuorum's protocol. Round %d counts nothing; from round %d on "
+            "the strategy speaks this protocol with the clients that the nodes host",
+            server_round,
+            server_round + 1,
+        )
+        if unread := self._standard.unread_when_recognised():
+            log(WARNING, "These mean nothing in FedQuorum's protocol: %s", ", ".join(unread))
+        up = sum(count_bytes(reply.content) for reply in replies if not reply.has_error())
+        population = Population.of_joiners(self.population.awaited)
+        self._begin_anew(server_round, population, communication, reason=RECOGNISED, bytes_up=up)
 
     def summary(self) -> None:
         """Log fractions, minima and keys as FedAvg does, then the strategy's rules."""

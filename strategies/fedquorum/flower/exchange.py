@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
 from flwr.serverapp import Grid
@@ -50,9 +50,17 @@ class Exchange:
         All clients.
     rules : Rules
         The strategy's rules.
+    traffic : Traffic, optional
+        What was sent and received before.
     """
 
-    def __init__(self, communication: Communication, population: Population, rules: Rules) -> None:
+    def __init__(
+        self,
+        communication: Communication,
+        population: Population,
+        rules: Rules,
+        traffic: Traffic | None = None,
+    ) -> None:
         self._communication = communication
         self._rules = rules
         self.limits = communication.limits(rules)
@@ -60,7 +68,7 @@ class Exchange:
         self._pushed: dict[str, Mapping[int, Metadata]] = {}
         self._started = False
         self.directory = communication.directory(population, rules)
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
         self._evaluating: Mapping[int, tuple[int, ...]] = {}
 
     @property
@@ -79,7 +87,9 @@ class Exchange:
             self._communication.check_ids(grid, joined)
             if self._rules.weighting.fixed_population and self._communication.grows:
                 name = _name(self._rules.weighting)
-                self.directory.close(f"{name} keeps the {len(joined.clients)} clients of round 1")
+                self.directory.close(
+                    f"{name} keeps the {len(joined.clients)} clients that it began with"
+                )
         self._started = True
         return joined
 
@@ -213,6 +223,43 @@ class Exchange:
         """
         if not self._communication.follows_protocol:
             self._notices.after(report, answers)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """With which clients a strategy speaks, and how. A strategy replaces it between rounds.
+
+    Parameters
+    ----------
+    communication : Communication
+        The protocol.
+    population : Population
+        All clients and which of them have priority.
+    exchange : Exchange
+        What is sent to their nodes, and what comes back.
+    """
+
+    communication: Communication
+    population: Population
+    exchange: Exchange
+
+    @classmethod
+    def of(
+        cls,
+        rules: Rules,
+        population: Population,
+        communication: Communication,
+        traffic: Traffic | None = None,
+    ) -> Self:
+        """Return a connection on which nothing was said yet.
+
+        Raises
+        ------
+        ParameterError
+            If clients of the protocol cannot serve the rules.
+        """
+        communication.check_rules(rules)
+        return cls(communication, population, Exchange(communication, population, rules, traffic))
 
 
 def _name(weighting: Weighting[Any]) -> str:

@@ -68,7 +68,8 @@ class Notices:
                 WARNING,
                 "The ClientApp speaks FedQuorum's protocol, and is used as if it were written for "
                 "Flower's FedAvg: every node is one client. For several clients on a node, and "
-                "clients that decide for themselves, use fedquorum.ComposedStrategy(rules, "
+                "clients that decide for themselves, let a drop-in strategy run for two rounds or "
+                "more, and not inside a wrapper, or use fedquorum.ComposedStrategy(rules, "
                 "population=Population.of(num_clients))",
             )
 

@@ -1,7 +1,7 @@
 """ClientApps written for Flower's own strategies: what they are sent, and how they are read."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from logging import INFO, WARNING
 from typing import ClassVar
 
@@ -17,10 +17,9 @@ from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from ..composition import Rules
 from ..errors import ParameterError, one_line
-from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, OneOf
+from ..parameters import COUNT, OneOf
 from ..report import TrainReport
 from ..rule import parameter
-from ..streams import stream
 from ..types import Population
 from .codec import (
     ACCURACY_KEY,
@@ -38,7 +37,7 @@ from .codec import (
     encode_standard_request,
     standard_loss_key,
 )
-from .communication import Communication
+from .connected import ConnectedNodes, RecognisedProtocol
 from .directory import ClientDirectory, NodeOrder
 from .validation import Limits
 
@@ -49,7 +48,7 @@ MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandardProtocol(Communication):
+class StandardProtocol(ConnectedNodes):
     """Communication with a ClientApp written for Flower's own strategies.
 
     Every node is one client. It is sent what Flower's ``FedAvg`` sends (the model, the config given
@@ -86,14 +85,6 @@ class StandardProtocol(Communication):
         The ArrayRecord's name in messages to the nodes.
     configrecord_key : str (default: "config")
         The ConfigRecord's name in messages to the nodes.
-    fraction_evaluate : float (default: 1.0)
-        Share of the clients that evaluate after a round, in [0, 1]; 0 for none. Which ones
-        follows from the round alone.
-    min_evaluate_nodes : int (default: 2)
-        The fewest clients that evaluate, as far as there are so many.
-    min_available_nodes : int, optional
-        How many nodes must be connected for a round to begin; the strategy waits without limit.
-        By default every client of the population must be there, for ``startup_timeout``.
     max_reply_bytes : int, optional
         The largest reply that is read, in bytes; by default 64 MiB and 8 models.
     train_metrics_aggr_fn : callable, optional
@@ -101,6 +92,8 @@ class StandardProtocol(Communication):
         ``weighted_by_key``; by default Flower's mean, weighted by that key.
     evaluate_metrics_aggr_fn : callable, optional
         The same of the evaluations.
+    fraction_evaluate, min_evaluate_nodes, min_available_nodes
+        As in ``ConnectedNodes``.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
         As in ``Communication``; the last needs ``query``.
 
@@ -119,9 +112,6 @@ class StandardProtocol(Communication):
     accuracy_key: str = ACCURACY_KEY
     arrayrecord_key: str = ARRAYRECORD_KEY
     configrecord_key: str = CONFIGRECORD_KEY
-    fraction_evaluate: float = parameter(1.0, FRACTION)
-    min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_COUNT)
-    min_available_nodes: int | None = parameter(None, NON_NEGATIVE_COUNT)
     max_reply_bytes: int | None = parameter(None, COUNT)
     train_metrics_aggr_fn: MetricsAggregation | None = None
     evaluate_metrics_aggr_fn: MetricsAggregation | None = None
@@ -153,11 +143,6 @@ class StandardProtocol(Communication):
                 "each client keeps a model of its own, which only clients of that protocol can",
             )
 
-    @property
-    def grows(self) -> bool:
-        """Whether the population is whoever is connected."""
-        return self.min_available_nodes is not None
-
     def directory(self, population: Population, rules: Rules) -> ClientDirectory:
         """Return the directory of nodes that are a client each."""
         expected = None if self.grows else population.clients
@@ -167,18 +152,6 @@ class StandardProtocol(Communication):
                 expected, self.clients_of_keys, standard=True, awaited=awaited, refuses=refuses
             )
         return NodeOrder(expected, awaited=awaited, refuses=refuses)
-
-    def meet(
-        self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
-    ) -> None:
-        """Note which nodes are connected, and wait for as many as there must be."""
-        if self.min_available_nodes is None:
-            super().meet(directory, grid, first=first)
-        elif not evaluating:
-            directory.wait_for_nodes(grid, self.min_available_nodes, first=first)
-        elif self.fraction_evaluate > 0:
-            at_least = max(self.min_available_nodes, self.min_evaluate_nodes)
-            directory.wait_for_nodes(grid, at_least, first=first)
 
     def check_ids(self, grid: Grid, population: Population) -> None:
         """Refuse to tell priority clients by chance, as in a simulation without client ids."""
@@ -190,14 +163,6 @@ class StandardProtocol(Communication):
                 "answers a query with its partition-id), or run a deployment, where node ids last",
                 self.client_ids,
             )
-
-    def present(self, directory: ClientDirectory) -> frozenset[int] | None:
-        """Return the clients that are connected, of whom a round asks.
-
-        None, all of them, where the rules keep the clients of round 1: who is away is then as one
-        that was asked and did not answer.
-        """
-        return directory.connected if directory.joins else None
 
     def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
         """Return what FedAvg would send; the priority and the gate's terms stay here."""
@@ -211,18 +176,6 @@ class StandardProtocol(Communication):
         return encode_standard_request(
             arrays, server_round, self.arrayrecord_key, self.configrecord_key
         )
-
-    def tested(
-        self, population: Population, directory: ClientDirectory, server_round: int
-    ) -> tuple[int, ...]:
-        """Return the share of the clients that evaluates, from the round alone."""
-        clients = super().tested(population, directory, server_round)
-        if self.grows:
-            clients = tuple(k for k in clients if k in directory.connected)
-        size = max(int(self.fraction_evaluate * len(clients)), self.min_evaluate_nodes)
-        size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
-        drawn = stream(0, "evaluation", server_round).permutation(len(clients))[:size]
-        return tuple(sorted(clients[i] for i in drawn.tolist()))
 
     def limits(self, rules: Rules) -> Limits:
         """Return what the numbers in a train reply may be: those not read, anything."""
@@ -263,6 +216,11 @@ class StandardProtocol(Communication):
                 ". Set loss_key to the metric that has the loss of the model received, or let the "
                 "ClientApp report it"
             )
+        if "this project's protocol" in reason:
+            return (
+                ". Let a drop-in strategy run for two rounds or more, and not inside a wrapper: it "
+                "then goes on in that protocol"
+            )
         if "array" in reason:
             return ". Let the ClientApp reply the arrays that it is sent, initial_arrays at first"
         return ". Set max_reply_bytes" if "bytes" in reason else ""
@@ -291,6 +249,21 @@ class StandardProtocol(Communication):
     def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
         """Return what ``evaluate_metrics_aggr_fn`` makes of the replies, None without any."""
         return self._together(contents, self.evaluate_metrics_aggr_fn)
+
+    def recognised(self) -> RecognisedProtocol:
+        """Return how to talk to the same nodes in this project's protocol."""
+        return RecognisedProtocol(
+            **{item.name: getattr(self, item.name) for item in fields(RecognisedProtocol)}
+        )
+
+    def unread_when_recognised(self) -> list[str]:
+        """Return the names of what is set, and means nothing in this project's protocol."""
+        meant = {item.name for item in fields(RecognisedProtocol)}
+        return [
+            item.name
+            for item in fields(self)
+            if item.name not in meant and getattr(self, item.name) != item.default
+        ]
 
     def _together(
         self, contents: Sequence[RecordDict], aggregate: MetricsAggregation | None

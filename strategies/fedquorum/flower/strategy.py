@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..composition import Rules
 from ..errors import StateError
-from ..report import ClientEvaluation, TrainReport, priority_objective
+from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..round import NO_OBJECTIVE, NOT_FINITE, Round, decide
 from ..server_state import ServerState, memory_arrays
 from ..state import StateArrays
@@ -40,7 +40,7 @@ from .codec import (
     encode_objective,
 )
 from .communication import Communication
-from .exchange import Exchange, Traffic
+from .exchange import Connection, Exchange, Traffic
 from .replies import Answers, usable_evaluations
 from .training import Asked, Memory, round_answers, take_step
 
@@ -102,16 +102,51 @@ class ComposedStrategy(Strategy):
         self, rules: Rules, *, population: Population, communication: Communication | None = None
     ) -> None:
         self.rules = rules
-        self.communication = communication or Communication()
-        self.communication.check_rules(rules)
-        self.population = population
-        self._exchange = Exchange(self.communication, population, rules)
-        self._state = ServerState.initial(rules, population)
-        self._memory = Memory(rules.memory)
+        self._outcome = Outcome()
+        self._connect(Connection.of(rules, population, communication or Communication()))
+
+    def _connect(self, connection: Connection) -> None:
+        """Begin with these clients, who nobody has heard of yet."""
+        self._connection = connection
+        self._state = ServerState.initial(self.rules, connection.population)
+        self._memory = Memory(self.rules.memory)
         self._next: tuple[int, Call] | None = None
         self._asked: Asked | None = None
         self._measured: frozenset[int] = frozenset()
-        self._outcome = Outcome()
+
+    def _begin_anew(
+        self,
+        server_round: int,
+        population: Population,
+        communication: Communication,
+        *,
+        reason: str,
+        bytes_up: int,
+    ) -> None:
+        """End a round in which nothing counts, and go on with other clients or another protocol."""
+        call = self._in_progress(server_round).call
+        refused = tuple(
+            ClientDecision(k, k in self.population.priority, "rejected", reason)
+            for k in sorted(call.clients)
+        )
+        report = TrainReport(server_round, call, NO_OBJECTIVE, refused, None)
+        traffic = self._exchange.traffic.plus(up=bytes_up)
+        self._outcome = replace(self._outcome, last_report=report)
+        self._connect(Connection.of(self.rules, population, communication, traffic))
+
+    @property
+    def communication(self) -> Communication:
+        """How the strategy talks to the nodes."""
+        return self._connection.communication
+
+    @property
+    def population(self) -> Population:
+        """All clients and which of them have priority."""
+        return self._connection.population
+
+    @property
+    def _exchange(self) -> Exchange:
+        return self._connection.exchange
 
     # --- what a run loop reads, writes down and goes on from ---------------------------------
 
@@ -224,9 +259,7 @@ class ComposedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decide what counts, combine it and step; the model is None if nothing counted."""
-        asked = self._asked
-        if asked is None or asked.server_round != server_round:
-            raise StateError(f"round {server_round} was not configured")
+        asked = self._in_progress(server_round)
         answers = self._exchange.train_answers(replies, asked.asked_at, server_round, asked.model)
         came_back = round_answers(asked, answers, self._exchange, self.communication)
         decided = decide(
@@ -297,7 +330,7 @@ class ComposedStrategy(Strategy):
             if self._needs_objective:
                 measured = tuple(k for k in following.clients if k in population.priority)
             elif tested:
-                measured = population.priority_clients
+                measured = communication.measured(population, tested)
         return self._evaluate_messages(
             server_round, arrays, tested, measured, keeps_model=keeps_model, extra=config
         )
@@ -329,6 +362,12 @@ class ComposedStrategy(Strategy):
         self._outcome = replace(self._outcome, evaluations=tuple(evaluations))
         return objective
 
+    def _in_progress(self, server_round: int) -> Asked:
+        """Return what a round was started with."""
+        if self._asked is None or self._asked.server_round != server_round:
+            raise StateError(f"round {server_round} was not configured")
+        return self._asked
+
     # --- parts -------------------------------------------------------------------------------
 
     @property
@@ -347,7 +386,8 @@ class ComposedStrategy(Strategy):
         population = self._exchange.meet(grid, self.population, evaluating=evaluating)
         if population is not self.population:
             self._state = self._state.grown(self.rules, self.population, population)
-            self.population, self._next = population, None
+            self._connection = replace(self._connection, population=population)
+            self._next = None
 
     def _call(self, server_round: int) -> Call:
         """Return whom a round asks; the one before it asks ahead."""

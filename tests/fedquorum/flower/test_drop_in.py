@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from threading import Timer
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ import pytest
 from fedquorum import (
     AAggFFD,
     AAggFFS,
+    ComposedStrategy,
     FedALIGN,
     FedAU,
     FedAvg,
@@ -34,9 +36,13 @@ from fedquorum.errors import ParameterError, ProtocolError
 from fedquorum.flower.availability import AvailabilityMod, NodeAvailability
 from fedquorum.flower.codec import (
     NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
     decode_arrays,
     encode_arrays,
     encode_hosted_clients,
+    encode_train_reply,
 )
 from fedquorum.flower.drop_in import DropIn
 from flwr.app import (
@@ -413,7 +419,7 @@ def test_a_joiner_is_refused_by_name_where_k_is_fixed(
         statuses.append([d.status for d in strategy.outcome.report.decisions])
     all_there = ["trained"] * 3
     assert statuses == [all_there, all_there, ["trained", "unavailable", "trained"], all_there]
-    refusal = f"node 4 is refused: {KEEPS_POPULATION[name]} keeps the 3 clients of round 1"
+    refusal = f"node 4 is refused: {KEEPS_POPULATION[name]} keeps the 3 clients that it began with"
     assert told.text.count(refusal) == 1
 
 
@@ -720,22 +726,264 @@ def test_nobody_available_stops_nothing() -> None:
         assert counts is not None or len(seen) > 1
 
 
-def test_an_app_of_the_projects_own_protocol_is_told(told: pytest.LogCaptureFixture) -> None:
-    """Its replies are read as the standard ones that they are too, with one warning."""
-    app = scripted_app(K, lambda k, task, arrays: moved(k, k + 1.0))
-    strategy = FedAvg(fraction_evaluate=0.0)
-    result = strategy.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
+# --- the project's protocol ----------------------------------------------------------------
+
+
+class CallsGrid(InProcessGrid):
+    """Nodes that are always there; ``sent`` has (type, config) of every message, in its order."""
+
+    def __init__(self, app: ClientApp, count: int) -> None:
+        super().__init__(app, {}, count)
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def _answer(self, message: Message) -> Message:
+        configs = message.content.config_records.values()
+        told = {key: value for config in configs for key, value in config.items()}
+        self.sent.append((message.metadata.message_type, told))
+        return super()._answer(message)
+
+    def in_round(self, message_type: str, server_round: int) -> list[dict[str, Any]]:
+        """Return the configs of a round's messages."""
+        return [
+            config
+            for kind, config in self.sent
+            if kind == message_type and config.get("server-round") == server_round
+        ]
+
+
+def protocol_app(clients: int, losses: Mapping[int, float] | None = None) -> ClientApp:
+    """Return an app of this project's protocol, whose client k moves the model by k + 1."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        by = np.float32(client + 1)
+        return replace(moved(client, 0.0), arrays={"w": arrays["w"] + by})
+
+    return scripted_app(clients, fit, losses)
+
+
+def start(strategy: Strategy, grid: InProcessGrid, num_rounds: int = 3) -> ArrayRecord:
+    return strategy.start(grid, encode_arrays(MODEL), num_rounds=num_rounds).arrays
+
+
+@pytest.mark.parametrize("hosted", [1, 2])
+@pytest.mark.parametrize("name", EVERY)
+def test_the_projects_protocol_is_recognised(
+    name: str, hosted: int, told: pytest.LogCaptureFixture
+) -> None:
+    """Round 1 counts nothing; then the rules begin with the clients that the nodes host."""
+    clients = hosted * K
+    options = {"probabilities": dict.fromkeys(range(clients), 0.5)}
+    strategy = made(name, **(options if name == "KnownStatistics" else {}))
+    grid = CallsGrid(protocol_app(clients), K)
+    model = start(strategy, grid)
+    assert strategy.population.clients == tuple(range(clients))
+    assert strategy.outcome.report.server_round == 3
+    assert all(0 <= d.client < clients for d in strategy.outcome.report.decisions)
+    assert strategy.outcome.report.admitted > 0
+    assert first_number(model) != MODEL["w"][0]
+    assert all(set(config) == {"server-round"} for config in grid.in_round(MessageType.TRAIN, 1))
+    kinds = [kind for kind, _ in grid.sent]
+    assert kinds.count(MessageType.QUERY) == K
+    first = grid.in_round(MessageType.TRAIN, 1)
+    assert kinds[: len(first)] == [MessageType.TRAIN] * len(first)
+    for server_round in (2, 3):
+        asked = [k for c in grid.in_round(MessageType.TRAIN, server_round) for k in c["client-id"]]
+        assert sorted(asked) == sorted(set(asked))
+        assert set(asked) <= set(range(clients))
+    (line,) = [line for line in lines_of(told) if "answered in FedQuorum's protocol" in line]
+    assert "Round 1 counts nothing; from round 2 on" in line
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_rules_begin_in_round_2(name: str) -> None:
+    """The models are those of a strategy that knows its clients and begins one round later."""
+    strategy = made(name)
+    path = []
+
+    def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        path.append(first_number(arrays))
+        return MetricRecord({})
+
+    grid = grid_of(protocol_app(K), K)
+    strategy.start(grid, encode_arrays(MODEL), num_rounds=4, evaluate_fn=central)
+    assert path[0] == path[1] == MODEL["w"][0]
+    known = ComposedStrategy(strategy.rules, population=strategy.population)
+    known_path = first_weights_from(known, grid_of(protocol_app(K), K), rounds=(2, 3, 4))
+    assert path[2:] == known_path
+
+
+def first_weights_from(
+    strategy: ComposedStrategy, grid: InProcessGrid, rounds: Iterable[int]
+) -> list[float]:
+    """Play some rounds as Flower's loop does; return the first number of the model after each."""
+    arrays, path = encode_arrays(MODEL), []
+    if strategy.needs_initial:
+        messages = strategy.configure_initial(arrays, grid)
+        strategy.aggregate_initial(grid.send_and_receive(messages))
+    for server_round in rounds:
+        arrays = train_round(strategy, grid, server_round, arrays) or arrays
+        evaluate_round(strategy, grid, server_round, arrays)
+        path.append(first_number(arrays))
+    return path
+
+
+def test_clients_of_the_protocol_decide_and_f_is_measured(told: pytest.LogCaptureFixture) -> None:
+    """FedALIGN's clients are told F(w_t) and epsilon from round 2 on, and nothing in round 1."""
+    losses = dict(enumerate((1.0, 2.0, 1.5, 9.0)))
+    strategy = FedALIGN(priority=[0, 1], num_rounds=3, warmup_fraction=0.0, fraction_evaluate=0.0)
+    grid = CallsGrid(protocol_app(K, losses), 2)
+    start(strategy, grid)
+    for server_round in (2, 3):
+        for config in grid.in_round(MessageType.TRAIN, server_round):
+            assert config["global-loss"] == pytest.approx(1.5)
+            assert "epsilon" in config
+    assert strategy.population.priority == {0, 1}
+    assert strategy.population.others == (2, 3)
+
+
+def test_fractions_and_minima_count_clients() -> None:
+    """Of 8 clients on 2 nodes a quarter trains, and half of them evaluates."""
+    grid = CallsGrid(protocol_app(8), 2)
+    start(FedAU(fraction_train=0.25, fraction_evaluate=0.5), grid, num_rounds=2)
+    [*trained_here] = grid.in_round(MessageType.TRAIN, 2)
+    [*evaluated_here] = grid.in_round(MessageType.EVALUATE, 2)
+    assert sum(len(config["client-id"]) for config in trained_here) == 2
+    assert sum(len(config["client-id"]) for config in evaluated_here) == 4
+
+
+@pytest.mark.parametrize("name", ["FedAU", "AAggFFS"])
+def test_joiners_take_part_in_the_protocol(name: str, told: pytest.LogCaptureFixture) -> None:
+    """A node that connects after round 2 is queried; its clients join where rules allow it."""
+    grid = ChangingGrid(protocol_app(6), 3, there=[1, 2])
+    strategy = made(name)
+
+    def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        if server_round == 2:
+            grid.there = {1, 2, 3}
+        return MetricRecord({})
+
+    strategy.start(grid, encode_arrays(MODEL), num_rounds=5, evaluate_fn=central)
+    fixed = name in KEEPS_POPULATION
+    assert strategy.population.clients == ((0, 1, 3, 4) if fixed else (0, 1, 3, 4, 2, 5))
+    assert len(strategy.outcome.report.decisions) == (4 if fixed else 6)
+    refusals = [
+        line for line in warnings_of(told) if "keeps the 4 clients that it began with" in line
+    ]
+    assert bool(refusals) == fixed
+
+
+def test_what_means_nothing_in_the_protocol_is_named(told: pytest.LogCaptureFixture) -> None:
+    """A function that would never be called is no silent loss."""
+    strategy = FedAU(train_metrics_aggr_fn=how_many, weighted_by_key="status")
+    start(strategy, grid_of(protocol_app(K), K), 2)
+    (line,) = [line for line in warnings_of(told) if "mean nothing in FedQuorum's" in line]
+    assert line.endswith("protocol: weighted_by_key, train_metrics_aggr_fn")
+
+
+def test_nobody_is_queried_who_may_not_know_it() -> None:
+    """A standard ClientApp gets messages to train and to evaluate, and no others."""
+    grid = CallsGrid(standard_app(), K)
+    strategy = FedAU()
+    start(strategy, grid, 4)
+    assert {kind for kind, _ in grid.sent} == {MessageType.TRAIN, MessageType.EVALUATE}
     assert strategy.outcome.report.count("trained") == K
-    assert len(result.arrays) == 1
+
+
+def in_protocol(client: int, message: Message, status: Status = Status.DONE) -> Message:
+    """Return a reply of this project's protocol."""
+    answer = moved(client, 1.0) if status is Status.DONE else TrainAnswer(client, status)
+    return Message(encode_train_reply([answer]), reply_to=message)
+
+
+class MixedGrid(CallsGrid):
+    """Nodes whose replies to train messages ``reply`` makes of (round, client, message)."""
+
+    def __init__(self, reply: Callable[[int, int, Message], Message]) -> None:
+        super().__init__(protocol_app(K), K)
+        self.reply = reply
+
+    def _answer(self, message: Message) -> Message:
+        answer = super()._answer(message)
+        kind, config = self.sent[-1]
+        if kind != MessageType.TRAIN or "client-id" in config:
+            return answer
+        return self.reply(config["server-round"], message.metadata.dst_node_id - 1, message)
+
+
+def test_a_mixture_stays_in_the_standard_form() -> None:
+    """One standard reply in round 1 settles it, whoever answers later."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        standard = server_round == 1 and client == 0
+        return trained(client, message) if standard else in_protocol(client, message)
+
+    grid = MixedGrid(reply)
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, grid, 4)
+    assert MessageType.QUERY not in {kind for kind, _ in grid.sent}
+    assert strategy.outcome.report.count("trained") == K
+
+
+def test_unavailable_clients_are_no_sign() -> None:
+    """``AvailabilityMod`` answers for any ClientApp: the first who trains settles it."""
+    for ours in (False, True):
+
+        def reply(server_round: int, client: int, message: Message, ours: bool = ours) -> Message:
+            if server_round == 1 or client > server_round:
+                return in_protocol(client, message, Status.UNAVAILABLE)
+            return in_protocol(client, message) if ours else trained(client, message)
+
+        grid = MixedGrid(reply)
+        strategy = FedAU(fraction_evaluate=0.0)
+        start(strategy, grid, 4)
+        kinds = [kind for kind, _ in grid.sent]
+        assert kinds[: 2 * K] == [MessageType.TRAIN] * 2 * K
+        assert (MessageType.QUERY in kinds) == ours
+        assert strategy.communication.follows_protocol == ours
+
+
+def test_failed_replies_are_no_sign() -> None:
+    """A node that fails in round 1 keeps nobody from the protocol, and is asked from round 2 on."""
+
+    def reply(server_round: int, client: int, message: Message) -> Message:
+        if client == 1:
+            return Message(Error(1, "boom"), reply_to=message)
+        return in_protocol(client, message)
+
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, MixedGrid(reply))
+    assert strategy.outcome.report.count("trained") == K
+
+
+def test_the_last_round_goes_on_in_no_other_protocol(told: pytest.LogCaptureFixture) -> None:
+    """Its replies are read as the standard ones that they are too, with one warning."""
+    strategy = FedAvg(fraction_evaluate=0.0)
+    model = start(strategy, grid_of(protocol_app(K), K), 1)
+    assert strategy.outcome.report.count("trained") == K
+    assert first_number(model) == pytest.approx(MODEL["w"][0] + 2.5)
     (warning,) = [line for line in warnings_of(told) if "speaks FedQuorum's protocol" in line]
-    assert "use fedquorum.ComposedStrategy(rules, population=" in warning
+    assert "or use fedquorum.ComposedStrategy(rules, population=" in warning
 
 
-def test_nodes_of_several_clients_are_told_apart_from_standard_ones() -> None:
-    """Such replies have no standard form: round 1 stops and says whose protocol it is."""
+def test_wrappers_see_one_client_on_each_node() -> None:
+    """Behind a wrapper of Flower's the strategy stays in the form that the wrapper reads."""
+    strategy = FedAvgAll(fraction_evaluate=0.0)
+    grid = CallsGrid(protocol_app(K), K)
+    start(wrapped("fixed server", strategy), grid)
+    assert not strategy.communication.follows_protocol
+    assert MessageType.QUERY not in {kind for kind, _ in grid.sent}
     app = scripted_app(2 * K, lambda k, task, arrays: moved(k, 1.0))
-    with pytest.raises(ProtocolError, match="replied for 2 clients, which is this project's"):
+    with pytest.raises(ProtocolError, match=r"replied for 2 clients.*not inside a wrapper"):
         train_round(FedAU(), grid_of(app, K))
+
+
+def test_traffic_is_of_both_protocols() -> None:
+    """What was sent and received in round 1 is counted as well."""
+    strategy = FedAU(fraction_evaluate=0.0)
+    start(strategy, grid_of(protocol_app(K), K), 2)
+    traffic = strategy.outcome.traffic
+    assert traffic.bytes_down > 2 * K * MODEL["w"].nbytes
+    assert traffic.bytes_up > 2 * K * MODEL["w"].nbytes
 
 
 # --- 7: the loss ---------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""Communication with the nodes that are connected, which Flower's own strategies wait for."""
+
+from dataclasses import dataclass
+
+from flwr.serverapp import Grid
+
+from ..composition import Rules
+from ..parameters import FRACTION, NON_NEGATIVE_COUNT
+from ..rule import parameter
+from ..streams import stream
+from ..types import Population
+from .communication import Communication
+from .directory import ClientDirectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectedNodes(Communication):
+    """Communication with a population that may be the clients of all connected nodes.
+
+    Parameters
+    ----------
+    fraction_evaluate : float (default: 1.0)
+        Share of the clients that evaluate after a round, in [0, 1]; 0 for none. Which ones
+        follows from the round alone.
+    min_evaluate_nodes : int (default: 2)
+        The fewest clients that evaluate, as far as there are so many.
+    min_available_nodes : int, optional
+        How many clients must be connected for a round to begin; the strategy waits without limit.
+        By default every client of the population must be there, for ``startup_timeout``.
+    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
+        As in ``Communication``.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+    """
+
+    fraction_evaluate: float = parameter(1.0, FRACTION)
+    min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_COUNT)
+    min_available_nodes: int | None = parameter(None, NON_NEGATIVE_COUNT)
+
+    @property
+    def grows(self) -> bool:
+        """Whether the population is whoever is connected."""
+        return self.min_available_nodes is not None
+
+    def meet(
+        self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
+    ) -> None:
+        """Note which nodes are connected, and wait for as many clients as there must be."""
+        at_least = self.min_available_nodes
+        if at_least is None:
+            super().meet(directory, grid, first=first)
+            return
+        if evaluating:
+            at_least = max(at_least, self.min_evaluate_nodes)
+        if first or not evaluating or self.fraction_evaluate > 0:
+            directory.wait_for_nodes(grid, at_least, first=first)
+
+    def present(self, directory: ClientDirectory) -> frozenset[int] | None:
+        """Return the clients that are connected, of whom a round asks.
+
+        None, all of them, where the rules keep the clients that they began with: one that is away
+        then counts as one that was asked and did not answer.
+        """
+        return directory.connected if directory.joins else None
+
+    def tested(
+        self, population: Population, directory: ClientDirectory, server_round: int
+    ) -> tuple[int, ...]:
+        """Return the share of the clients that evaluates, from the round alone."""
+        clients = super().tested(population, directory, server_round)
+        if self.grows:
+            clients = tuple(k for k in clients if k in directory.connected)
+        size = max(int(self.fraction_evaluate * len(clients)), self.min_evaluate_nodes)
+        size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
+        drawn = stream(0, "evaluation", server_round).permutation(len(clients))[:size]
+        return tuple(sorted(clients[i] for i in drawn.tolist()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecognisedProtocol(ConnectedNodes):
+    """FedQuorum's protocol with the clients of all connected nodes.
+
+    A drop-in strategy goes on in it once the nodes have answered in it. A node says which clients
+    it hosts, and each of them counts as a node does in Flower's own strategies.
+    """
+
+    def directory(self, population: Population, rules: Rules) -> ClientDirectory:
+        """Return the directory of nodes that say which clients they host."""
+        return ClientDirectory(
+            None,
+            self.clients_of_keys,
+            awaited=population.awaited or (),
+            refuses=rules.weighting.refuses,
+        )
+
+    def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
+        """Return whose training part is measured too: the priority clients that are tested."""
+        return tuple(k for k in tested if k in population.priority)

@@ -1,0 +1,81 @@
+"""Drop-in strategies with this project's own ClientApp and several clients on a node."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+from fedquorum import ComposedStrategy, FedALIGN, FedAU
+from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.flower.drop_in import DropIn
+from flwr.app import ArrayRecord, MetricRecord
+
+from client_app import app as client_app
+from server_app.in_process import InProcessGrid
+from tests.builders_flower import evaluate_round, train_round
+
+NUM_CLIENTS = 5
+OVERRIDES = (
+    f"data=synth data.num_clients={NUM_CLIENTS} data.num_priority=2 data.sizes=equal "
+    "data.samples_per_client=20 client.device=cpu client.local_epochs=2 seed=3"
+)
+MODEL = {
+    "linear.weight": np.full((10, 60), 0.01, dtype=np.float32),
+    "linear.bias": np.zeros(10, dtype=np.float32),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_node_from_before() -> Iterator[None]:
+    """Start and leave without a node that another test made."""
+    client_app._cached_node.cache_clear()
+    yield
+    client_app._cached_node.cache_clear()
+
+
+def grid_of(num_nodes: int) -> InProcessGrid:
+    return InProcessGrid(
+        client_app.app, {"experiment": "custom", "overrides": OVERRIDES}, num_nodes
+    )
+
+
+@pytest.mark.parametrize("num_nodes", [2, NUM_CLIENTS])
+@pytest.mark.parametrize(
+    "make",
+    [
+        FedAU,
+        partial(FedALIGN, priority=[0, 1], num_rounds=3, warmup_fraction=0.0, epsilon=0.1),
+    ],
+    ids=["FedAU", "FedALIGN"],
+)
+def test_the_apps_clients_are_found_after_round_1(
+    make: Callable[[], DropIn], num_nodes: int
+) -> None:
+    """The models are, to the last bit, those of a strategy that knew the clients before."""
+    strategy = make()
+    seen: list[ArrayRecord] = []
+
+    def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        seen.append(arrays)
+        return MetricRecord({})
+
+    strategy.start(grid_of(num_nodes), encode_arrays(MODEL), num_rounds=3, evaluate_fn=central)
+    assert sorted(strategy.population.clients) == list(range(NUM_CLIENTS))
+    assert same(seen[1], seen[0])
+    assert not same(seen[2], seen[1])
+
+    grid = grid_of(num_nodes)
+    known = ComposedStrategy(strategy.rules, population=strategy.population)
+    arrays = encode_arrays(MODEL)
+    if known.needs_initial:
+        known.aggregate_initial(grid.send_and_receive(known.configure_initial(arrays, grid)))
+    for server_round in (2, 3):
+        arrays = train_round(known, grid, server_round, arrays) or arrays
+        evaluate_round(known, grid, server_round, arrays)
+        assert same(arrays, seen[server_round])
+    assert known.outcome.report.decisions == strategy.outcome.report.decisions
+
+
+def same(one: ArrayRecord, other: ArrayRecord) -> bool:
+    a, b = decode_arrays(one), decode_arrays(other)
+    return list(a) == list(b) and all(np.array_equal(a[name], b[name]) for name in a)
