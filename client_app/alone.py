@@ -1,25 +1,27 @@
 """Local training of clients that each train alone, divided among the cores of the process."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import torch
 from fedquorum.streams import stream
 from torch import nn
 
+from client_app.arrays import Arrays
 from client_app.chain import chain_of
 from client_app.examples import Examples
-from client_app.measurements import Arrays
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
 from client_app.training import LocalModel, LocalTraining
 from client_app.workers import Workers, available_cores
 
-KEPT_BYTES = 2**30
-"""Models of clients that have been trained and not been consumed may take so much memory."""
-AHEAD = 2  # models for each worker: one that is trained, one that waits to be consumed
+AHEAD = 2  # clients for each worker: one that trains, one whose result waits to be consumed
+Result = TypeVar("Result")
+Use = Callable[[list[int], list[torch.Tensor]], Result]
+"""Takes the places of m clients, and of each of a model's arrays those of the clients, (m, ...)."""
 
 
 class AloneTraining:
@@ -73,58 +75,35 @@ class AloneTraining:
         self._compiled = compiled and not self.closed_form
         if self._compiled or examples.device.type != "cpu" or draws_numbers(model):
             count = 1
-        size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-        self._ahead = min(AHEAD * count, max(1, KEPT_BYTES // max(1, size)))
-        self._workers = Workers(min(count, self._ahead), threads)
+        self._workers = Workers(count, threads)
         self._template = copy.deepcopy(model)
         self._idle: SimpleQueue[LocalModel] = SimpleQueue()
 
     def each(
-        self, arrays: Arrays, clients: Sequence[int], t: int
-    ) -> Iterator[list[torch.Tensor] | Exception]:
-        """Yield each client's model after round ``t`` (from 0), or the exception it raised.
-
-        Parameters
-        ----------
-        arrays : list of array
-            The received model, in the order of the model's ``state_dict``.
-        clients : sequence of int
-            Who trains.
-        t : int
-            Round.
-
-        Yields
-        ------
-        list of tensor
-            Of one client for each of ``arrays``, in the order of ``clients``. Another client is
-            trained in the same memory as soon as the next model is asked for.
-        """
+        self, arrays: Arrays, clients: Sequence[int], t: int, use: Use[Result]
+    ) -> Iterator[tuple[list[int], Result | Exception]]:
+        """Train each client; see ``Trainer.each``."""
         try:
             received = self._received(arrays)
         except Exception as error:
-            yield from (error for _ in clients)
+            yield from (([place], error) for place in range(len(clients)))
             return
 
-        def trained(client: int) -> LocalModel:
-            model = self._model()
+        def train_and_use(place: int) -> Result:
+            model, client = self._model(), clients[place]
             try:
                 model.load(received)
                 x, y = self._examples.of([client])
                 draws = partial(stream, self._seed, round_number=t + 1, client=client)
                 model.train(x, y, self._how, draws, t=t)
-            except Exception:
-                self._idle.put(model)
-                raise
-            return model
-
-        for result in self._workers.map(trained, clients, ahead=self._ahead):
-            if isinstance(result, Exception):
-                yield result
-                continue
-            try:
-                yield result.tensors
+                return use([place], [tensor.detach()[None] for tensor in model.tensors])
             finally:
-                self._idle.put(result)
+                self._idle.put(model)
+
+        places = range(len(clients))
+        results = self._workers.map(train_and_use, places, ahead=AHEAD * self._workers.count)
+        for place, result in zip(places, results, strict=True):
+            yield [place], result
 
     def _received(self, arrays: Arrays) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return what the received model is made of, once for all clients."""

@@ -4,12 +4,14 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from logging import ERROR, WARNING
 from typing import TypeVar
 
+import numpy as np
 import torch
 from fedquorum.client.availability import AvailabilityMod, NodeAvailability
 from fedquorum.flower.codec import (
@@ -30,16 +32,17 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.summation import NOT_SUMMED, Grid, UpdateSums
+from fedquorum.summation import NOT_SUMMED, Grid
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
+from client_app.alone import Result, Use
+from client_app.arrays import Arrays
 from client_app.client import FederatedClient
 from client_app.data.base import Part
-from client_app.measurements import Arrays
 from client_app.node import PARTS, Node
 from client_app.privacy import ClippingMod
 from client_app.update_sum import UpdateSum
@@ -114,97 +117,127 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Let every client asked decide and train: together where that is faster."""
+    """Let every client asked decide and train."""
     node, hosted = _hosting(context)
     arrays, tasks = decode_train_request(message.content, hosted)
     if any(task.keeps_model for task in tasks):
-        return _train_alone(message, context, node, arrays, tasks)
+        return _train_keeping(message, context, node, arrays, tasks)
     received = list(arrays.values())
     _prepare(node, received, "train", [task.client for task in tasks if task.measures_loss])
-    try:
-        clients = [task.client for task in tasks]
-        if tasks and node.trainer.trains_together(received, clients, tasks[0].server_round - 1):
-            return _train_together(message, node, arrays, tasks)
-    except Exception as error:  # whose fault it is shows when each trains alone
-        log(WARNING, "Clients train each alone after a failure", exc_info=error)
-    return _train_alone(message, context, node, arrays, tasks)
+    answers = list(
+        _each(node, tasks, lambda client, task: client.join(received, task), TrainAnswer)
+    )
+    joined = [i for i, answer in enumerate(answers) if answer.status is Status.DONE]
+    if joined and tasks[joined[0]].in_sum:
+        return _train_into_sum(message, node, arrays, tasks, answers, joined=joined)
+    return _train_to_models(message, node, arrays, tasks, answers, joined=joined)
 
 
-def _train_alone(
+def _train_keeping(
     message: Message,
     context: Context,
     node: Node,
     arrays: NamedArrays,
     tasks: Sequence[TrainTask],
 ) -> Message:
-    """Return the reply of clients that are trained one after the other."""
+    """Return the reply of clients whose models stay with them."""
 
     def join_and_train(client: FederatedClient, task: TrainTask) -> TrainAnswer:
-        kept = KeptModel(context, client.client_id) if task.keeps_model else None
-        start = list((kept.load(arrays) if kept else arrays).values())
+        kept = KeptModel(context, client.client_id)
+        start = list(kept.load(arrays).values())
         answer = client.join(start, task)
-        if answer.status is not Status.DONE:
-            return answer
-        trained = dict(zip(arrays, client.train(start, task), strict=True))
-        if kept:
-            kept.save(trained)
-            return answer
-        return replace(answer, arrays=trained)
-
-    answers = _each(node, tasks, join_and_train, TrainAnswer)
-    if not any(task.in_sum for task in tasks):
-        return Message(encode_train_reply(list(answers)), reply_to=message)
-    total = UpdateSum(list(arrays.values()), torch.device("cpu"), Grid.of(tasks[0].terms))
-    added = [_added(total, answer, task) for answer, task in zip(answers, tasks, strict=True)]
-    return _sum_reply(message, added, total.named(list(arrays)))
-
-
-def _added(total: UpdateSum, answer: TrainAnswer, task: TrainTask) -> TrainAnswer:
-    """Add a client's update to the sum, and return its answer without the update."""
-    if answer.arrays is None:
+        if answer.status is Status.DONE:
+            kept.save(dict(zip(arrays, client.train(start, task), strict=True)))
         return answer
-    models = [torch.from_numpy(array)[None] for array in answer.arrays.values()]
-    [added] = total.add(models, [_factor(answer, task)])
-    return replace(answer, arrays=None) if added else _not_summed(answer)
+
+    answers = list(_each(node, tasks, join_and_train, TrainAnswer))
+    return Message(encode_train_reply(answers), reply_to=message)
 
 
-def _factor(answer: TrainAnswer, task: TrainTask) -> float:
-    return task.factor(answer.num_examples or 0.0)
+def _train_to_models(
+    message: Message,
+    node: Node,
+    arrays: NamedArrays,
+    tasks: Sequence[TrainTask],
+    answers: list[TrainAnswer],
+    *,
+    joined: Sequence[int],
+) -> Message:
+    """Return the reply with the model of each client that joined."""
+    stacked = [np.empty((len(joined), *array.shape), array.dtype) for array in arrays.values()]
+
+    def keep(places: list[int], models: list[torch.Tensor]) -> None:
+        for whole, trained in zip(stacked, models, strict=True):
+            whole[places] = trained.cpu().numpy()
+
+    failed = set()
+    for places, result in _trained(node, arrays, tasks, joined, keep):
+        if isinstance(result, Exception):
+            failed.update(places)
+            answers[joined[places[0]]] = _failed(node, tasks[joined[places[0]]].client, result)
+    left = [place for place in range(len(joined)) if place not in failed]
+    if not left:
+        return Message(encode_train_reply(answers), reply_to=message)
+    whole = stacked if not failed else [array[left] for array in stacked]
+    models = dict(zip(arrays, whole, strict=True))
+    return Message(encode_train_reply(answers, models), reply_to=message)
 
 
-def _not_summed(answer: TrainAnswer) -> TrainAnswer:
-    return TrainAnswer(answer.client, Status.REJECTED, reason=NOT_SUMMED)
+def _train_into_sum(
+    message: Message,
+    node: Node,
+    arrays: NamedArrays,
+    tasks: Sequence[TrainTask],
+    answers: list[TrainAnswer],
+    *,
+    joined: Sequence[int],
+) -> Message:
+    """Return the reply with the weighted sum of the updates of the clients that joined."""
+    grid = Grid.of(tasks[0].terms)
+    sums: dict[int, UpdateSum] = {}  # of each thread its own: any grouping has the same bits
+    factors = [tasks[i].factor(answers[i].num_examples or 0.0) for i in joined]
 
+    def add(places: list[int], models: list[torch.Tensor]) -> list[bool]:
+        thread = threading.get_ident()
+        if thread not in sums:
+            sums[thread] = UpdateSum(list(arrays.values()), models[0].device, grid)
+        return sums[thread].add(models, [factors[place] for place in places])
 
-def _sum_reply(message: Message, answers: Sequence[TrainAnswer], sums: UpdateSums) -> Message:
-    trained = any(answer.status is Status.DONE for answer in answers)
-    reply = encode_train_reply(answers, weighted_sum=sums if trained else None)
+    for places, result in _trained(node, arrays, tasks, joined, add):
+        if isinstance(result, Exception):
+            answers[joined[places[0]]] = _failed(node, tasks[joined[places[0]]].client, result)
+            continue
+        for place, added in zip(places, result, strict=True):
+            if not added:
+                client = tasks[joined[place]].client
+                answers[joined[place]] = TrainAnswer(client, Status.REJECTED, reason=NOT_SUMMED)
+    if not any(answer.status is Status.DONE for answer in answers):
+        return Message(encode_train_reply(answers), reply_to=message)
+    first, *others = sums.values()
+    for other in others:
+        first.merge(other)
+    reply = encode_train_reply(answers, weighted_sum=first.named(list(arrays)))
     return Message(reply, reply_to=message)
 
 
-def _train_together(
-    message: Message, node: Node, arrays: NamedArrays, tasks: Sequence[TrainTask]
-) -> Message:
-    """Return the reply of clients that are trained in one pass."""
-    received, t = list(arrays.values()), tasks[0].server_round - 1
-    answers = list(
-        _each(node, tasks, lambda client, task: client.join(received, task), TrainAnswer)
-    )
-    joined = [i for i, answer in enumerate(answers) if answer.status is Status.DONE]
-    clients = [tasks[i].client for i in joined]
+def _trained(
+    node: Node,
+    arrays: NamedArrays,
+    tasks: Sequence[TrainTask],
+    joined: Sequence[int],
+    use: Use[Result],
+) -> Iterator[tuple[list[int], Result | Exception]]:
+    """Train the clients that joined, whose places in ``joined`` come with what ``use`` returns."""
     if not joined:
-        return Message(encode_train_reply(answers), reply_to=message)
-    if not tasks[joined[0]].in_sum:
-        models = node.trainer.together(received, clients, t)
-        stacked = dict(zip(arrays, models, strict=True))
-        return Message(encode_train_reply(answers, stacked), reply_to=message)
-    factors = [_factor(answers[i], tasks[i]) for i in joined]
-    grid = Grid.of(tasks[0].terms)
-    total, summed = node.trainer.summed(received, clients, t, factors, grid)
-    for i in joined:
-        if tasks[i].client not in summed:
-            answers[i] = _not_summed(answers[i])
-    return _sum_reply(message, answers, total.named(list(arrays)))
+        return
+    clients = [tasks[i].client for i in joined]
+    t = tasks[joined[0]].server_round - 1
+    yield from node.trainer.each(list(arrays.values()), clients, t, use)
+
+
+def _failed(node: Node, client: int, error: Exception) -> TrainAnswer:
+    log(ERROR, "Client %d failed", client, exc_info=error)
+    return TrainAnswer(client, Status.FAILED, reason=node.reason(error))
 
 
 @app.evaluate()

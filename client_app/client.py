@@ -20,8 +20,9 @@ from fedquorum.flower.codec import (
 )
 from flwr.client import NumPyClient
 
+from client_app.arrays import Arrays
 from client_app.evaluation import PLAIN, Measurement
-from client_app.measurements import Arrays, Measurements
+from client_app.measurements import Measurements
 
 Train = Callable[[Arrays, int, int], Arrays]
 """Returns a client's model after round t (from 0), of the received arrays, the client and t."""

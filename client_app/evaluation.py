@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from client_app.metrics import metrics_of
-from client_app.tasks import CrossEntropy, Task, Terms
+from client_app.tasks import CrossEntropy, Task
 
 BATCH = 4096  # predictions at once
 NUMBERS = 2**24  # numbers of the inputs at once
@@ -65,15 +65,46 @@ def evaluate(
     """
     task = task or CrossEntropy()
     model.eval()
-    terms, scored = [], []
     rows = min(rows_at_once, batch_rows(x, y))
-    for inputs, labels in zip(x.split(rows), y.split(rows), strict=True):
-        outputs = model(inputs)
-        terms.append(_columns(task.terms(outputs.double(), labels)))
-        if metric_name not in PLAIN:
-            scored.append(task.scored(outputs, labels))
-    lengths = torch.tensor(counts, device=y.device)
-    sums = torch.segment_reduce(torch.cat(terms), "sum", lengths=lengths)
+    passes = [
+        judged(model(inputs), labels, task, metric_name)
+        for inputs, labels in zip(x.split(rows), y.split(rows), strict=True)
+    ]
+    return measurements_of(passes, counts, metric_name)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rows of one pass add to the sums, and what further metrics are made of.
+
+    Attributes
+    ----------
+    terms : tensor of float64 (n, 4)
+        Loss, weight, correct and count of each row.
+    scored : tuple of tensor, optional
+        Logits and labels of all predictions, where a metric needs them.
+    """
+
+    terms: torch.Tensor
+    scored: tuple[torch.Tensor, torch.Tensor] | None
+
+
+def judged(outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str) -> Judged:
+    """Return what n outputs are worth."""
+    terms = task.terms(outputs.double(), y)
+    columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
+    scored = None if metric_name in PLAIN else task.scored(outputs, y)
+    return Judged(torch.stack(columns, dim=1), scored)
+
+
+def measurements_of(
+    passes: Sequence[Judged], counts: Sequence[int], metric_name: str
+) -> list[Measurement]:
+    """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ..."""
+    terms = torch.cat([each.terms for each in passes])
+    scored = [each.scored for each in passes if each.scored is not None]
+    lengths = torch.tensor(counts, device=terms.device)
+    sums = torch.segment_reduce(terms, "sum", lengths=lengths)
     values = [math.nan] * len(counts)
     if scored:
         logits, targets = (torch.cat(tensors) for tensors in zip(*scored, strict=True))
@@ -90,12 +121,6 @@ def batch_rows(x: torch.Tensor, y: torch.Tensor) -> int:
     """Return how many rows like these pass through a model at once."""
     by_labels = BATCH // math.prod(y.shape[1:])
     return max(1, min(by_labels, NUMBERS // math.prod(x.shape[1:])))
-
-
-def _columns(terms: Terms) -> torch.Tensor:
-    """Return loss, weight, correct and count of each row, float64 (n, 4)."""
-    columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
-    return torch.stack(columns, dim=1)
 
 
 def _measure(n: int, sums: Sequence[float], value: float) -> Measurement:

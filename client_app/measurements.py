@@ -2,27 +2,28 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from client_app.arrays import Arrays, put
+from client_app.batched.forward import DenseMeasuring
+from client_app.batched.gradients import dense_gradients
 from client_app.data.base import Part
 from client_app.evaluation import BATCH, NUMBERS, Measurement, evaluate
 from client_app.examples import Examples
 from client_app.tasks import Task
-from client_app.threads import SHARED_FLOPS, threads_for
-
-Arrays = list[NDArray[Any]]
+from client_app.threads import SHARED_FLOPS
+from client_app.workers import Workers, available_cores
 
 
 class Measurements:
     """Measures models on the parts of clients and keeps what the last one measured.
 
     A client that was asked for F_k(w_t) after one round and trains on w_t in the next one
-    computes it once.
+    computes it once. On a CPU what a client measures has the same bits whichever clients measure
+    beside it.
 
     Parameters
     ----------
@@ -35,10 +36,12 @@ class Measurements:
     metric : str
         ``evaluation.metric``, measured of test parts.
     flops_per_sample : int
-        Operations of a forward pass, by which the number of threads is chosen; by default as
+        Operations of a forward pass, by which the number of workers is chosen; by default as
         many as there are.
     rows_at_once : int
         How many rows pass through the model at the same time, at most.
+    threads : int
+        Number of torch threads in a product. It decides how the product is rounded.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Measurements:
         *,
         flops_per_sample: int = SHARED_FLOPS,
         rows_at_once: int = BATCH,
+        threads: int = 1,
     ) -> None:
         self._model = model
         self._examples = examples
@@ -59,6 +63,8 @@ class Measurements:
         self._kept: dict[tuple[Part, int], Measurement] = {}
         self._flops_per_sample = flops_per_sample
         self._rows_at_once = min(BATCH, rows_at_once)
+        self._threads = threads
+        self._dense = dense_gradients(model, task)
 
     def count(self, part: Part, client: int) -> int:
         """Return how many rows a part of a client has."""
@@ -77,30 +83,64 @@ class Measurements:
         if not missing:
             return
         put(arrays, self._model)
-        examples = self._examples[part]
         metric = self.metric if part == "test" else "loss"
-        for group in _groups(missing, examples, self._rows_at_once):
-            counts = [examples.count(k) for k in group]
-            x, y = examples.of(group)
-            with threads_for(self._flops_per_sample * len(y)):
-                measured = evaluate(
-                    self._model,
-                    x,
-                    y,
-                    counts,
-                    task=self._task,
-                    metric_name=metric,
-                    rows_at_once=self._rows_at_once,
-                )
-            self._kept.update({(part, k): m for k, m in zip(group, measured, strict=True)})
+        for client, measured in self._measured(self._examples[part], missing, metric):
+            self._kept[part, client] = measured
 
+    def _measured(
+        self, examples: Examples, clients: Sequence[int], metric: str
+    ) -> Iterator[tuple[int, Measurement]]:
+        if self._dense is not None:
+            dense = DenseMeasuring(self._dense, examples, self._task, self._rows_at_once)
+            rows = sum(examples.count(k) for k in clients)
+            workers = self._workers_for(rows)
+            yield from dense.measure(self._model.state_dict(), clients, metric, workers).items()
+        elif examples.device.type == "cpu":
+            yield from self._each_alone(examples, clients, metric)
+        else:
+            for group in _groups(clients, examples, self._rows_at_once):
+                counts = [examples.count(k) for k in group]
+                measured = self._evaluate(*examples.of(group), counts, metric)
+                yield from zip(group, measured, strict=True)
 
-def put(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
-    """Give ``model`` these arrays, in the order of its ``state_dict``."""
-    names = model.state_dict()
-    model.load_state_dict(
-        {name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)}
-    )
+    def _each_alone(
+        self, examples: Examples, clients: Sequence[int], metric: str
+    ) -> Iterator[tuple[int, Measurement]]:
+        """Measure each client in passes of its own: their shapes depend on its rows alone."""
+
+        def measure(client: int) -> Measurement:
+            first, count = examples.start(client), examples.count(client)
+            rows = torch.arange(first, first + count, device=examples.device)
+            [measured] = self._evaluate(
+                examples.inputs(rows), examples.labels(rows), [count], metric
+            )
+            return measured
+
+        self._model.eval()
+        workers = self._workers_for(max(map(examples.count, clients)))
+        measurements = workers.map(measure, clients, ahead=2 * workers.count)
+        for client, measured in zip(clients, measurements, strict=True):
+            if isinstance(measured, Exception):
+                raise measured
+            yield client, measured
+
+    def _evaluate(
+        self, x: torch.Tensor, y: torch.Tensor, counts: Sequence[int], metric: str
+    ) -> list[Measurement]:
+        return evaluate(
+            self._model,
+            x,
+            y,
+            counts,
+            task=self._task,
+            metric_name=metric,
+            rows_at_once=self._rows_at_once,
+        )
+
+    def _workers_for(self, rows: int) -> Workers:
+        """Return one worker where so many rows are little work; no result depends on it."""
+        shared = self._flops_per_sample * rows >= SHARED_FLOPS
+        return Workers(available_cores() // self._threads if shared else 1, self._threads)
 
 
 def _same(arrays: Arrays, others: Arrays) -> bool:

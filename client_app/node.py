@@ -97,6 +97,7 @@ class Node:
             self._settings.evaluation.metric,
             flops_per_sample=self._flops,
             rows_at_once=self._rows_at_once,
+            threads=settings.threads,
         )
         self.trainer = Trainer(
             self._model,

@@ -2,26 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
 from fedquorum.errors import DataError
-from fedquorum.summation import Grid
 from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.alone import AloneTraining
+from client_app.alone import AloneTraining, Result, Use
+from client_app.arrays import Arrays
 from client_app.batched import BatchedTraining
 from client_app.examples import Examples
-from client_app.measurements import Arrays
 from client_app.randomness import draws_numbers
 from client_app.tasks import Task
-from client_app.threads import SHARED_FLOPS, threads_for
+from client_app.threads import SHARED_FLOPS
 from client_app.training import LocalTraining
-from client_app.update_sum import UpdateSum
-from client_app.workers import torch_threads
+from client_app.workers import Workers, attempt, available_cores
 
 CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
 GPU_SHARE = 4  # one in so many bytes that are free
@@ -54,8 +52,8 @@ class Trainer:
         Number of cores that share the clients which train alone, by default those available to
         the process. No result depends on it.
     flops_per_sample : int
-        Operations of a forward pass, by which the number of threads of clients that train
-        together is chosen; by default as many as there are.
+        Operations of a forward pass, by which clients that train together are divided among the
+        cores.
     """
 
     def __init__(
@@ -80,6 +78,7 @@ class Trainer:
         self._batching = batching
         self._compiled = compiled
         self._threads = threads
+        self._cores = available_cores() if cores is None else cores
         self._batched = self._batched_training(how)
         self._alone = AloneTraining(
             model, examples, how, task, seed=seed, compiled=compiled, threads=threads, cores=cores
@@ -98,21 +97,19 @@ class Trainer:
 
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
-        [trained] = [
-            trained if isinstance(trained, Exception) else [_array(tensor) for tensor in trained]
-            for trained in self.each(arrays, [client], t)
-        ]
+        [(_, trained)] = self.each(arrays, [client], t, _first)
         if isinstance(trained, Exception):
             raise trained
         return trained
 
     def each(
-        self, arrays: Arrays, clients: Sequence[int], t: int
-    ) -> Iterator[list[torch.Tensor] | Exception]:
-        """Yield each client's model after round ``t``, or the exception that the client raised.
+        self, arrays: Arrays, clients: Sequence[int], t: int, use: Use[Result]
+    ) -> Iterator[tuple[list[int], Result | Exception]]:
+        """Train clients, and yield what ``use`` makes of their models.
 
-        Clients that train alone are divided among the cores. A client's model has the same bits
-        for any number of cores and whichever clients train beside it.
+        Clients are divided among the cores. On a CPU a client's model has the same bits for any
+        number of cores and whichever clients train beside it, unless ``batched`` was set for a
+        model whose gradients are not in closed form.
 
         Parameters
         ----------
@@ -122,52 +119,41 @@ class Trainer:
             Who trains.
         t : int
             Round, from 0.
+        use : callable
+            Takes the places of m clients in ``clients``, and of each of ``arrays`` their models'
+            (m, *shape), on the device. It is called in the thread that trained them, and the
+            tensors are valid until it returns.
 
         Yields
         ------
-        list of tensor
-            Of one client for each of ``arrays``, on the device, in the order of ``clients``. They
-            are valid until the next model is asked for: another client is then trained in the
-            same memory.
+        places, result
+            What ``use`` returned for these places, or the exception that a client raised.
         """
-        if not self._batched.closed_form:
-            yield from self._alone.each(arrays, clients, t)
+        if not (self._batched.closed_form or self.trains_together()):
+            yield from self._alone.each(arrays, clients, t, use)
             return
-        for client in clients:
-            try:
-                with torch_threads(self._threads):
-                    stacked = self._batched.train(arrays, [client], t)
-            except Exception as error:
-                yield error
-            else:
-                yield [tensor[0] for tensor in stacked]
+        try:
+            chunks = self._chunks(clients)
+        except Exception:  # of one client, as it tells when it trains alone
+            chunks = [[place] for place in range(len(clients))]
+        workers = Workers(1 if self._on_gpu else self._cores // self._threads, self._threads)
 
-    def together(self, arrays: Arrays, clients: Sequence[int], t: int) -> list[NDArray[Any]]:
-        """Return what ``alone`` does for these clients, to rounding, on a new leading axis."""
-        with threads_for(self._flops(len(clients))):
-            return [tensor.cpu().numpy() for tensor in self._batched.train(arrays, clients, t)]
+        def train_and_use(chunk: list[int]) -> tuple[list[int], Result]:
+            places, models = self._batched.train_chunk(arrays, clients, chunk, t)
+            return places, use(places, models)
 
-    def summed(
-        self, arrays: Arrays, clients: Sequence[int], t: int, factors: Sequence[float], grid: Grid
-    ) -> tuple[UpdateSum, frozenset[int]]:
-        """Return the ``UpdateSum`` of clients that train together, and whose updates are in it.
-
-        Parameters
-        ----------
-        arrays, clients, t
-            As for ``together``.
-        factors : sequence of float
-            a_k of each client.
-        grid : Grid
-            That of the round's sum.
-        """
-        total = UpdateSum(arrays, self._examples.device, grid)
-        summed: set[int] = set()
-        with threads_for(self._flops(len(clients))):
-            for places, models in self._batched.models(arrays, clients, t):
-                finite = total.add(models, [factors[i] for i in places])
-                summed |= {clients[i] for i, fine in zip(places, finite, strict=True) if fine}
-        return total, frozenset(summed)
+        for chunk, result in zip(
+            chunks, workers.map(train_and_use, chunks, ahead=len(chunks)), strict=True
+        ):
+            if not isinstance(result, Exception):
+                yield result
+            elif len(chunk) == 1:
+                yield chunk, result
+            else:  # whose fault it is shows when each of them trains alone
+                log(WARNING, "Clients train each alone after a failure", exc_info=result)
+                for place in chunk:
+                    alone = attempt(train_and_use, [place])
+                    yield ([place], alone) if isinstance(alone, Exception) else alone
 
     def trains_together(self, *_request: object) -> bool:
         """Say whether ``together`` is the way to train several clients, else ``each``.
@@ -214,9 +200,14 @@ class Trainer:
             memory_bytes=_memory_bytes(self._examples.device),
         )
 
-    def _flops(self, clients: int) -> int:
-        """Return how many operations one step of so many clients takes."""
-        return FORWARD_AND_BACKWARD * self._flops_per_sample * self._how.batch_size * clients
+    def _chunks(self, clients: Sequence[int]) -> list[list[int]]:
+        """Return the places of clients that are trained in one pass, for each core some."""
+        if self._batching == "sequential":
+            return [[place] for place in range(len(clients))]
+        step = FORWARD_AND_BACKWARD * self._flops_per_sample * self._how.batch_size * len(clients)
+        if self._on_gpu or not self._batched.closed_form or step < SHARED_FLOPS:
+            return self._batched.chunks(clients)
+        return self._batched.chunks(clients, self._cores // self._threads)
 
     def _vmap_runs(self) -> bool:
         """Say whether one step of the client with the most rows can be batched."""
@@ -236,6 +227,11 @@ class Trainer:
             )
             return False
         return True
+
+
+def _first(_: list[int], models: list[torch.Tensor]) -> Arrays:
+    """Return the arrays of the only client."""
+    return [_array(tensor[0]) for tensor in models]
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:

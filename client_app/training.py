@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from client_app.arrays import put
 from client_app.augmentation import augmentation
 from client_app.chain import chain_of
 from client_app.descent import Descent
 from client_app.dropout import dropouts
-from client_app.measurements import put
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
 

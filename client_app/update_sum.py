@@ -7,7 +7,7 @@ import torch
 from fedquorum.summation import Grid, UpdateSums, split
 from numpy.typing import NDArray
 
-from client_app.measurements import Arrays
+from client_app.arrays import Arrays
 
 AT_ONCE = 2**16  # numbers: their float64 copies stay in a core's cache
 

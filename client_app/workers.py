@@ -86,7 +86,7 @@ class Workers:
         if min(self.count, ahead, len(items)) <= 1 or getattr(_HERE, "is_worker", False):
             for item in items:
                 with torch_threads(self.threads):
-                    result = _attempt(work, item)
+                    result = attempt(work, item)
                 yield result
             return
         pool = _pool(self.count, self.threads)
@@ -96,7 +96,7 @@ class Workers:
                 if len(begun) == ahead:
                     yield begun[0].result()
                     begun.popleft()
-                begun.append(pool.submit(_attempt, work, item))
+                begun.append(pool.submit(attempt, work, item))
             while begun:
                 yield begun[0].result()
                 begun.popleft()
@@ -104,7 +104,8 @@ class Workers:
             wait(begun)
 
 
-def _attempt(work: Callable[[Item], Result], item: Item) -> Result | Exception:
+def attempt(work: Callable[[Item], Result], item: Item) -> Result | Exception:
+    """Return what work on an item returns, or the exception that it raises."""
     try:
         return work(item)
     except Exception as error:

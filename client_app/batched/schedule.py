@@ -13,6 +13,7 @@ from client_app.randomness import Draws
 from client_app.training import LocalTraining, batch_sizes
 
 IntArray = NDArray[np.int64]
+FEW = 32
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,14 @@ def local_schedule(
 def width_of(count: int, batch_size: int) -> int:
     """Return how many samples a step computes of a client with so many rows.
 
-    It is the client's largest batch, rounded up where the client has fewer rows than a batch, so
-    that many clients have the same: to four widths for each doubling. A product of one sample is
-    computed in another way alone than beside others, so there are at least two.
+    It is the client's largest batch. Where the client has fewer rows than a batch it is rounded
+    up, so that many clients have the same: to a power of two, above ``FEW`` rows to four widths
+    for each doubling. A product of one sample is computed in another way alone than beside
+    others, so there are at least two.
     """
-    if count >= batch_size:
-        return max(2, batch_size)
-    step = max(1, 2 ** (count.bit_length() - 3))
-    return max(2, -(-count // step) * step)
+    parts = 1 if count <= FEW else 4
+    step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
+    return max(2, min(batch_size, -(-count // step) * step))
 
 
 def _batches(

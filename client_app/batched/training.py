@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.arrays import Arrays
 from client_app.augmentation import Augmentation
 from client_app.batched.aligned import copies, padded_rows
 from client_app.batched.gradients import Batches, FunctionalGradients, Stacked, dense_gradients
@@ -19,7 +20,6 @@ from client_app.batched.schedule import Schedule, local_schedule, width_of
 from client_app.costs import numbers_of_sample
 from client_app.dropout import GivenDropout, dropouts
 from client_app.examples import Examples
-from client_app.measurements import Arrays
 from client_app.randomness import Draws
 from client_app.tasks import Task
 from client_app.training import LocalTraining, normalises_batches
@@ -106,41 +106,56 @@ class BatchedTraining:
             torch.empty((len(clients), *a.shape), dtype=torch.from_numpy(a).dtype, device=device)
             for a in arrays
         ]
-        for places, models in self.models(arrays, clients, t):
+        for chunk in self.chunks(clients):
+            places, models = self.train_chunk(arrays, clients, chunk, t)
             for whole, trained in zip(stacked, models, strict=True):
                 whole.index_copy_(0, torch.tensor(places, device=device), trained)
         return stacked
 
-    @torch.no_grad()
-    def models(
-        self, arrays: Arrays, clients: Sequence[int], t: int
-    ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-        """Yield as many models at once as memory allows, and the places of their clients."""
-        device = self._examples.device
-        received = {
-            name: torch.from_numpy(array).to(device)
-            for name, array in zip(self._names, arrays, strict=True)
-        }
-        self._model.train()
-        for chunk in self._chunks(clients):
-            models, order = self._train_chunk(received, [clients[i] for i in chunk], t)
-            yield [chunk[i] for i in order], list(models.values())
+    def chunks(self, clients: Sequence[int], at_least: int = 1) -> list[list[int]]:
+        """Return the places of clients that train at the same time, as many as memory allows.
 
-    def _chunks(self, clients: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the places of clients that train at the same time, as many as memory allows.
+        In closed form they have one width: the products of a client then have one shape.
 
-        In closed form they have one width; the products of a client then have one shape.
+        Parameters
+        ----------
+        clients : sequence of int
+            Who trains.
+        at_least : int
+            Into how many parts clients of one width are divided, as far as there are so many.
         """
         widths = defaultdict[int | None, list[int]](list)
         for place, client in enumerate(clients):
             widths[self._width(client)].append(place)
+        chunks = []
         for places in widths.values():
             largest = max((clients[i] for i in places), key=self._examples.count)
             count = max(1, self._memory_bytes // self._bytes_of_client(largest))
-            groups = math.ceil(len(places) / count)
+            groups = max(at_least, math.ceil(len(places) / count))
             size = math.ceil(len(places) / groups)
-            for low in range(0, len(places), size):
-                yield places[low : low + size]
+            chunks += [places[low : low + size] for low in range(0, len(places), size)]
+        return chunks
+
+    @torch.no_grad()
+    def train_chunk(
+        self, arrays: Arrays, clients: Sequence[int], chunk: Sequence[int], t: int
+    ) -> tuple[list[int], list[torch.Tensor]]:
+        """Return places of ``clients`` and the models of those clients after round ``t``, stacked.
+
+        Parameters
+        ----------
+        arrays, clients, t
+            As for ``train``.
+        chunk : sequence of int
+            One of ``chunks``.
+        """
+        received = {
+            name: torch.from_numpy(array).to(self._examples.device)
+            for name, array in zip(self._names, arrays, strict=True)
+        }
+        self._model.train()
+        models, order = self._train_chunk(received, [clients[i] for i in chunk], t)
+        return [chunk[i] for i in order], list(models.values())
 
     def _width(self, client: int) -> int | None:
         """Return how many samples a step computes of a client, None for those of its batch."""

@@ -1,6 +1,6 @@
 """The ClientApp: messages in and out, through Flower's Message and Context."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,12 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from client_app import app as client_app
+from client_app.batched import BatchedTraining
 from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.data.synth import Synth
 from client_app.models import build_model
 from client_app.node import Node
-from client_app.trainer import Trainer
 from conf import compose
 from conf.schema.data import SynthSettings
 from server_app.in_process import InProcessGrid
@@ -232,8 +232,8 @@ def test_all_silent() -> None:
     )
     contents = [{name: dict(record) for name, record in r.content.items()} for r in replies]
     assert contents == [
-        {"metrics": {"client-id": [2, 3], "status": [1, 1], "protocol": 2}},
-        {"metrics": {"client-id": 2, "status": 1, "protocol": 2}},
+        {"metrics": {"client-id": [2, 3], "status": [1, 1], "protocol": PROTOCOL}},
+        {"metrics": {"client-id": 2, "status": 1, "protocol": PROTOCOL}},
     ]
 
 
@@ -323,42 +323,41 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def trained_clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[int]]]:
-    """Return whom trainers train, call by call, together and alone."""
-    whom: dict[str, list[list[int]]] = {"together": [], "alone": []}
-    together, alone = Trainer.together, Trainer.alone
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Return whom batched training trains, pass by pass."""
+    whom: list[list[int]] = []
+    train_chunk = BatchedTraining.train_chunk
 
-    def spied_together(self: Trainer, received: Any, clients: Any, t: int) -> Any:
-        whom["together"].append(list(clients))
-        return together(self, received, clients, t)
+    def spied(
+        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], t: int
+    ) -> Any:
+        whom.append([clients[place] for place in chunk])
+        return train_chunk(self, arrays, clients, chunk, t)
 
-    def spied_alone(self: Trainer, received: Any, client: int, t: int) -> Any:
-        whom["alone"].append([client])
-        return alone(self, received, client, t)
-
-    monkeypatch.setattr(Trainer, "together", spied_together)
-    monkeypatch.setattr(Trainer, "alone", spied_alone)
+    monkeypatch.setattr(BatchedTraining, "train_chunk", spied)
     return whom
 
 
-def test_clients_of_a_node_train_in_one_pass(
-    trained_clients: dict[str, list[list[int]]],
-) -> None:
+SMALL_BATCHES = f"{OVERRIDES} client.batch_size=4"
+"""All clients have a full batch, so that their products have one shape."""
+
+
+def test_clients_of_a_node_train_in_one_pass(passes: list[list[int]]) -> None:
     """All that joined at once; with client.batching=sequential one after the other."""
-    trained(2)
-    assert trained_clients == {"together": [[0, 2, 4], [1, 3]], "alone": []}
-    trained_clients["together"].clear()
-    trained(2, overrides=f"{OVERRIDES} client.batching=sequential")
-    assert trained_clients == {"together": [], "alone": [[0], [2], [4], [1], [3]]}
+    trained(2, overrides=SMALL_BATCHES)
+    assert passes == [[0, 2, 4], [1, 3]]
+    passes.clear()
+    trained(2, overrides=f"{SMALL_BATCHES} client.batching=sequential")
+    assert passes == [[0], [2], [4], [1], [3]]
 
 
-def test_silent_clients_cost_no_training(trained_clients: dict[str, list[list[int]]]) -> None:
+def test_silent_clients_cost_no_training(passes: list[list[int]]) -> None:
     """Who does not join is in no pass, and where nobody does there is none."""
-    grid = grid_of(1)
+    grid = grid_of(1, SMALL_BATCHES)
     ask(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4), 0.0)})
-    assert trained_clients == {"together": [[0, 1]], "alone": []}
+    assert passes == [[0, 1]]
     ask(grid, MessageType.TRAIN, {1: train_request((2, 3), 0.0)})
-    assert trained_clients == {"together": [[0, 1]], "alone": []}
+    assert passes == [[0, 1]]
 
 
 @pytest.mark.parametrize("asked", [(0, 1, 2), (1,)])
@@ -368,18 +367,16 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
     """When training together fails each client trains alone: the others' parts are as ever."""
     expected = trained(1)
     client_app._cached_node.cache_clear()
-    train_alone = Trainer.alone
+    train_chunk = BatchedTraining.train_chunk
 
-    def together(self: Trainer, received: Any, clients: Any, t: int) -> Any:
-        raise RuntimeError(f"out of battery among {clients}")
-
-    def alone(self: Trainer, received: Any, client: int, t: int) -> Any:
-        if client == 1:
+    def fails(
+        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], t: int
+    ) -> Any:
+        if any(clients[place] == 1 for place in chunk):
             raise RuntimeError("out of battery")
-        return train_alone(self, received, client, t)
+        return train_chunk(self, arrays, clients, chunk, t)
 
-    monkeypatch.setattr(Trainer, "together", together)
-    monkeypatch.setattr(Trainer, "alone", alone)
+    monkeypatch.setattr(BatchedTraining, "train_chunk", fails)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]
     parts = {part.client: part for part in decode_train_reply(reply.content)}
     assert parts.pop(1) == TrainAnswer(1, Status.FAILED, reason="RuntimeError: out of battery")
@@ -449,10 +446,10 @@ def test_a_node_returns_one_sum(
         np.testing.assert_allclose(array, whole, rtol=0, atol=1e-5 * scale)
 
 
-def test_kept_models_train_one_by_one(trained_clients: dict[str, list[list[int]]]) -> None:
+def test_kept_models_train_one_by_one(passes: list[list[int]]) -> None:
     """Clients that keep models of their own have no model in common to train together."""
     ask(grid_of(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
-    assert trained_clients == {"together": [], "alone": [[0], [1], [2]]}
+    assert passes == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One client as a NumPyClient."""
 
 import math
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.batched.forward import DenseMeasuring
 from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.models import LogisticRegression, SmallCNN
@@ -113,16 +115,30 @@ def test_fit_measures_the_received_model() -> None:
     assert metrics["accuracy"] == ACCURACY
 
 
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many rows were measured, client by client."""
+    rows: list[int] = []
+    measure = DenseMeasuring.measure
+
+    def spied(self: DenseMeasuring, state: Any, clients: Sequence[int], *rest: Any) -> Any:
+        found = measure(self, state, clients, *rest)
+        rows.extend(found[client].num_examples for client in clients)
+        return found
+
+    monkeypatch.setattr(DenseMeasuring, "measure", spied)
+    return rows
+
+
 @pytest.mark.parametrize("priority", [True, False])
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("measures", [False, True])
-def test_measuring_can_be_left_out(priority: bool, gate: bool, measures: bool) -> None:
+def test_measuring_can_be_left_out(
+    priority: bool, gate: bool, measures: bool, measured: list[int]
+) -> None:
     """Unless asked nothing is computed nor said, if there is no gate; the model is equal."""
-    seen: list[bool] = []
-    model = LogisticRegression((FEATURES,), CLASSES)
-    model.register_forward_pre_hook(lambda module, _: seen.append(module.training))
     config = gated("loss", math.inf, 0.0, 1.0) if gate else request()
-    arrays, num_examples, metrics = client(model=model).fit(
+    arrays, num_examples, metrics = client().fit(
         broadcast(), config | {"priority": priority, "measures-loss": measures}
     )
     assert num_examples == 18
@@ -130,7 +146,7 @@ def test_measuring_can_be_left_out(priority: bool, gate: bool, measures: bool) -
     if gate or measures:
         said |= {"loss": LOSS, "accuracy": ACCURACY}
     assert metrics == pytest.approx(said, abs=1e-6)
-    assert seen.count(False) == int(gate or measures)
+    assert measured == [18] * int(gate or measures)
     for array, expected in zip(arrays, client().fit(broadcast(), request())[0], strict=True):
         np.testing.assert_array_equal(array, expected)
 
@@ -279,16 +295,13 @@ def test_evaluate_measures_what_is_asked(
     assert loss == pytest.approx({7: test[0], 18: train[0], 0: 0.0}[count], abs=1e-6)
 
 
-def test_evaluate_touches_only_the_part_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_touches_only_the_part_asked_for(measured: list[int]) -> None:
     """What is not asked for is not computed either."""
-    seen: list[int] = []
-    model = LogisticRegression((FEATURES,), CLASSES)
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    own = client(model=model)
+    own = client()
     own.evaluate(broadcast(), {"train-part": False, "test-part": True})
     own.evaluate(broadcast(), {"train-part": True, "test-part": False})
     own.evaluate(broadcast(), {"train-part": False, "test-part": False})
-    assert seen == [7, 18]
+    assert measured == [7, 18]
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((1, 1)), np.zeros(3)])

@@ -7,10 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from client_app.arrays import put
 from client_app.data import ClientData
 from client_app.data.base import Part, part_of
 from client_app.evaluation import evaluate
-from client_app.measurements import Measurements, put
+from client_app.measurements import Measurements
 from client_app.models import CNN, LogisticRegression
 from tests.client_app.clients import arrays_of, measurements_of, ragged_data
 
@@ -68,20 +69,20 @@ def test_nothing_is_computed_twice() -> None:
     own, model = spied()
     arrays = own_arrays(0)
     own.prepare(arrays, "train", [0, 2])
-    assert model.rows == [15]
+    assert model.rows == [6, 9]
     own.measure(arrays, "train", 2)
     own.prepare(arrays, "train", [2, 0])
-    assert model.rows == [15]
+    assert model.rows == [6, 9]
     own.prepare(arrays, "train", [0, 1, 2, 3])
-    assert model.rows == [15, 5]
+    assert model.rows == [6, 9, 1, 4]
     own.prepare(arrays, "test", [0, 1])
     own.measure(arrays, "test", 1)
-    assert model.rows == [15, 5, 6]
+    assert model.rows == [6, 9, 1, 4, 3, 3]
     own.prepare(arrays, "train", [])
     copies = [array.copy() for array in arrays]
     own.measure(copies, "train", 3)
     own.measure(copies, "test", 0)
-    assert model.rows == [15, 5, 6]
+    assert model.rows == [6, 9, 1, 4, 3, 3]
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -113,11 +114,11 @@ def test_the_arrays_are_not_those_of_the_model() -> None:
 
 
 def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients are measured together as long as their rows are one pass."""
+    """Each client is measured by itself, in passes of at most so many of its rows."""
     own, model = spied()
-    monkeypatch.setattr(own, "_rows_at_once", 10)
+    monkeypatch.setattr(own, "_rows_at_once", 5)
     own.prepare(own_arrays(0), "train", DATA)
-    assert model.rows == [7, 9, 4]
+    assert model.rows == [5, 1, 1, 5, 4, 4]
 
 
 def test_clients_without_a_sample() -> None:

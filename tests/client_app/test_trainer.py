@@ -1,18 +1,16 @@
 """Which clients train together, and that it makes no difference but to the clock."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from client_app import trainer as module
 from client_app.dropout import give_dropout
-from client_app.models import MLP, LogisticRegression, SmallCNN
+from client_app.models import MLP, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
@@ -32,27 +30,6 @@ def trainer(model: nn.Module, batching: str = "auto", **options: Any) -> Trainer
 def small_cnn(dropout: float = 0.0) -> nn.Module:
     torch.manual_seed(1)
     return give_dropout(SmallCNN(SHAPE, CLASSES, (6,), dropout), torch.zeros(2, *SHAPE))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: LogisticRegression(SHAPE, CLASSES),
-        lambda: MLP(SHAPE, CLASSES, 7),
-        lambda: small_cnn(0.3),
-    ],
-)
-def test_together_is_as_alone(make: Any) -> None:
-    """The models of ``alone``, to rounding, stacked in the order of the clients asked."""
-    torch.manual_seed(0)
-    model = make()
-    own, start = trainer(model), arrays_of(model)
-    clients = [3, 0, 2]
-    stacked = own.together(start, clients, 1)
-    for place, client in enumerate(clients):
-        for array, expected in zip(stacked, own.alone(start, client, 1), strict=True):
-            assert array.dtype == expected.dtype
-            np.testing.assert_allclose(array[place], expected, rtol=0, atol=1e-5)
 
 
 def test_alone_returns_arrays_of_its_own() -> None:
@@ -76,18 +53,26 @@ def test_each_is_alone(make: Any, cores: int) -> None:
     start, clients = arrays_of(model), [3, 0, 2, 1, 3, 0]
     own = trainer(model, cores=cores)
     for _ in range(2):  # in models that trained before, too
-        models = [[tensor.numpy().copy() for tensor in one] for one in each(own, start, clients)]
-        for found, client in zip(models, clients, strict=True):
+        for found, client in zip(each(own, start, clients), clients, strict=True):
             for array, expected in zip(found, trainer(model).alone(start, client, 1), strict=True):
                 np.testing.assert_array_equal(array, expected, strict=True)
     for array, before in zip(arrays_of(model), start, strict=True):
         np.testing.assert_array_equal(array, before)
 
 
-def each(own: Trainer, start: Any, clients: list[int]) -> Iterator[list[torch.Tensor]]:
-    for one in own.each(start, clients, 1):
-        assert not isinstance(one, Exception)
-        yield one
+def each(own: Trainer, start: Any, clients: list[int], t: int = 1) -> list[Any]:
+    """Return each client's arrays, or its exception, in the order of the clients."""
+    found: dict[int, Any] = {}
+
+    def copied(places: list[int], models: list[torch.Tensor]) -> list[list[Any]]:
+        assert all(len(model) == len(places) for model in models)
+        return [[model[i].numpy().copy() for model in models] for i in range(len(places))]
+
+    for places, result in own.each(start, clients, t, copied):
+        assert not found.keys() & set(places)
+        each_of = [result] * len(places) if isinstance(result, Exception) else result
+        found |= dict(zip(places, each_of, strict=True))
+    return [found[place] for place in range(len(clients))]
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -96,10 +81,7 @@ def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> No
     """Its exception stands in its place, and ``alone`` raises it."""
     model = make()
     own, start = trainer(model, cores=cores), arrays_of(model)
-    first, failed, last = (
-        one if isinstance(one, Exception) else [tensor.numpy().copy() for tensor in one]
-        for one in own.each(start, [2, 77, 1], 0)
-    )
+    first, failed, last = each(own, start, [2, 77, 1], 0)
     assert isinstance(failed, KeyError)
     with pytest.raises(KeyError, match="77"):
         own.alone(start, 77, 0)
@@ -109,14 +91,17 @@ def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> No
             np.testing.assert_array_equal(array, expected)
 
 
-def test_a_model_is_valid_until_the_next_one() -> None:
+def test_a_model_is_valid_while_it_is_used() -> None:
     """While a consumer looks at a model no other client trains in its memory."""
     model = small_cnn()
     own, start = trainer(model, cores=2), arrays_of(model)
-    for one in each(own, start, [3, 0, 2, 1] * 3):
-        seen = [tensor.clone() for tensor in one]
+
+    def stays(_: list[int], models: list[torch.Tensor]) -> bool:
+        seen = [tensor.clone() for tensor in models]
         time.sleep(0.02)
-        assert all(map(torch.equal, one, seen))
+        return all(map(torch.equal, models, seen))
+
+    assert all(result is True for _, result in own.each(start, [3, 0, 2, 1] * 3, 1, stays))
 
 
 @pytest.mark.parametrize("batching", ["auto", "batched"])
@@ -127,8 +112,9 @@ def test_a_closed_form_trains_together(batching: str) -> None:
     assert not trainer(model, "sequential").trains_together()
     assert {trainer(model, way).way for way in (batching, "sequential")} == {"batched, closed form"}
     own, start = trainer(model, "sequential"), arrays_of(model)
-    for found, expected in zip(own.alone(start, 1, 2), own.together(start, [1], 2), strict=True):
-        np.testing.assert_array_equal(found, expected[0])
+    together = each(trainer(model, batching), start, [0, 1, 2, 3], 2)
+    for found, expected in zip(own.alone(start, 1, 2), together[1], strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -229,22 +215,22 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     set_device("cuda", monkeypatch)
     assert tried.trains_together()
 
-    def models(own: Trainer) -> list[NDArray[Any]]:
-        return [*own.together(start, [0, 1], 2), *own.alone(start, 1, 2)]
-
-    for array, expected in zip(models(tried), models(fresh), strict=True):
-        np.testing.assert_array_equal(array, expected)
+    assert fresh.trains_together()
+    for found, expected in zip(
+        *(each(own, start, [0, 1], 2) for own in (tried, fresh)), strict=True
+    ):
+        for array, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(array, other)
 
 
 @pytest.mark.slow
 def test_compiled_training_is_as_ever() -> None:
     """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""
     model = small_cnn(0.3)
-    own, start = trainer(model, compiled=True), arrays_of(model)
-    expected = [trainer(model).alone(start, client, 1) for client in (0, 2)]
-    stacked = own.together(start, [0, 2], 1)
-    for place, client in enumerate((0, 2)):
-        alone = own.alone(start, client, 1)
-        for arrays in (alone, [array[place] for array in stacked]):
-            for array, other in zip(arrays, expected[place], strict=True):
+    start = arrays_of(model)
+    expected = each(trainer(model), start, [0, 2])
+    for batching in ("batched", "sequential"):
+        found = each(trainer(model, batching, compiled=True), start, [0, 2])
+        for arrays, others in zip(found, expected, strict=True):
+            for array, other in zip(arrays, others, strict=True):
                 np.testing.assert_allclose(array, other, rtol=0, atol=1e-5)

@@ -103,8 +103,8 @@ def test_nodes_may_have_added_up_their_part() -> None:
         alone.add_model(7.0, {"w": update})
     for pair in (clients[:2], clients[2:]):
         parts = [split(7.0 * update, grid, 1e4) for update in pair]
-        fine = sum(part for part, _ in parts)
-        coarse = sum(part for _, part in parts if part is not None)
+        fine = np.sum([part for part, _ in parts], axis=0)
+        coarse = np.sum([part for _, part in parts if part is not None], axis=0)
         in_sums.add_sums(UpdateSums({"w": fine}, {"w": coarse}))
     assert alone.over(9.0)["w"].tobytes() == in_sums.over(9.0)["w"].tobytes()
 

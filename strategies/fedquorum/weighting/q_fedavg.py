@@ -87,7 +87,8 @@ class LossPower(PriorMixing):
         bend = self.q * self.lipschitz * squared / loss
         return state, replace(
             weights,
-            weight=power / (power * (1.0 + bend)).sum(),
+            factor=power,
+            divisor=float((power * (1.0 + bend)).sum()),
             update_norm=np.where(counts, np.sqrt(squared), np.nan),
         )
 
