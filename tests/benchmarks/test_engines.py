@@ -55,7 +55,7 @@ def test_more_noise_makes_the_interval_wider() -> None:
 
 def test_times_without_a_partner_are_refused() -> None:
     """A missing run would pair times of different moods."""
-    with pytest.raises(ValueError, match="times must be of pairs.*got 2 of a and 1 of b"):
+    with pytest.raises(ValueError, match=r"times must be of pairs.*got 2 of a and 1 of b"):
         paired_ratio("a", "b", [1.0, 2.0], [1.0])
 
 
@@ -112,7 +112,7 @@ def test_ratios_are_to_the_reference_and_of_new_to_before() -> None:
         ("in_process_auto", "before_in_process_auto"): pytest.approx(0.5),
     }
     assert compared(results, None, 0) == []
-    with pytest.raises(SystemExit, match="--reference must be one of in_process_auto, .* got no"):
+    with pytest.raises(SystemExit, match=r"--reference must be one of in_process_auto, .* got no"):
         compared(results, "no", 3)
 
 
@@ -141,7 +141,7 @@ def test_every_peer_has_a_runner_and_a_requirement_in_the_extra() -> None:
 def test_other_numbers_of_local_steps_stop_the_benchmark() -> None:
     """A peer that trains less is not faster."""
     engines.check_steps("pfl", 300, 300.0)
-    with pytest.raises(SystemExit, match="pfl made 299 local steps where .* makes 300"):
+    with pytest.raises(SystemExit, match=r"pfl made 299 local steps where .* makes 300"):
         engines.check_steps("pfl", 299, 300.0)
 
 
