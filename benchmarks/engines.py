@@ -1,4 +1,4 @@
-"""Rounds per second: stock Flower, this project on Ray and in process, and the bare arithmetic.
+r"""Rounds per second: stock Flower, this project on Ray and in process, and the bare arithmetic.
 
     python benchmarks/engines.py --workload fmnist_logreg --json results.json
 
@@ -6,6 +6,17 @@ runs the competitors one after the other on the same data and prints a table; ru
 that does nothing else, and compare ratios, which are of one run. Every competitor trains the same
 clients with the same numbers of samples, steps and batches; nobody evaluates before the last
 round. The first rounds, in which data is loaded, are left out of the time per round.
+
+Memory is that of a run of its own, since watching memory slows what is watched. What differs
+little, or must be known well, needs pairs:
+
+    python benchmarks/engines.py --workload pfl_cifar10 --peers --pairs 10
+    python benchmarks/engines.py --workload pfl_cifar10 --only in_process_auto --pairs 10 \
+        --baseline ../before --baseline-python ../before/venv/bin/python
+
+run the competitors forth, back, forth, ..., and print the median of the paired ratios with its
+bootstrap interval of 95 %. ``--peers`` adds other simulators (benchmarks/peers/README.md),
+``--baseline`` this project as it is in another checkout.
 
 ``growth`` has no competitors: the same 50 clients' work in ever larger federations.
 """
@@ -33,11 +44,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.bare import WAYS
+from benchmarks.pairing import Ratio, order, paired_ratio
+from benchmarks.peers.install import ENVIRONMENTS, PEERS, missing, python_of
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
 WARM = 2  # rounds that are not timed
+LEAST_ROUNDS = 2  # the last one evaluates, and is not timed
+MEMORY_ROUNDS = WARM + 2  # of the run in which memory is watched
+REFERENCE = "in_process_auto"
+BATCHING = ("auto", "batched", "sequential")
+IMAGE = 2  # dimensions of an image without channels
+BEFORE = "before_"
 MARK = "FEDQUORUM_BENCHMARK"
 
 
@@ -60,6 +81,27 @@ class Workload:
     lr: float = 0.05
     # Of equal clients the same as FedAvg, and like stock Flower's it does not measure their losses.
     strategy: str = "strategy=average_participating"
+
+    @property
+    def channels(self) -> int:
+        """Channels of an image."""
+        return self.shape[2] if len(self.shape) > IMAGE else 1
+
+    @property
+    def model(self) -> str:
+        """The name of the model in stock_flower/stock_model.py."""
+        if self.hidden is None:
+            return f"logreg:{int(np.prod(self.shape))}:10"
+        return ":".join(map(str, ("cnn", self.channels, self.shape[0], *self.hidden)))
+
+    def steps_of(self, num_examples: int) -> int:
+        """Return the local steps of a client in a round."""
+        return self.local_steps or self.local_epochs * -(-num_examples // self.batch_size)
+
+    @property
+    def steps(self) -> float:
+        """Local steps of all clients in a round; of some of unequal clients the mean."""
+        return sum(map(self.steps_of, self.sizes)) * self.asked / len(self.sizes)
 
 
 WORKLOADS = {
@@ -85,20 +127,61 @@ WORKLOADS = {
     ),
 }
 GROWTH = (10, 100, 1_000, 10_000)
+PEERS_TRAIN = ("fmnist_logreg", "pfl_cifar10", "fedau_cnn", "flute_mnist")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One run: its speed, and the seconds from the command to the end of the first round."""
+
+    rounds_per_second: float
+    start_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """``run(rounds)`` makes one run; ``watched`` says whether its memory is of interest."""
+
+    name: str
+    run: Callable[[int], Timed]
+    watched: bool = True
 
 
 @dataclass(frozen=True)
 class Result:
-    """One competitor's; ``start_seconds`` from the command to the end of the first round."""
+    """One competitor's over all its runs.
+
+    ``rounds_per_second`` and ``start_seconds`` are medians over the runs, ``ms_a_round`` has every
+    run's milliseconds a round in the order of the runs; ``peak_memory_mb`` is of a run of its own.
+    """
 
     name: str
     rounds_per_second: float
     peak_memory_mb: float | None
-    start_seconds: float | None = None
+    start_seconds: float | None
+    ms_a_round: list[float]
 
 
 def main() -> None:
     """Run a workload and print its table."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as folder:
+        competitors = _chosen(_competitors(options, Path(folder)), options.only)
+        results = measured(competitors, options.rounds + WARM, options.pairs, memory=options.memory)
+    ratios = compared(results, options.reference, options.pairs)
+    _print(options.workload, results)
+    _print_ratios(ratios)
+    if options.json is not None:
+        text = {
+            "workload": options.workload,
+            "results": [vars(result) for result in results],
+            "ratios": [vars(ratio) for ratio in ratios],
+            "machine": machine(),
+        }
+        options.json.write_text(json.dumps(text, indent=2))
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -107,48 +190,127 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12, help="rounds of each competitor")
     parser.add_argument("--only", nargs="*", help="names of competitors, by default all")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--pairs", type=int, default=0, help="repetitions, forth and back")
+    parser.add_argument(
+        "--reference",
+        help=f"whom --pairs compares the others with, by default {REFERENCE} or else the first",
+    )
+    parser.add_argument(
+        "--memory",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="measure memory in runs of its own",
+    )
+    parser.add_argument("--peers", action="store_true", help="run other simulators too")
+    parser.add_argument(
+        "--peers-dir", type=Path, default=ENVIRONMENTS, help="the peers' environments"
+    )
+    parser.add_argument("--baseline", type=Path, help="another checkout of this project")
+    parser.add_argument(
+        "--baseline-python", default=sys.executable, help="the interpreter of --baseline"
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = [
-            result
-            for name, run in _competitors(options, Path(folder))
-            if not options.only or name in options.only
-            for result in [run()]
-        ]
-    _print(options.workload, results)
-    if options.json is not None:
-        text = {"results": [vars(result) for result in results], "machine": machine()}
-        options.json.write_text(json.dumps({"workload": options.workload, **text}, indent=2))
+    if options.rounds < LEAST_ROUNDS:
+        parser.error(f"--rounds must be at least {LEAST_ROUNDS}, got {options.rounds}")
+    if options.peers:
+        if options.workload not in PEERS_TRAIN:
+            parser.error(f"--peers needs a workload of {', '.join(PEERS_TRAIN)}")
+        check_peers(options.peers_dir)
+    return options
 
 
-def _competitors(
-    options: argparse.Namespace, folder: Path
-) -> Iterator[tuple[str, Callable[[], Result]]]:
-    rounds = options.rounds + WARM
+def check_peers(environments: Path) -> None:
+    """Stop, with the command that installs them, where peers are missing."""
+    names = " ".join(missing(environments, list(PEERS)))
+    if names:
+        sys.exit(
+            f"no {names} in {environments}; "
+            f"install with: python -m benchmarks.peers.install {environments} {names}"
+        )
+
+
+def _chosen(competitors: Iterator[Competitor], only: list[str] | None) -> list[Competitor]:
+    found = list(competitors)
+    unknown = set(only or ()) - {competitor.name for competitor in found}
+    if unknown:
+        names = ", ".join(competitor.name for competitor in found)
+        sys.exit(f"--only must name some of {names}, got {', '.join(sorted(unknown))}")
+    # A baseline stays with the competitor that it is the baseline of.
+    return [c for c in found if not only or c.name.removeprefix(BEFORE) in only or c.name in only]
+
+
+def measured(
+    competitors: list[Competitor], rounds: int, pairs: int, *, memory: bool = True
+) -> list[Result]:
+    """Time every competitor, ``pairs`` times forth and back, and then measure its memory."""
+    by_name = {competitor.name: competitor for competitor in competitors}
+    runs: dict[str, list[Timed]] = {name: [] for name in by_name}
+    for names in order(list(by_name), max(1, pairs)):
+        for name in names:
+            runs[name].append(by_name[name].run(rounds))
+    watched = [c for c in competitors if memory and c.watched]
+    peaks = {c.name: _peak(c, min(rounds, MEMORY_ROUNDS)) for c in watched}
+    return [_result(name, runs[name], peaks.get(name)) for name in by_name]
+
+
+def _peak(competitor: Competitor, rounds: int) -> float:
+    """Return the peak memory of a run that nobody times."""
+    with _memory() as peak:
+        competitor.run(rounds)
+    return peak()
+
+
+def _result(name: str, runs: list[Timed], memory: float | None) -> Result:
+    starts = [run.start_seconds for run in runs if run.start_seconds is not None]
+    return Result(
+        name,
+        statistics.median(run.rounds_per_second for run in runs),
+        memory,
+        statistics.median(starts) if starts else None,
+        [1000 / run.rounds_per_second for run in runs],
+    )
+
+
+def compared(results: list[Result], reference: str | None, pairs: int) -> list[Ratio]:
+    """Return the paired ratios to the reference, and of new to before; none without pairs."""
+    if pairs == 0:
+        return []
+    times = {result.name: result.ms_a_round for result in results}
+    if reference is None:
+        reference = REFERENCE if REFERENCE in times else next(iter(times))
+    if reference not in times:
+        sys.exit(f"--reference must be one of {', '.join(times)}, got {reference}")
+    names = [name for name in times if not name.startswith(BEFORE)]
+    pairings = [(name, reference) for name in names if name != reference]
+    pairings += [(name, BEFORE + name) for name in names if BEFORE + name in times]
+    return [paired_ratio(name, other, times[name], times[other]) for name, other in pairings]
+
+
+def _competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competitor]:
+    here = Checkout(HERE.parent, sys.executable)
     if options.workload == "growth":
         for clients in GROWTH:
             work = Workload((28, 28), (50,) * clients, min(50, clients), 10)
-            name = f"{clients}_clients"
-            yield name, partial(_in_process, work, folder, rounds, name=name, device=options.device)
+            yield Competitor(
+                f"{clients}_clients",
+                partial(_in_process, work, folder, here, device=options.device),
+            )
         return
     work = WORKLOADS[options.workload]
-    yield "stock_flower", lambda: _stock_flower(work, folder, rounds)
-    yield "ray_2_nodes", lambda: _on_ray(work, folder, rounds, options.device)
-    for batching in ("batched", "sequential"):
-        name = f"in_process_{batching}"
-        yield (
-            name,
-            partial(
-                _in_process,
-                work,
-                folder,
-                rounds,
-                name=name,
-                device=options.device,
-                batching=batching,
-            ),
-        )
-    yield "bare_arithmetic", lambda: _bare(work, options.device)
+    yield Competitor("stock_flower", partial(_stock_flower, work, folder))
+    yield Competitor("ray_2_nodes", partial(_on_ray, work, folder, options.device))
+    checkouts = {"": here}
+    if options.baseline is not None:
+        checkouts[BEFORE] = Checkout(options.baseline.resolve(), options.baseline_python)
+    for batching in BATCHING:
+        for prefix, checkout in checkouts.items():
+            run = partial(
+                _in_process, work, folder, checkout, device=options.device, batching=batching
+            )
+            yield Competitor(f"{prefix}in_process_{batching}", run)
+    yield Competitor("bare_arithmetic", Bare(work, options.device), watched=False)
+    if options.peers:
+        yield from _peers(work, folder, options.peers_dir)
 
 
 # --- data --------------------------------------------------------------------------------------
@@ -204,43 +366,69 @@ def _overrides(work: Workload, path: Path, device: str) -> list[str]:
 # --- competitors -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Checkout:
+    """A folder with this project, and the interpreter that has what the project needs."""
+
+    folder: Path
+    python: str
+
+
 def _in_process(
-    work: Workload, folder: Path, rounds: int, *, name: str, device: str, batching: str = "batched"
-) -> Result:
+    work: Workload,
+    folder: Path,
+    checkout: Checkout,
+    rounds: int,
+    *,
+    device: str,
+    batching: str = "batched",
+) -> Timed:
+    run = _fresh(folder)
     words = _overrides(work, _data(work, folder), device)
-    run = folder / name
-    words += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run}"]
-    times = folder / f"{name}-times"
+    words += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run / 'run'}"]
+    times = run / "times"
+    paths = [checkout.folder, checkout.folder / "strategies"]
     started = time.time()
-    with _memory({"PYTHONPATH": str(HERE.parent)}) as (peak, env):
-        _call([sys.executable, str(HERE / "timed.py"), str(times), *words], env)
-    noted = [float(line) for line in times.read_text().split()]
+    _call(
+        [checkout.python, str(checkout.folder / "benchmarks" / "timed.py"), str(times), *words],
+        {"PYTHONPATH": os.pathsep.join(map(str, paths))},
+    )
     # The last round is not timed: it alone evaluates.
-    speed = (len(noted) - WARM - 1) / (noted[-2] - noted[WARM - 1])
-    return Result(name, speed, peak(), noted[0] - started)
+    return _of_times([float(line) for line in times.read_text().split()][:-1], started)
 
 
-def _on_ray(work: Workload, folder: Path, rounds: int, device: str) -> Result:
+def _of_times(noted: list[float], started: float) -> Timed:
+    """Return the speed of a run from the time after each of its rounds."""
+    return Timed((len(noted) - WARM) / (noted[-1] - noted[WARM - 1]), noted[0] - started)
+
+
+def _fresh(folder: Path) -> Path:
+    """Return a new empty folder for a run."""
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+def _on_ray(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
+    home = _fresh(folder)
+    run = home / "run"
     words = _overrides(work, _data(work, folder), device)
-    run = folder / "ray"
     words += ["engine=flower", "engine.num_supernodes=2"]
     words += [f"rounds={rounds}", f"hydra.run.dir={run}"]
     started = time.time()
-    with _flower(folder / "flwr-ray") as variables, _memory(variables) as (peak, env):
-        _call([_command("fedquorum"), *words], env)
-        memory = peak()
-    return _of_run("ray_2_nodes", run, memory, started)
+    with _flower(home / "flwr") as variables:
+        _call([_command("fedquorum"), *words], variables)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    seconds = [line["seconds"] for line in lines][WARM:-1]
+    manifest = json.loads((run / "manifest.json").read_text())
+    begin = datetime.fromisoformat(manifest["started"]).timestamp()
+    return Timed(len(seconds) / sum(seconds), begin - started + lines[0]["seconds"])
 
 
-def _stock_flower(work: Workload, folder: Path, rounds: int) -> Result:
-    times = folder / "times"
-    model = f"logreg:{int(np.prod(work.shape))}:10"
-    if work.hidden is not None:
-        channels = work.shape[2] if len(work.shape) > 2 else 1  # noqa: PLR2004
-        model = ":".join(map(str, ("cnn", channels, work.shape[0], *work.hidden)))
+def _stock_flower(work: Workload, folder: Path, rounds: int) -> Timed:
+    home = _fresh(folder)
+    times = home / "times"
     config = {
         "data": str(_data(work, folder)),
-        "model": model,
+        "model": work.model,
         "rounds": rounds,
         "clients": len(work.sizes),
         "clients-per-round": work.asked,
@@ -255,61 +443,98 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Result:
     # One core for a client: with the default of two, two cores train one client at a time.
     federation = f"num-supernodes={len(work.sizes)} client-resources-num-cpus=1"
     command += ["--federation-config", federation]
-    with _flower(folder / "flwr-stock") as variables, _memory(variables) as (peak, env):
-        _call(command, env)
-        memory = peak()
-        status = _status(env)
+    with _flower(home / "flwr") as variables:
+        _call(command, variables)
+        status = _status({**os.environ, **variables})
     noted = [float(line) for line in times.read_text().split()]
     if status != "finished:completed" or len(noted) != rounds + 1:
         sys.exit(f"stock Flower ended as {status} after {len(noted) - 1} rounds of {rounds}")
-    return Result("stock_flower", (rounds - WARM) / (noted[-1] - noted[WARM]), memory)
+    return Timed((rounds - WARM) / (noted[-1] - noted[WARM]))
 
 
-def _of_run(name: str, run: Path, memory: float, started: float) -> Result:
-    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    seconds = [line["seconds"] for line in lines][WARM:-1]
-    manifest = json.loads((run / "manifest.json").read_text())
-    begin = datetime.fromisoformat(manifest["started"]).timestamp()
-    return Result(name, len(seconds) / sum(seconds), memory, begin - started + lines[0]["seconds"])
+class Bare:
+    """The arithmetic of a round alone, in the way of sharing the cores that is faster.
+
+    The way is found once, by runs that take turns, and kept: a choice in every run would make the
+    times fall into two heaps.
+    """
+
+    TRIALS = 3
+
+    def __init__(self, work: Workload, device: str) -> None:
+        height = work.shape[:IMAGE] if work.hidden is not None else work.shape
+        self._job = {
+            "shape": [work.channels, *height] if work.hidden is not None else list(height),
+            "clients": work.asked,
+            "batch_size": work.batch_size,
+            "steps": work.steps / work.asked,
+            "hidden": work.hidden,
+            "device": device,
+        }
+        self._ways = WAYS if device == "cpu" else WAYS[-1:]
+
+    def __call__(self, rounds: int) -> Timed:
+        """Return the speed of the median round."""
+        if len(self._ways) > 1:
+            tried = [(self._seconds(w, rounds), w) for _ in range(self.TRIALS) for w in self._ways]
+            self._ways = (min(tried)[1],)
+            print(f"bare arithmetic shares the cores by: {self._ways[0]}", file=sys.stderr)
+        return Timed(1 / self._seconds(self._ways[0], rounds))
+
+    def _seconds(self, way: str, rounds: int) -> float:
+        job = json.dumps(self._job | {"way": way, "rounds": rounds})
+        printed = _call([sys.executable, str(HERE / "bare.py"), job], {})
+        return statistics.median(json.loads(printed.splitlines()[-1])[WARM:])
 
 
-def _bare(work: Workload, device: str) -> Result:
-    """Time the products of a round alone: no data, no loss, no update, no federation."""
-    steps = work.local_steps or work.local_epochs * -(-max(work.sizes) // work.batch_size)
-    k, b = work.asked, work.batch_size
-    if work.hidden is None:
-        x = torch.rand(k, b, int(np.prod(work.shape)), device=device)
-        w, g = torch.rand(k, 10, x.shape[2], device=device), torch.rand(k, 10, b, device=device)
+def _peers(work: Workload, folder: Path, environments: Path) -> Iterator[Competitor]:
+    """Yield the other simulators; pfl also with two processes and, tuned, channels last."""
+    for layout in ("", "_channels_last") if work.hidden is not None else ("",):
+        for processes, suffix in ((1, ""), (2, "_2_processes")):
+            command = [str(python_of(environments, "pfl"))]
+            if processes > 1:
+                command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+            run = partial(_peer, work, folder, "pfl", command, channels_last=bool(layout))
+            yield Competitor(f"pfl{layout}{suffix}", run)
+    for peer in PEERS:
+        if peer != "pfl":
+            command = [str(python_of(environments, peer))]
+            yield Competitor(peer, partial(_peer, work, folder, peer, command))
 
-        def step() -> None:
-            torch.bmm(w, x.transpose(1, 2))
-            torch.bmm(g, x)
 
-        repeats = steps * (sum(work.sizes) / (max(work.sizes) * len(work.sizes)))
-    else:
-        from client_app.models import SmallCNN
+def _peer(
+    work: Workload,
+    folder: Path,
+    peer: str,
+    command: list[str],
+    rounds: int,
+    *,
+    channels_last: bool = False,
+) -> Timed:
+    job = {
+        "data": str(_data(work, folder)),
+        "model": work.model,
+        "clients": len(work.sizes),
+        "asked": work.asked,
+        "rounds": rounds,
+        "batch_size": work.batch_size,
+        "local_epochs": work.local_epochs,
+        "local_steps": work.local_steps,
+        "lr": work.lr,
+        "channels_last": channels_last,
+    }
+    runner = HERE / "peers" / f"{peer}_runner.py"
+    started = time.time()
+    printed = _call([*command, str(runner), json.dumps(job)], {}, cwd=_fresh(folder))
+    told = json.loads(printed.splitlines()[-1])
+    check_steps(peer, told["steps"], work.steps * rounds)
+    return _of_times(told["times"], started)
 
-        channels = work.shape[2] if len(work.shape) > 2 else 1  # noqa: PLR2004
-        model = SmallCNN((channels, *work.shape[:2]), 10, work.hidden).to(device)
-        model = model.to(memory_format=torch.channels_last)
-        images = torch.rand(b, channels, *work.shape[:2], device=device)
-        labels = torch.randint(10, (b,), device=device)
 
-        def step() -> None:
-            functional.cross_entropy(model(images), labels).backward()
-
-        repeats = steps * k
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        for _ in range(max(1, int(repeats))):
-            step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) * repeats / max(1, int(repeats))
-
-    seconds()
-    return Result("bare_arithmetic", 1 / statistics.median(seconds() for _ in range(5)), None)
+def check_steps(peer: str, steps: int, expected: float) -> None:
+    """Stop where a peer has trained more or less than this project would."""
+    if steps != expected:
+        sys.exit(f"{peer} made {steps} local steps where this project makes {expected:.0f}")
 
 
 # --- processes ---------------------------------------------------------------------------------
@@ -319,10 +544,13 @@ def _command(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def _call(command: list[str], env: dict[str, str]) -> None:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+def _call(command: list[str], variables: dict[str, str], cwd: Path | None = None) -> str:
+    """Run a command with some variables set, and return what it prints."""
+    env = {**os.environ, **variables}
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{shlex.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done.stdout
 
 
 def _status(env: dict[str, str]) -> str:
@@ -361,25 +589,27 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _memory(extra: dict[str, str]) -> Iterator[tuple[Callable[[], float], dict[str, str]]]:
-    """Watch the memory of all processes that are started with the environment it yields.
+def _memory() -> Iterator[Callable[[], float]]:
+    """Watch the memory of all processes that start meanwhile.
 
     Their proportional set sizes are added up four times a second: pages that processes share
-    count once.
+    count once. That takes time from the watched processes, so nothing is timed meanwhile.
     """
-    mark = f"{MARK}={os.getpid()}-{time.monotonic_ns()}"
-    key, _, value = mark.partition("=")
+    value = f"{os.getpid()}-{time.monotonic_ns()}"
     stop, highest = threading.Event(), [0.0]
 
     def watch() -> None:
+        mark = f"{MARK}={value}".encode()
         while not stop.wait(0.25):
-            highest[0] = max(highest[0], sum(map(_pss, _marked(mark.encode()))))
+            highest[0] = max(highest[0], sum(map(_pss, _marked(mark))))
 
+    os.environ[MARK] = value
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield (lambda: round(highest[0] / 1024, 1)), {**os.environ, **extra, key: value}
+        yield lambda: round(highest[0] / 1024, 1)
     finally:
+        del os.environ[MARK]
         stop.set()
         thread.join()
 
@@ -437,6 +667,15 @@ def _print(workload: str, results: list[Result]) -> None:
             f"| {'' if bare is None else f'{bare / speed:.2f}'} "
             f"| {'' if r.peak_memory_mb is None else f'{r.peak_memory_mb:.0f}'} |"
         )
+
+
+def _print_ratios(ratios: list[Ratio]) -> None:
+    if not ratios:
+        return
+    print(f"\n| time of | over time of | median of {ratios[0].pairs} pairs | 95 % interval |")
+    print("| --- | --- | ---: | ---: |")
+    for r in ratios:
+        print(f"| {r.name} | {r.reference} | {r.median:.3f} | {r.low:.3f} to {r.high:.3f} |")
 
 
 if __name__ == "__main__":

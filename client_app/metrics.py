@@ -100,10 +100,10 @@ def _areas(
     among all P + N predictions of the client; tied predictions share the middle of their ranks.
     Twice S is a whole number.
     """
-    rank = _doubled_ranks(scores[:, classes], predictions)
-    member = predictions.labels.unsqueeze(1) == classes  # (m, j)
-    sums = torch.zeros(len(members), len(classes), dtype=torch.int64, device=scores.device)
-    sums.index_add_(0, predictions.client, rank * member)
+    rank = _doubled_ranks(scores.t()[classes], predictions)
+    member = predictions.labels == classes.unsqueeze(1)  # (j, m)
+    sums = torch.zeros(len(classes), len(members), dtype=torch.int64, device=scores.device)
+    sums = sums.index_add_(1, predictions.client, rank * member).t()
     positive = members[:, classes]
     negative = predictions.counts.unsqueeze(1) - positive
     above = (sums - positive * (positive + 1)).cpu().numpy()  # twice the pairs in right order
@@ -112,20 +112,21 @@ def _areas(
 
 
 def _doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Tensor:
-    """Return twice the rank (from 1) of each score among its client's in the column (m, j)."""
-    m = len(scores)
+    """Return twice the rank (from 1) of each score (j, m) among its client's in the row (j, m)."""
     # Sorted by client, and by score within a client: a stable sort keeps the former order.
-    by_score = scores.argsort(dim=0, stable=True)
-    order = by_score.gather(0, predictions.client[by_score].argsort(dim=0, stable=True))
-    value, client = scores.gather(0, order), predictions.client.unsqueeze(1)
-    place = torch.arange(m, device=scores.device).unsqueeze(1).expand_as(order)
-    fresh = (value[1:] != value[:-1]) | (client[1:] != client[:-1])  # no tie with the one before
-    edge = torch.ones_like(value[:1], dtype=torch.bool)
+    by_score = scores.argsort(dim=1, stable=True)
+    order = by_score.gather(1, predictions.client[by_score].argsort(dim=1, stable=True))
+    value, client = scores.gather(1, order), predictions.client
+    place = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
+    # No tie with the place before.
+    fresh = (value[:, 1:] != value[:, :-1]) | (client[1:] != client[:-1])
+    edge = torch.ones_like(value[:, :1], dtype=torch.bool)
     # The first and the last place of the tie that a place is in.
-    start = torch.where(torch.cat([edge, fresh]), place, 0).cummax(dim=0).values
-    end = torch.where(torch.cat([fresh, edge]), place, m).flip(0).cummin(dim=0).values.flip(0)
-    within = start + end + 2 - 2 * predictions.first[predictions.client].unsqueeze(1)
-    return torch.empty_like(within).scatter_(0, order, within)
+    first = torch.where(torch.cat([edge, fresh], dim=1), place, 0).cummax(dim=1).values
+    last = torch.where(torch.cat([fresh, edge], dim=1), place, scores.shape[1])
+    last = last.flip(1).cummin(dim=1).values.flip(1)
+    within = first + last + 2 - 2 * predictions.first[client]
+    return torch.empty_like(within).scatter_(1, order, within)
 
 
 def _f1(predictions: _Predictions) -> NDArray[np.float64]:

@@ -2,11 +2,12 @@
 
     python -m benchmarks.peers.install DIR [PEER ...]
 
-Run it in the repository's root. The pins of the peers contradict each other and this project's, so
-each peer has an environment DIR/PEER. A path file makes the packages of the environment that runs
-this script visible there, torch among them: every competitor then computes with the same torch,
-and an environment takes megabytes, not gigabytes. Packages of the peer's own environment come
-first, so a pin that contradicts this environment is installed beside it.
+Run it in the repository's root. The peers pin versions of packages that this project uses, and one
+brings a package ``benchmarks`` of its own, so each has an environment DIR/PEER. A path file makes
+the packages of the environment that runs this script visible there, torch among them: every
+competitor then computes with the same torch, and an environment takes megabytes, not gigabytes.
+Packages of the peer's own environment come first, so a version that differs from this
+environment's is installed beside it.
 """
 
 import argparse

@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 def results_of(directory: Path, script: str, *words: str) -> list[dict[str, Any]]:
     path = directory / "results.json"
     command = [sys.executable, str(BENCHMARKS / script), *words, "--json", str(path)]
-    subprocess.run(command, check=True, cwd=directory, capture_output=True, timeout=240)
+    subprocess.run(command, check=True, cwd=directory, capture_output=True, timeout=480)
     written = json.loads(path.read_text())
     assert written["machine"]["cores"] > 0
     results: list[dict[str, Any]] = written["results"]
@@ -25,11 +25,15 @@ def results_of(directory: Path, script: str, *words: str) -> list[dict[str, Any]
 
 @pytest.mark.slow
 def test_engines(tmp_path: Path) -> None:
-    """Named competitors with rounds per second, and the memory of those that are processes."""
+    """Named competitors with their speed, paired ratio, and memory where there is one."""
     names = ["in_process_batched", "bare_arithmetic"]
-    words = ["--workload", "flute_mnist", "--rounds", "2", "--only", *names]
+    words = ["--workload", "flute_mnist", "--rounds", "2", "--pairs", "1", "--only", *names]
     own, bare = results_of(tmp_path, "engines.py", *words)
     assert [own["name"], bare["name"]] == names
+    (ratio,) = json.loads((tmp_path / "results.json").read_text())["ratios"]
+    assert (ratio["name"], ratio["reference"], ratio["pairs"]) == (*reversed(names), 1)
+    assert ratio["median"] == bare["ms_a_round"][0] / own["ms_a_round"][0]
+    assert bare["ms_a_round"] == [pytest.approx(1000 / bare["rounds_per_second"])]
     assert own["peak_memory_mb"] > 100
     assert own["start_seconds"] > 0
     assert bare["peak_memory_mb"] is None

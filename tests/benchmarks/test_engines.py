@@ -1,0 +1,206 @@
+"""What the benchmark makes of runs: order, paired ratios, memory, peers; on no real run."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from benchmarks import engines
+from benchmarks.bare import Job, SmallCNN, of_round, seconds
+from benchmarks.engines import Competitor, Timed, Workload, compared, measured
+from benchmarks.pairing import order, paired_ratio
+from benchmarks.peers.install import PEERS, python_of
+from client_app.training import LocalTraining
+
+ROOT = Path(__file__).resolve().parents[2]
+CNN = Job((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)
+
+
+def test_repetitions_go_forth_and_back() -> None:
+    """Every name runs once in each, and no name always follows another."""
+    assert order(["a", "b", "c"], 3) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b", "c"]]
+
+
+def test_a_machine_that_slows_down_does_not_change_a_paired_ratio() -> None:
+    """Both of a pair are slowed alike; the interval holds the true ratio and excludes 1."""
+    rng = np.random.default_rng(1)
+    mood = np.linspace(1.0, 2.0, 12)
+    reference = 100 * mood * rng.lognormal(0.0, 0.02, 12)
+    times = 80 * mood * rng.lognormal(0.0, 0.02, 12)
+    ratio = paired_ratio("new", "old", times.tolist(), reference.tolist())
+    assert ratio.low < 0.8 < ratio.high < 0.85
+    assert ratio.low <= ratio.median <= ratio.high
+    assert (ratio.name, ratio.reference, ratio.pairs) == ("new", "old", 12)
+    assert ratio == paired_ratio("new", "old", times.tolist(), reference.tolist())
+
+
+def test_more_noise_makes_the_interval_wider() -> None:
+    """The interval tells how well the ratio is known."""
+
+    def width(noise: float) -> float:
+        rng = np.random.default_rng(2)
+        times = rng.lognormal(0.0, noise, 10).tolist()
+        ratio = paired_ratio("a", "b", times, [1.0] * 10)
+        return ratio.high - ratio.low
+
+    assert width(0.3) > 3 * width(0.03) > 0
+
+
+def test_times_without_a_partner_are_refused() -> None:
+    """A missing run would pair times of different moods."""
+    with pytest.raises(ValueError, match=r"times must be of pairs.*got 2 of a and 1 of b"):
+        paired_ratio("a", "b", [1.0, 2.0], [1.0])
+
+
+class Fake:
+    """A competitor that notes when it runs, for how many rounds, and whether it is watched."""
+
+    def __init__(self, name: str, speed: float, log: list[tuple[str, int, bool]]) -> None:
+        self.name, self.speed, self.log = name, speed, log
+
+    def __call__(self, rounds: int) -> Timed:
+        self.log.append((self.name, rounds, engines.MARK in os.environ))
+        return Timed(self.speed, 1.5)
+
+
+def test_memory_is_measured_in_a_run_of_its_own() -> None:
+    """All timed runs come first, in pairs and without a watcher; bare arithmetic has no memory."""
+    log: list[tuple[str, int, bool]] = []
+    a = Competitor("a", Fake("a", 10.0, log))
+    b = Competitor("b", Fake("b", 20.0, log), watched=False)
+    results = measured([a, b], 14, 2)
+    timed = [("a", 14, False), ("b", 14, False), ("b", 14, False), ("a", 14, False)]
+    assert log == [*timed, ("a", engines.MEMORY_ROUNDS, True)]
+    assert engines.MARK not in os.environ
+    assert [result.ms_a_round for result in results] == [[100.0, 100.0], [50.0, 50.0]]
+    assert results[0].peak_memory_mb is not None
+    assert results[1].peak_memory_mb is None
+    assert (results[0].rounds_per_second, results[0].start_seconds) == (10.0, 1.5)
+    log.clear()
+    measured([a], 14, 0, memory=False)
+    assert log == [("a", 14, False)]
+
+
+def test_the_watcher_sees_processes_that_start_meanwhile() -> None:
+    """A process that holds 200 MB for a second has a peak above that."""
+    code = "import time; held = bytearray(b'1') * 200_000_000; time.sleep(1.5)"
+    with engines._memory() as peak:
+        subprocess.run([sys.executable, "-c", code], check=True)
+    assert 190 < peak() < 400
+
+
+def test_ratios_are_to_the_reference_and_of_new_to_before() -> None:
+    """A baseline is compared with its own competitor only."""
+    log: list[tuple[str, int, bool]] = []
+    speeds = {"in_process_auto": 10.0, "before_in_process_auto": 5.0, "pfl": 2.0}
+    results = measured(
+        [Competitor(name, Fake(name, speed, log)) for name, speed in speeds.items()],
+        14,
+        3,
+        memory=False,
+    )
+    ratios = {(r.name, r.reference): r.median for r in compared(results, None, 3)}
+    assert ratios == {
+        ("pfl", "in_process_auto"): pytest.approx(5.0),
+        ("in_process_auto", "before_in_process_auto"): pytest.approx(0.5),
+    }
+    assert compared(results, None, 0) == []
+    with pytest.raises(SystemExit, match=r"--reference must be one of in_process_auto, .* got no"):
+        compared(results, "no", 3)
+
+
+def test_missing_peers_are_named_with_the_command(tmp_path: Path) -> None:
+    """One line, which installs those that are missing and no others."""
+    there = python_of(tmp_path, "pfl")
+    there.parent.mkdir(parents=True)
+    there.touch()
+    with pytest.raises(SystemExit) as stopped:
+        engines.check_peers(tmp_path)
+    others = " ".join(peer for peer in PEERS if peer != "pfl")
+    assert str(stopped.value) == (
+        f"no {others} in {tmp_path}; "
+        f"install with: python -m benchmarks.peers.install {tmp_path} {others}"
+    )
+
+
+def test_every_peer_has_a_runner_and_a_requirement_in_the_extra() -> None:
+    """The extra ``peers`` and the installer have the same versions."""
+    text = (ROOT / "pyproject.toml").read_text()
+    (line,) = (line for line in text.splitlines() if line.startswith("peers = "))
+    assert sorted(json.loads(line.removeprefix("peers = "))) == sorted(PEERS.values())
+    assert all((ROOT / "benchmarks" / "peers" / f"{peer}_runner.py").exists() for peer in PEERS)
+
+
+def test_other_numbers_of_local_steps_stop_the_benchmark() -> None:
+    """A peer that trains less is not faster."""
+    engines.check_steps("pfl", 300, 300.0)
+    with pytest.raises(SystemExit, match=r"pfl made 299 local steps where .* makes 300"):
+        engines.check_steps("pfl", 299, 300.0)
+
+
+@pytest.mark.parametrize("name", list(engines.WORKLOADS))
+def test_steps_are_those_of_local_training(name: str) -> None:
+    """What peers are held to is what this project's clients do."""
+    work: Workload = engines.WORKLOADS[name]
+    how = LocalTraining(
+        lr=work.lr,
+        batch_size=work.batch_size,
+        local_epochs=work.local_epochs,
+        local_steps=work.local_steps,
+    )
+    for size in set(work.sizes):
+        assert work.steps_of(size) == how.steps(size, normalises=False)
+    if len(set(work.sizes)) == 1:
+        assert work.steps == work.asked * work.steps_of(work.sizes[0])
+
+
+def test_closed_form_gradients_are_autograds() -> None:
+    """The bare arithmetic of convolutions computes what training computes."""
+    torch.manual_seed(0)
+    net = SmallCNN(CNN)
+    tensors = [net.filters, net.filter_biases, net.weights, net.biases]
+    for group in tensors:
+        for i, tensor in enumerate(group):
+            group[i] = (torch.randn_like(tensor) / 3).requires_grad_()
+    x = net.images
+    for weight, bias in zip(net.filters, net.filter_biases, strict=True):
+        x = functional.max_pool2d(functional.conv2d(x, weight, bias, padding=1).relu(), 2)
+    x = x.permute(0, 2, 3, 1).flatten(1)
+    for weight, bias in zip(net.weights[:-1], net.biases[:-1], strict=True):
+        x = (x @ weight + bias).relu()
+    loss = functional.cross_entropy(x @ net.weights[-1] + net.biases[-1], net.labels)
+    order_of_gradients = [
+        *(t for pair in zip(net.filters, net.filter_biases, strict=True) for t in pair),
+        *(t for pair in zip(net.weights, net.biases, strict=True) for t in pair),
+    ]
+    expected = torch.autograd.grad(loss, order_of_gradients)
+    with torch.no_grad():
+        computed = net.gradients()
+    for ours, theirs in zip(computed, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [None, (7, 6)])
+def test_workers_share_all_steps(hidden: tuple[int, ...] | None) -> None:
+    """The clients' steps are divided among the workers, none is lost."""
+    job = replace(CNN, hidden=hidden, clients=5)
+    work = of_round(job, 2)
+    repeats = [part.args[1] for part in work]  # type: ignore[attr-defined]
+    assert sum(repeats) == (15 if hidden is not None else 2 * 3)
+    if hidden is None:
+        assert len(of_round(replace(job, clients=1), 2)) == 1
+
+
+@pytest.mark.parametrize("hidden", [None, (7, 6)])
+def test_bare_arithmetic_times_every_round(hidden: tuple[int, ...] | None) -> None:
+    """In the way that no thread setting of this process depends on."""
+    times = seconds(replace(CNN, hidden=hidden, way="shared"))
+    assert len(times) == CNN.rounds
+    assert all(time > 0 for time in times)
