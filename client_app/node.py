@@ -9,6 +9,7 @@ from fedquorum.client.availability import NodeAvailability
 from fedquorum.flower.codec import CLIENT_ID
 from fedquorum.parameters import Number
 
+from client_app.allocator import keep_memory
 from client_app.augmentation import check_augmentation
 from client_app.availability import client_processes
 from client_app.client import FederatedClient
@@ -47,6 +48,8 @@ class Node:
 
     def __init__(self, settings: Settings, data_path: str = "") -> None:
         self._settings = settings
+        if settings.client.keep_memory:
+            keep_memory()
         data: Any = settings.data
         self._on_device = bool(data_path) and of_devices(data)
         if self._on_device:

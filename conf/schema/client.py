@@ -33,7 +33,8 @@ class ClientSettings:
     ``compile`` trains by ``torch.compile``, which needs a compiler and about a minute once.
     ``batching``: whether a node's clients train together, see ``client_app.trainer.Trainer``.
     Clients that train alone are divided among the cores; each computes its products with
-    ``threads`` threads, a number that decides how they are rounded.
+    ``threads`` threads, a number that decides how they are rounded. ``keep_memory``: whether a
+    process keeps memory that a step frees, see ``client_app.allocator``; no result depends on it.
     """
 
     lr: float = parameter(0.1, POSITIVE)
@@ -51,6 +52,7 @@ class ClientSettings:
     augmentation: str = parameter("none", AUGMENTATION)
     batching: str = parameter("auto", OneOf(("auto", "batched", "sequential")))
     threads: int = parameter(1, COUNT)
+    keep_memory: bool = True
     tf32: bool = False
     compile: bool = False
     loss: str = parameter("cross_entropy", OneOf(("cross_entropy", "binary")))

@@ -10,7 +10,10 @@ from typing import Any
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 
-_WITHOUT_INFLUENCE = ("engine.", "client.device", "client.batching", "tracker.", "resume")
+_WITHOUT_INFLUENCE = (
+    *("engine.", "client.device", "client.batching", "client.threads", "client.keep_memory"),
+    *("tracker.", "resume"),
+)
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,8 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """Return the runs in groups, ascending by experiment, strategy and variant.
 
     Runs are in one group if experiment, strategy and all settings agree but for the seed, where
-    and how the clients run (``engine``, ``client.device``, ``client.batching``), who is told of
-    it (``tracker``) and ``resume``.
+    and how the clients run (``engine`` and a few settings of ``client``), who is told of it
+    (``tracker``) and ``resume``.
     """
     by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
