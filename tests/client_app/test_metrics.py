@@ -9,7 +9,6 @@ import pytest
 import torch
 from fedquorum.parameters import FAIRNESS_METRIC
 from numpy.typing import NDArray
-from torchmetrics.functional.classification import multiclass_accuracy
 
 from client_app.metrics import auroc, check_metric, metric
 from client_app.tasks import NO_TARGET, SequenceCrossEntropy
@@ -109,6 +108,9 @@ def test_a_metric_must_fit_what_is_predicted() -> None:
 
 def test_accuracy_of_sequences_is_torchmetrics() -> None:
     """The share of correct tokens over all targets, none where there is no target."""
+    # Importing it takes seconds, which every process that collects this file would spend.
+    from torchmetrics.functional.classification import multiclass_accuracy
+
     rng = np.random.default_rng(5)
     x = torch.tensor(rng.normal(size=(6, 7, 9)))
     y = torch.tensor(np.where(rng.random((6, 7)) < 0.3, NO_TARGET, rng.integers(9, size=(6, 7))))

@@ -14,6 +14,7 @@ from client_app.models import MLP, LogisticRegression, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining, train
+from tests.cases import sampled
 from tests.client_app.clients import arrays_of, examples_of, ragged_data
 
 CLASSES, SHAPE = 3, (1, 8, 8)
@@ -210,9 +211,15 @@ def test_the_trial_changes_no_training() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_training_is_as_ever() -> None:
+@pytest.mark.parametrize(
+    "make",
+    sampled(
+        [lambda: MLP(SHAPE, CLASSES, 7), lambda: small_cnn(0.3)], 1, seed=1
+    ),  # minutes to compile
+)
+def test_compiled_training_is_as_ever(make: Any) -> None:
     """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""
-    model = small_cnn(0.3)
+    model = make()
     own, start = trainer(model, compiled=True), arrays_of(model)
     expected = [trainer(model).alone(start, client, 1) for client in (0, 2)]
     stacked = own.together(start, [0, 2], 1)
