@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -20,6 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # of them compiles them again, and pytest rewrites every assertion in every worker.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell makes what it starts in the background ignore Ctrl-C, and children inherit that: the
+# tests of Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 INTEGRATION = Path(__file__).parent / "integration"

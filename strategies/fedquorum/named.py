@@ -86,6 +86,13 @@ class Named:
         memory = () if self.memory is None else (LastUpdates,)
         return (*(part for part in rules if part is not None), *memory)
 
+    def check_needed(self, given: Mapping[str, Any]) -> None:
+        """Raise ParameterError for the first that a rule needs and nobody gave."""
+        for part in (self.selection, self.weighting, self.participation):
+            for name, (allowed, why) in (part.needed if part else {}).items():
+                if given.get(name) is None:
+                    raise ParameterError(name, allowed, None, why)
+
     @property
     def parameters(self) -> tuple[Field[Any], ...]:
         """The fields of the rules' parameters, beside those of sampling."""

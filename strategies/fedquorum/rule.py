@@ -70,6 +70,7 @@ class Rule:
     """The base of selections, weightings, participation corrections and server optimizers.
 
     ``key`` is the rule's name in settings and records; ``summary`` says in one line what it does.
+    ``needed`` names what a user has to say where no run knows it: what is allowed, and why.
 
     Raises
     ------
@@ -79,6 +80,7 @@ class Rule:
 
     key: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    needed: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def __post_init__(self) -> None:
         check_parameters(self)

@@ -103,6 +103,7 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
     assert rounds[0]["global_loss"] == rounds[1]["global_loss"] != rounds[2]["global_loss"]
 
 
+@pytest.mark.slow
 def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     """Over a run each client takes part about as often as its p_n says."""
     words = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", "strategy=fedavg")

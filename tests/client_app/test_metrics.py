@@ -9,11 +9,6 @@ import pytest
 import torch
 from fedquorum.parameters import FAIRNESS_METRIC
 from numpy.typing import NDArray
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    multiclass_accuracy,
-    multiclass_f1_score,
-)
 
 from client_app import metrics
 from client_app.metrics import check_metric, metrics_of
@@ -29,6 +24,12 @@ def metric(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
 
 def of_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
     """Return what torchmetrics computes of one client's logits, NaN where it is not defined."""
+    from torchmetrics.functional.classification import (
+        binary_auroc,
+        multiclass_accuracy,
+        multiclass_f1_score,
+    )
+
     classes = x.shape[1]
     if len(y) == 0 or not bool(x.isfinite().all()):
         return math.nan
@@ -196,6 +197,9 @@ def test_a_metric_must_fit_what_is_predicted() -> None:
 
 def test_accuracy_of_sequences_is_torchmetrics() -> None:
     """The share of correct tokens over all targets, none where there is no target."""
+    # Importing it takes seconds, which every process that collects this file would spend.
+    from torchmetrics.functional.classification import multiclass_accuracy
+
     rng = np.random.default_rng(5)
     x = torch.tensor(rng.normal(size=(6, 7, 9)))
     y = torch.tensor(np.where(rng.random((6, 7)) < 0.3, NO_TARGET, rng.integers(9, size=(6, 7))))

@@ -14,6 +14,7 @@ from client_app.models import MLP, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
+from tests.cases import sampled
 from tests.client_app.clients import arrays_of, examples_of, ragged_data
 
 CLASSES, SHAPE = 3, (1, 8, 8)
@@ -224,9 +225,15 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_training_is_as_ever() -> None:
+@pytest.mark.parametrize(
+    "make",
+    sampled(
+        [lambda: MLP(SHAPE, CLASSES, 7), lambda: small_cnn(0.3)], 1, seed=1
+    ),  # minutes to compile
+)
+def test_compiled_training_is_as_ever(make: Any) -> None:
     """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""
-    model = small_cnn(0.3)
+    model = make()
     start = arrays_of(model)
     expected = each(trainer(model), start, [0, 2])
     for batching in ("batched", "sequential"):

@@ -162,6 +162,8 @@ def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
         "FLWR_LOCAL_CONTROL_API_PORT": str(control),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # 1 s by default, before every run
     }
     stop_superlink(http)
 

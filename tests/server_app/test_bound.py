@@ -95,6 +95,7 @@ def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
     assert bound_terms(loaded) == ()
 
 
+@pytest.mark.slow
 def test_the_report_prints_them(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -199,6 +199,7 @@ def test_rates_that_are_not_known(given: str) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_weighting_is_a_part() -> None:
     """By its key, with its own defaults."""
     for key, rule in WEIGHTINGS.items():

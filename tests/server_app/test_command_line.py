@@ -107,6 +107,7 @@ def test_the_help_has_every_option_and_the_settings(
     assert "\n  tilt: 2.0\n" in settings
 
 
+@pytest.mark.slow
 def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
     """A fixed setting that the default of the group does not have is left to the jobs."""
     words = ("strategy=fedau,average_all", "availability=bernoulli,markov", "availability.p=0.5")
@@ -122,6 +123,7 @@ def test_what_fits_a_swept_group_only(command: Command, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_sweep_with_failures_goes_on_where_it_ended(
     command: Command, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_sweep_with_failures_goes_on_where_it_ended(
     assert (folder / "0" / "manifest.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_job_goes_on_from_its_checkpoint(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +174,7 @@ def test_an_interrupted_job_goes_on_from_its_checkpoint(
     assert_same_rounds(tmp_path / "sweep" / "1", tmp_path / "whole" / "1", tolerance=0.0)
 
 
+@pytest.mark.slow
 def test_what_a_job_leaves_behind(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,6 @@ from .. import named as tables
 from ..errors import ParameterError, did_you_mean
 from ..named import Named
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, POSITIVE
-from ..participation.known_rates import RATES
 from ..robustness import Robustness
 from ..rule import RunFacts
 from ..selection import Sampling
@@ -159,7 +158,9 @@ class DropIn(ComposedStrategy):
         POSITIVE.check("server_lr", server_lr)
         if num_rounds is not None:
             COUNT.check("num_rounds", num_rounds)
-        ids = _priority(self.declared, priority)
+        given = {**parameters, "priority": priority, "num_rounds": num_rounds}
+        self.declared.check_needed(given)
+        ids = _priority(priority)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = _minimum("train", "training", fraction_train, min_train_nodes)
         self.min_evaluate_nodes = _minimum(
@@ -313,11 +314,6 @@ class KnownStatistics(DropIn, declared=tables.KNOWN_STATISTICS):
     a rate is refused.
     """
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        if keywords.get("probabilities") is None:
-            raise ParameterError("probabilities", RATES.describe(), None, "nobody else knows them")
-        super().__init__(*args, **keywords)
-
 
 class FedVarp(DropIn, declared=tables.FEDVARP):
     """c_n = 1 / |S_t| on Delta_n - y_n, plus the mean of all y_n, the last updates.
@@ -397,12 +393,9 @@ def strategy(name: str, **keywords: Any) -> ComposedStrategy:
     return made(**keywords)
 
 
-def _priority(declared: Named, given: Iterable[int] | None) -> frozenset[int] | None:
+def _priority(given: Iterable[int] | None) -> frozenset[int] | None:
     """Return the ids of the priority clients; None for all."""
     if given is None:
-        if declared.selection.gated:
-            why = "the gate compares the others with them"
-            raise ParameterError("priority", "the ids of the priority clients", None, why)
         return None
     ids = [*given]
     if not ids or not all(map(NON_NEGATIVE_COUNT.contains, ids)):

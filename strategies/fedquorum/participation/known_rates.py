@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -65,6 +65,9 @@ class KnownRates(Participation[Any]):
     summary = "Updates weighted by the true 1 / (participation rate)."
     symbol = "(1 / p_k)"
     given_rates = True
+    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "probabilities": (RATES.describe(), "nobody else knows them")
+    }
     late = "It did not take part; its rate is that of being in time."
 
     probabilities: Any = parameter(None, RATES)

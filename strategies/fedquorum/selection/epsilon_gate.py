@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -74,6 +74,13 @@ class EpsilonGate(Selection):
     summary = "The priority clients, and the others whose loss is within epsilon of theirs."
     covers = "the priority clients and the others last known to be aligned"
     gated = True
+    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "priority": (
+            "the ids of the priority clients",
+            "the gate compares the others with them",
+        ),
+        "num_rounds": (COUNT.describe(), "the schedule and the warm-up refer to it"),
+    }
     unbounded = "who takes part and what it counts follow from the clients' losses and data"
 
     num_rounds: int = supplied(COUNT)
@@ -90,9 +97,8 @@ class EpsilonGate(Selection):
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
         """Return the gate of a run of ``facts.num_rounds`` rounds."""
         if facts.num_rounds is None:
-            raise ParameterError(
-                "num_rounds", COUNT.describe(), None, "the schedule and the warm-up refer to it"
-            )
+            allowed, why = cls.needed["num_rounds"]
+            raise ParameterError("num_rounds", allowed, None, why)
         return cls(num_rounds=facts.num_rounds, **options)
 
     def call(self, t: int, population: Population, told: Told) -> Call:

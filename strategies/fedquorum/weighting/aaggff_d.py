@@ -6,22 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..parameters import CDF, NON_NEGATIVE, POSITIVE, RBAR
+from ..parameters import CDF, RBAR
 from ..regret import regret_bound_d
 from ..report import Decided
 from ..responses import (
     bounded_responses,
     cdf_value,
-    check_response_range,
     decision_loss,
     doubly_robust,
-    heard,
     positions,
     response_range,
     scattered,
 )
 from ..rule import parameter
 from ..types import (
+    BoolArray,
     Call,
     FloatArray,
     IntArray,
@@ -30,9 +29,9 @@ from ..types import (
     Weights,
 )
 from ..words import digits, explain_response, explain_restricted, place_in
-from .base import BY_LOSSES, Weighting
 from .exponentiated_gradient import exponentiated_gradient
 from .known_mixing import KnownMixing
+from .response_mixing import ResponseMixing
 from .simplex import restricted
 
 
@@ -52,7 +51,7 @@ class AAggFFDState:
 
 
 @dataclass(frozen=True)
-class DoublyRobustMixing(Weighting[AAggFFDState]):
+class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
     """c_i = p_i / sum of p over the clients heard, p decided for all K from the few sampled.
 
     With r_i = C1 + (C2 - C1) CDF(F_i / mean F) of the clients heard and the doubly robust
@@ -95,20 +94,9 @@ class DoublyRobustMixing(Weighting[AAggFFDState]):
 
     key = "aaggff_d"
     summary = "AAggFF-D: fair mixing coefficients for many sampled clients, in closed form."
-    baseline = False
-    fixed_population = True
-    unbounded = BY_LOSSES
-    factor = "p_k"
-    divisor = "the sum of p over {whom}"
 
     cdf: str = parameter("weibull", CDF)
-    c1: float | None = parameter(None, NON_NEGATIVE)
-    c2: float | None = parameter(None, POSITIVE)
     rbar: str = parameter("sample", RBAR)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_response_range(self.c1, self.c2)
 
     def over_known(self) -> KnownMixing:
         """Return p over the sum of p of all known clients that can count."""
@@ -125,19 +113,15 @@ class DoublyRobustMixing(Weighting[AAggFFDState]):
             rbar_sum=0.0,
         )
 
-    def weigh(
-        self, state: AAggFFDState, call: Call, responses: Responses, share: FloatArray
+    def decide(
+        self,
+        state: AAggFFDState,
+        call: Call,
+        responses: Responses,
+        share: FloatArray,
+        counts: BoolArray,
     ) -> tuple[AAggFFDState, Weights]:
-        """Return the state after the decision, and its p on the clients heard.
-
-        Raises
-        ------
-        ValueError
-            If the clients did not measure the model they received.
-        """
-        counts = heard(call, responses, share)
-        if not counts.any():
-            return state, Weights(np.zeros_like(share), mixing=state.mixing)
+        """Return the state after the decision, and its p on the clients heard."""
         size = len(state.client)
         fraction = sampled_fraction(call, size)
         c1, c2 = response_range(self.c1, self.c2, fraction)

@@ -7,22 +7,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError
-from ..parameters import CDF, NON_NEGATIVE, POSITIVE
 from ..regret import regret_bound_s
 from ..report import Decided
 from ..responses import (
     bounded_responses,
-    check_response_range,
     decision_loss,
-    heard,
     positions,
     response_range,
     scattered,
 )
-from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
+    BoolArray,
     Call,
     FloatArray,
     IntArray,
@@ -31,7 +28,8 @@ from ..types import (
     Weights,
 )
 from ..words import digits, explain_response, explain_restricted, place_in
-from .base import BY_LOSSES, Weighting
+from .base import Weighting
+from .response_mixing import ResponseMixing
 from .simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
@@ -52,7 +50,7 @@ class AAggFFSState:
 
 
 @dataclass(frozen=True)
-class NewtonMixing(Weighting[AAggFFSState]):
+class NewtonMixing(ResponseMixing[AAggFFSState]):
     """c_i = p_i, where p follows the regularised leader over all rounds' responses.
 
     With r_i = C1 + (C2 - C1) CDF(F_i / mean F) and g = -r / (1 + <p, r>), the gradient of
@@ -95,21 +93,8 @@ class NewtonMixing(Weighting[AAggFFSState]):
 
     key = "aaggff_s"
     summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
-    baseline = False
     needs_everyone = True
-    fixed_population = True
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
-    unbounded = BY_LOSSES
-    factor = "p_k"
-    divisor = "the sum of p over {whom}"
-
-    cdf: str = parameter("normal", CDF)
-    c1: float | None = parameter(None, NON_NEGATIVE)
-    c2: float | None = parameter(None, POSITIVE)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_response_range(self.c1, self.c2)
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
@@ -144,10 +129,18 @@ class NewtonMixing(Weighting[AAggFFSState]):
                 f"AAggFF-S needs the responses of all {len(state.client)} clients in every round, "
                 f"got a round that asks {len(call.clients)}; with sampling use AAggFF-D"
             )
-        counts = heard(call, responses, share)
+        return super().weigh(state, call, responses, share)
+
+    def decide(
+        self,
+        state: AAggFFSState,
+        call: Call,
+        responses: Responses,
+        share: FloatArray,
+        counts: BoolArray,
+    ) -> tuple[AAggFFSState, Weights]:
+        """Return the state after the Newton step, and its p on the clients heard."""
         position = positions(state.client, responses)
-        if not counts.any():
-            return state, Weights(np.zeros_like(share), mixing=state.mixing)
         heard_responses = bounded_responses(
             responses.loss[counts], self.cdf, *self._range(len(state.client))
         )

@@ -587,6 +587,7 @@ WRONG_MEASUREMENTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("name", ["fedalign", "aaggff_s"])
+@pytest.mark.slow
 def test_bad_evaluations_have_no_effect(name: str) -> None:
     """What is measured wrongly is left out of F(w) and of the records, as if it had not come."""
     grid = HostingGrid(hosts(), evaluated)
