@@ -33,6 +33,13 @@ FAST_CASES = 2
 """How many cases of a parametrised test ``--fast`` takes."""
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker more than there are cores: tests of real nodes mostly wait for Flower."""
+    cores = os.cpu_count() or 1
+    return cores if config.getoption("fast") else cores + 1
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--fast`` and ``--long``: fewer and more cases than the suite has."""
     parser.addoption(

@@ -24,7 +24,7 @@ def omegas(history: NDArray[np.bool_], cutoff: float) -> list[dict[int, float]]:
     given = [took_part(np.flatnonzero(row).tolist(), n) for row in history]
     _, told = weigh_rounds(MeanInterval(cutoff), given, n, asked=n)
     for responses, weights in zip(given, told, strict=True):
-        expected = [weights.omega[k] * (1 / n) for k in responses.client.tolist()]
+        expected = [weights.omega[k] / n for k in responses.client.tolist()]
         np.testing.assert_array_equal(weights.weight, expected)
     return [dict(weights.omega) for weights in told]
 
