@@ -155,15 +155,14 @@ class Trainer:
                     alone = attempt(train_and_use, [place])
                     yield ([place], alone) if isinstance(alone, Exception) else alone
 
-    def trains_together(self, *_request: object) -> bool:
-        """Say whether ``together`` is the way to train several clients, else ``each``.
+    def trains_together(self) -> bool:
+        """Say whether several clients train together, rather than each alone.
 
         Models with gradients in closed form for many clients at once train together. So does on
         a GPU each model that ``torch.func.vmap`` can run; all others train alone. ``sequential``
         never trains together, and ``batched`` does wherever vmap has a rule for the model's layers.
 
-        The answer depends on settings, model and device only: callers may name arrays, clients
-        and round, and get the same one.
+        The answer depends on settings, model and device only.
         """
         if self._together is None:
             self._together = self._rule()

@@ -4,8 +4,8 @@ Shapes: m clients; b samples in a batch. Stacked means with a leading axis over 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +36,10 @@ class Batches:
         Whether a sample counts (m, b), None where all do.
     masks : mapping
         What dropout multiplies by (m, b, *shape), by the name of the layer's mask.
+    numbers : tensor
+        ``sizes`` in the type of the inputs, on their device.
+    rooms : dict of tensor
+        Memory for what a step computes in between, by its name: the steps of a round share it.
     """
 
     x: torch.Tensor
@@ -43,6 +47,17 @@ class Batches:
     sizes: NDArray[np.int64]
     counts: torch.Tensor | None
     masks: Mapping[str, torch.Tensor]
+    numbers: torch.Tensor
+    rooms: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def room(self, name: str, units: int) -> torch.Tensor:
+        """Return aligned memory (m, units, b), whose contents nobody needs any more."""
+        m, b = self.y.shape
+        kept = self.rooms.get(name)
+        if kept is None or len(kept) < m:
+            kept = aligned(m, (units, b), self.x.dtype, self.x.device)
+            self.rooms[name] = kept
+        return kept if len(kept) == m else kept[:m]
 
 
 class Gradients(Protocol):
@@ -100,27 +115,22 @@ class DenseGradients:
     ) -> None:
         """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
         x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
-        m, b = y.shape
-        if m == 1 and self._has_vectors(parameters):
+        if len(y) == 1 and self._has_vectors(parameters):
             self._add_beside_itself(parameters, buffers, into, batches, scale, keep=keep)
             return
-
-        def room(units: int) -> torch.Tensor:
-            return aligned(m, (units, b), x.dtype, x.device)
 
         activations = [x.transpose(1, 2)]  # (m, units, b): long rows for the products
         for weight, bias in self.layers:
             if len(activations) > 1:
                 activations[-1].clamp_(min=0)
             w = parameters[weight]  # (m, units, inputs)
-            activations.append(
-                torch.baddbmm(
-                    parameters[bias].unsqueeze(2), w, activations[-1], out=room(w.shape[1])
-                )
-            )
+            out = batches.room(bias, w.shape[1])
+            torch.baddbmm(parameters[bias].unsqueeze(2), w, activations[-1], out=out)
+            activations.append(out)
         output = activations.pop()
         error = functional.softmax(output, dim=1)
-        error.scatter_add_(1, y.unsqueeze(1), error.new_tensor(-1.0).expand(y.shape).unsqueeze(1))
+        minus_one = _minus_one(error.dtype, error.device).expand(len(y), 1, y.shape[1])
+        error.scatter_add_(1, y.unsqueeze(1), minus_one)
         delta = torch.mul(error, self._coefficients(batches, scale).unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
@@ -128,9 +138,12 @@ class DenseGradients:
             back = delta
             if activations:
                 w = parameters[weight]
-                back = torch.bmm(w.transpose(1, 2), delta, out=room(w.shape[2]))
+                out = batches.room(weight, w.shape[2])
+                back = torch.bmm(w.transpose(1, 2), delta, out=out)
             into[weight].baddbmm_(delta, before.transpose(1, 2), beta=keep)
-            into[bias].mul_(keep).add_(delta.sum(dim=2))
+            if keep != 1.0:
+                into[bias].mul_(keep)
+            into[bias].add_(delta.sum(dim=2))
             delta = back.mul_(before > 0) if activations else back
 
     def _has_vectors(self, parameters: Stacked) -> bool:
@@ -159,6 +172,7 @@ class DenseGradients:
             np.repeat(batches.sizes, 2),
             None if batches.counts is None else batches.counts.expand(2, -1),
             {},
+            batches.numbers.expand(2),
         )
         self.add(twice, buffers, both, doubled, scale.expand(2), keep=keep)
         for name, tensor in into.items():
@@ -167,14 +181,18 @@ class DenseGradients:
     def _coefficients(self, batches: Batches, scale: torch.Tensor) -> torch.Tensor:
         """Return scale_k v_i / v (m, b), 0 for what does not count."""
         if self.class_weights is None:
-            sizes = torch.from_numpy(batches.sizes).to(scale)
-            each = (scale / sizes).unsqueeze(1).expand(batches.y.shape)
+            each = (scale / batches.numbers).unsqueeze(1).expand(batches.y.shape)
             return each if batches.counts is None else batches.counts * each
         weights = self.class_weights.to(scale)[batches.y]
         if batches.counts is not None:
             weights = weights * batches.counts
         total = weights.sum(dim=1)
         return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(1)
+
+
+@lru_cache
+def _minus_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.full((1, 1, 1), -1.0, dtype=dtype, device=device)
 
 
 class FunctionalGradients:

@@ -192,19 +192,20 @@ class BatchedTraining:
             for name in self._trained
             if self._directs
         }
+        down = -schedule.rates
         m = 0
         for step in range(len(schedule.sizes)):
-            batches, rates = source.batches(step), schedule.rates[step, : schedule.active(step)]
-            if m != len(rates):
-                m = len(rates)
+            batches = source.batches(step)
+            if m != len(batches.sizes):
+                m = len(batches.sizes)
                 buffers = {name: tensor[:m] for name, tensor in models.items()}
                 parameters = {name: buffers.pop(name) for name in self._trained}
                 v = {name: tensor[:m] for name, tensor in directions.items()}
                 state = _State(received, parameters, buffers, v)
             if self._directs:
-                self._directed_step(state, batches, rates)
+                self._directed_step(state, batches, schedule.rates[step, :m])
             else:
-                self._gradient_step(state, batches, rates, t)
+                self._gradient_step(state, batches, down[step, :m], t)
         return models, schedule.order
 
     @property
@@ -218,13 +219,11 @@ class BatchedTraining:
         one_rate = self._how.lr_schedule != "theorem"
         return self._how.momentum > 0 or (self._pull > 0 and not one_rate)
 
-    def _gradient_step(
-        self, state: "_State", batches: Batches, rates: torch.Tensor, t: int
-    ) -> None:
-        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t."""
+    def _gradient_step(self, state: "_State", batches: Batches, down: torch.Tensor, t: int) -> None:
+        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t; ``down`` is -lr, (m,)."""
         rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
         w, keep = state.parameters, 1.0 - rate * self._pull
-        self._gradients.add(w, state.buffers, w, batches, -rates, keep=keep)
+        self._gradients.add(w, state.buffers, w, batches, down, keep=keep)
         if self._how.mu:
             for name, tensor in w.items():
                 tensor.add_(state.received[name], alpha=rate * self._how.mu)
@@ -280,6 +279,8 @@ class _Batches:
         self._augment = Augmentation(how.augmentation, draws)
         self._masked = masked
         self._drops = [draw("dropout") for draw in draws] if masked else []
+        self._numbers = torch.from_numpy(schedule.sizes).to(examples.device, examples.dtype)
+        self._rooms: dict[str, torch.Tensor] = {}
         self._inputs: torch.Tensor | None = None
         self._labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))
         self._all_inputs: torch.Tensor | None = None
@@ -314,6 +315,8 @@ class _Batches:
             sizes,
             counts,
             {name: self._mask(layer, sizes, b) for name, layer in self._masked},
+            self._numbers[step, :m],
+            self._rooms,
         )
 
     def _gather(self, rows: torch.Tensor) -> torch.Tensor:

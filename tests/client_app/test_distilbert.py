@@ -19,6 +19,7 @@ def build(words: str = SMALL, num_tokens: int = 11, length: int = 7, seed: int =
     return model
 
 
+@pytest.mark.slow
 def test_the_paper_s_size() -> None:
     """66 million parameters with the vocabulary of BERT."""
     with torch.device("meta"):

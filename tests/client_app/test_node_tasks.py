@@ -233,5 +233,4 @@ def test_recurrent_models_train_alone(batching: str, monkeypatch: pytest.MonkeyP
     settings = settings_of(f"model=lstm client.batching={batching}")
     own = Node(settings)
     own.host([0, 1, 2])
-    arrays = [tensor.numpy() for tensor in model_for(settings, data).state_dict().values()]
-    assert not own.trainer.trains_together(arrays, [0, 1, 2], 0)
+    assert not own.trainer.trains_together()

@@ -193,6 +193,7 @@ def test_what_a_job_leaves_behind(
     assert not list(tmp_path.rglob("*.lock"))
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_foresaw(
     command: Command,
     tmp_path: Path,

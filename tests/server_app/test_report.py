@@ -186,6 +186,7 @@ def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
 # --- what the user sees ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints the table and absolute paths, and the files hold what they should."""
     for seed, value in ((1, 0.5), (2, 0.7)):
@@ -215,6 +216,7 @@ def test_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFi
     assert float(row["test_sd"]) == pytest.approx(math.sqrt(0.02))
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_files(tmp_path: Path) -> None:
     """A report made again differs in no byte, so that it can be kept under version control."""
     run = make_run(tmp_path / "run", [line(1), line(2)])
@@ -245,6 +247,7 @@ def test_a_run_without_rounds_is_reported(tmp_path: Path) -> None:
         ("interrupted", "seed 2: interrupted, 1 of 3 rounds, not in the statistics"),
     ],
 )
+@pytest.mark.slow
 def test_the_page_tells_which_runs_are_not_completed(
     tmp_path: Path, status: str, told: str
 ) -> None:
@@ -338,6 +341,7 @@ def test_an_output_that_is_a_file_is_refused(
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_runs_of_the_version_before_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

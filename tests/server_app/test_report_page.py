@@ -88,6 +88,7 @@ def curves(page: Page, name: str) -> list[str]:
     return [str(one.evaluate("node => getComputedStyle(node).stroke")) for one in lines]
 
 
+@pytest.mark.slow
 def test_the_page_opens_alone_and_without_errors(opened: Opened, report: Path) -> None:
     """No error, no warning, and nothing is asked of anybody but the file itself."""
     assert opened.problems == []
@@ -188,6 +189,7 @@ def test_without_javascript_pictures_and_tables_are_there(report: Path, browser:
     context.close()
 
 
+@pytest.mark.slow
 def test_the_page_is_small(report: Path) -> None:
     """With Plotly in it, once, and every picture."""
     text = report.read_text()

@@ -99,6 +99,7 @@ def test_a_run_that_goes_on_is_bit_identical(
         ("availability=bernoulli", "availability.p=0.3", "strategy=fedau", "strategy.cutoff=2"),
     ],
 )
+@pytest.mark.slow
 def test_settings_that_change_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
@@ -311,6 +312,7 @@ def test_a_full_disk_is_one_clear_error(
     assert_same_run(whole, stopped)
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes(tmp_path: Path) -> None:
     """A file that the system cuts off: the command says so in one line and leaves no torn file."""
     directory = tmp_path / "run"

@@ -92,6 +92,7 @@ def test_mlflow_knows_how_a_run_ended(
     assert run.info.status == status
 
 
+@pytest.mark.slow
 def test_wandb_offline(tmp_path: Path) -> None:
     """All stays in the run's folder, for ``wandb sync``, and TensorBoard is written as always."""
     composed = compose("", "tracker=wandb tracker.project=mine")
@@ -181,6 +182,7 @@ def test_a_tracker_that_breaks_down_is_left_out(capsys: pytest.CaptureFixture[st
     ]
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_unless_asked_for() -> None:
     """Neither trackers nor Optuna are loaded by those who do without them."""
     code = (

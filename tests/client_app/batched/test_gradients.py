@@ -55,7 +55,8 @@ def batches_of(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES)
     for client, size in enumerate(sizes):
         x[client, size:], y[client, size:] = x[client, 0], y[client, 0]
     counts = torch.arange(b) < torch.tensor(sizes)[:, None]
-    return Batches(x, y, np.array(sizes), None if counts.all() else counts, {})
+    numbers = torch.tensor(sizes, dtype=torch.float64)
+    return Batches(x, y, np.array(sizes), None if counts.all() else counts, {}, numbers)
 
 
 def by_autograd(
