@@ -44,7 +44,8 @@ class ClientSettings:
                    Cores beyond it train other clients at the same time.
 
     ``keep_memory`` keeps memory that a step frees in the process, see ``client_app.allocator``. No
-    result depends on it.
+    result depends on it. ``deterministic`` allows a GPU only algorithms that repeat themselves to
+    the bit; they are often slower, and a model for which there is none fails.
     """
 
     lr: float = parameter(0.1, POSITIVE)
