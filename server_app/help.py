@@ -12,9 +12,12 @@ FedQuorum: who takes part, how often it counts, and how much.
 
   fedquorum GROUP=OPTION KEY=VALUE ...    one run, in this process
   fedquorum -m KEY=A,B,C ...              all combinations
-  fedquorum resume=DIR                    go on with a run that was stopped
+  fedquorum resume=DIR                    resume an interrupted run
   fedquorum --help strategy=fedau ...     the settings of other options
   fedquorum --hydra-help                  Hydra's own flags
+
+On a CPU, runs with the same settings and seed have the same bits, with any number of nodes and
+whether resumed or not, on one kind of machine (docs/reliability.md).
 """
 
 

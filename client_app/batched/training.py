@@ -30,11 +30,12 @@ AT_ONCE = 2**25  # bytes of inputs of a round that are gathered in one go
 
 
 class BatchedTraining:
-    """Trains the clients of a process together; each ends as if it had trained alone.
+    """Trains the clients of a process together, each as ``client_app.training.train`` would.
 
     w_k <- w_k - lr v_k,  v_k <- momentum v_k + grad F_k(w_k; batch) + weight_decay w_k
-    + mu (w_k - w_t), for all clients k at once, with the batches, augmentation and dropout that
-    ``client_app.training.train`` gives each of them; equal to rounding.
+    + mu (w_k - w_t), for all clients k at once. Each has the batches, augmentation and dropout of
+    a client that trains alone, and is equal to it up to rounding. In closed form its bits do not
+    depend on the clients beside it; with ``torch.func.vmap`` they do.
 
     Parameters
     ----------

@@ -22,19 +22,30 @@ class ClientSettings:
     """Local training: SGD on the mean loss of a batch; see ``LocalTraining``.
 
     ``loss``: of classes, cross_entropy with an output for each, or binary with one output for
-    two. Where the targets are tokens or numbers the data decides, see ``client_app.tasks``.
-    ``class_weights``: for each class, in every client's loss; ``balanced`` takes those of
-    ``client_app.tasks.balanced_weights`` from the training labels of all clients, which a
-    simulation has and a device has not: it is told the list.
+    two. If the targets are tokens or numbers, the data decides, see ``client_app.tasks``.
+    ``class_weights``: for each class, in every client's loss. ``balanced`` computes them from the
+    training labels of all clients (``client_app.tasks.balanced_weights``). Only a simulation has
+    those labels; a device needs the list.
 
-    ``local_steps`` batches a round, null for ``local_epochs``. ``mu`` > 0 is FedProx. The
-    ``augmentation`` of images is for training only, see ``client_app.augmentation``. ``device``
-    auto takes CUDA where there is one; with ``tf32`` its products are faster and have 10 bits.
-    ``compile`` trains by ``torch.compile``, which needs a compiler and about a minute once.
-    ``batching``: whether a node's clients train together, see ``client_app.trainer.Trainer``.
-    Clients that train alone are divided among the cores; each computes its products with
-    ``threads`` threads, a number that decides how they are rounded. ``keep_memory``: whether a
-    process keeps memory that a step frees, see ``client_app.allocator``; no result depends on it.
+    ``local_steps`` is the number of batches in a round, null for ``local_epochs``. ``mu`` > 0 is
+    FedProx. ``augmentation`` changes images in training only, see ``client_app.augmentation``.
+    ``device`` auto uses CUDA if there is a GPU; with ``tf32`` its products are faster and have
+    10 bits. ``compile`` trains with ``torch.compile``, which needs a compiler and about a minute
+    once.
+
+    On a CPU a client's arithmetic depends on these settings and its own rows only, so that a run
+    has the same bits with any number of nodes and cores. Two settings bear on that:
+
+    ``batching``   auto trains clients together if their gradients have a closed form for many
+                   clients at once, and on a GPU if ``torch.func.vmap`` can run the model.
+                   sequential never does. batched uses vmap on a CPU too: a client's last bits
+                   then depend on the clients beside it.
+    ``threads``    the number of torch threads in one product, which decides how it is rounded.
+                   Cores beyond it train other clients at the same time.
+
+    ``keep_memory`` keeps memory that a step frees in the process, see ``client_app.allocator``. No
+    result depends on it. ``deterministic`` allows a GPU only algorithms that repeat themselves to
+    the bit; they are often slower, and a model for which there is none fails.
     """
 
     lr: float = parameter(0.1, POSITIVE)

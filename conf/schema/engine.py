@@ -38,7 +38,8 @@ class EngineSettings:
     ``num_supernodes`` null leaves the number to Flower.
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
-    ``partial_aggregation``: see ``fedquorum.flower.communication.Communication``.
+    ``partial_aggregation``: whether a node may send one sum instead of all models, see
+    ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
     null never.
     ``nodes``: the file that says whose public key each client's node has, see

@@ -48,7 +48,8 @@ class Communication:
         that connects later takes part from then on.
     partial_aggregation : bool
         Whether a node of several clients may return the weighted sum of their updates instead
-        of all models, in rounds whose weights are known before training.
+        of all models, in rounds whose weights are known before training. The global model has the
+        same bits either way.
     evaluated_clients : {"all", "priority"}
         Whose test part is evaluated. With ``priority`` a non-priority client reports nothing
         about itself except when it joins.
