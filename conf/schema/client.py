@@ -35,6 +35,8 @@ class ClientSettings:
     Clients that train alone are divided among the cores; each computes its products with
     ``threads`` threads, a number that decides how they are rounded. ``keep_memory``: whether a
     process keeps memory that a step frees, see ``client_app.allocator``; no result depends on it.
+    ``deterministic``: on a GPU, take algorithms that repeat themselves to the bit, often slower
+    ones, and fail where there is none; a CPU always repeats itself.
     """
 
     lr: float = parameter(0.1, POSITIVE)
@@ -54,6 +56,7 @@ class ClientSettings:
     threads: int = parameter(1, COUNT)
     keep_memory: bool = True
     tf32: bool = False
+    deterministic: bool = False
     compile: bool = False
     loss: str = parameter("cross_entropy", OneOf(("cross_entropy", "binary")))
     class_weights: Any = field(default=None, metadata={"allowed": CLASS_WEIGHTS})
