@@ -5,11 +5,11 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from logging import ERROR, WARNING
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -297,13 +297,13 @@ def _each(
 
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
     """Return the node of this process, and which of its clients this context is of."""
-    run_config = context.run_config
-    node = _cached_node(
-        str(run_config["experiment"]),
-        str(run_config["overrides"]),
-        str(context.node_config.get("data-path", "")),
-    )
+    node = node_of(context.run_config, str(context.node_config.get("data-path", "")))
     return node, node.hosted(dict(context.node_config))
+
+
+def node_of(run_config: Mapping[str, Any], data_path: str = "") -> Node:
+    """Return the node of this process for a run, made once; see ``Node``."""
+    return _cached_node(str(run_config["experiment"]), str(run_config["overrides"]), data_path)
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """The clients that a process hosts: their data, and one model to train and measure in."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from fedquorum.client.availability import NodeAvailability
 from fedquorum.flower.codec import CLIENT_ID
 from fedquorum.parameters import Number
+from torch import nn
 
 from client_app.allocator import keep_memory
 from client_app.augmentation import check_augmentation
@@ -15,7 +17,7 @@ from client_app.availability import client_processes
 from client_app.client import FederatedClient
 from client_app.costs import flops_of_sample, numbers_of_sample
 from client_app.data import load_data
-from client_app.data.base import Part
+from client_app.data.base import FederatedData, Part
 from client_app.dropout import give_dropout
 from client_app.examples import Examples
 from client_app.measurements import Measurements
@@ -28,6 +30,7 @@ from conf.schema.data import of_devices
 from conf.schema.privacy import PrivacySettings
 
 PARTS: tuple[Part, ...] = ("train", "test")
+CUBLAS_WORKSPACE = ":4096:8"  # with a workspace of its own for each stream cuBLAS repeats itself
 EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
 
 
@@ -56,14 +59,14 @@ class Node:
             data = replace(data, path=data_path)
         self._data = load_data(data, settings.seed)
         self._device = compute_device(settings.client.device)
-        model = model_for(settings, self._data, pretrained=False)  # the server's is received
-        inputs = example_inputs(self._data.input_shape, self._data.num_tokens)
-        self._model = give_dropout(model, inputs).to(self._device)
-        inputs = inputs.to(self._device)
+        if self._device.type == "cuda":
+            compute_deterministically(settings.client.deterministic)
+        self._model = trained_model(settings, self._data).to(self._device)
+        inputs = example_inputs(self._data.input_shape, self._data.num_tokens).to(self._device)
         self._flops = flops_of_sample(self._model, inputs)
         numbers = numbers_of_sample(self._model, inputs)
         self._rows_at_once = max(1, EVALUATION_NUMBERS // numbers)
-        if any(isinstance(layer, torch.nn.Conv2d) for layer in model.modules()):
+        if any(isinstance(layer, torch.nn.Conv2d) for layer in self._model.modules()):
             # In this layout convolutions are up to twice as fast, on CPUs too.
             self._model = self._model.to(memory_format=torch.channels_last)
         torch.set_float32_matmul_precision("high" if settings.client.tf32 else "highest")
@@ -182,6 +185,23 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, 
     return tuple(
         range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))
     )
+
+
+def trained_model(settings: Settings, data: FederatedData) -> nn.Module:
+    """Return the model as clients train it, with initial values: theirs are received."""
+    model = model_for(settings, data, pretrained=False)
+    return give_dropout(model, example_inputs(data.input_shape, data.num_tokens))
+
+
+def compute_deterministically(wanted: bool) -> None:
+    """Let CUDA take, of its ways to compute something, one that gives the same bits every time.
+
+    A model with an operation that has no such way fails with torch's words. cuBLAS reads its
+    setting when it is first used, so what the environment says already is left as it is.
+    """
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    torch.use_deterministic_algorithms(wanted)
 
 
 def compute_device(name: str) -> torch.device:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app.alone import AloneTraining, Result, Use
+from client_app.arithmetic import ALONE, TOGETHER, TOGETHER_CLOSED, way_of
 from client_app.arrays import Arrays
 from client_app.batched import BatchedTraining
 from client_app.examples import Examples
-from client_app.randomness import draws_numbers
 from client_app.tasks import Task
 from client_app.threads import SHARED_FLOPS
 from client_app.training import LocalTraining
@@ -83,17 +83,21 @@ class Trainer:
         self._alone = AloneTraining(
             model, examples, how, task, seed=seed, compiled=compiled, threads=threads, cores=cores
         )
-        self._together: bool | None = None
+        self._way: str | None = None
         self._flops_per_sample = flops_per_sample
 
     @property
     def way(self) -> str:
-        """How clients train: ``batched`` or ``alone``, and where their gradients come from."""
-        if self._batched.closed_form:
-            return "batched, closed form"
-        if self.trains_together():
-            return "batched, autograd"
-        return f"alone, {'closed form' if self._alone.closed_form else 'autograd'}"
+        """How clients train: ``batched`` or ``alone``, and where their gradients come from.
+
+        Where gradients of many clients at once are in closed form a client that trains alone
+        takes the same path.
+        """
+        if self._way is None:
+            device = "cuda" if self._on_gpu else "cpu"
+            known = way_of(self._model, self._task, self._batching, device)
+            self._way = known or (TOGETHER if self._vmap_runs() else ALONE)
+        return self._way
 
     def alone(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
@@ -164,29 +168,11 @@ class Trainer:
 
         The answer depends on settings, model and device only.
         """
-        if self._together is None:
-            self._together = self._rule()
-        return self._together
-
-    def _rule(self) -> bool:
-        if self._batching == "sequential" or not self._can_batch():
-            return False
-        if self._batching == "batched" or self._batched.closed_form:
-            return True
-        return self._on_gpu and self._vmap_runs()
+        return self._batching != "sequential" and self.way in (TOGETHER_CLOSED, TOGETHER)
 
     @property
     def _on_gpu(self) -> bool:
         return self._examples.device.type == "cuda"
-
-    def _can_batch(self) -> bool:
-        # Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
-        if any(isinstance(layer, nn.RNNBase) for layer in self._model.modules()):
-            return False
-        tensors = list(self._model.state_dict(keep_vars=True).values())
-        return not draws_numbers(self._model) and len({id(tensor) for tensor in tensors}) == len(
-            tensors
-        )
 
     def _batched_training(self, how: LocalTraining) -> BatchedTraining:
         return BatchedTraining(

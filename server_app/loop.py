@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fedquorum import ComposedStrategy
 from fedquorum.errors import RunError, SettingsError, StateError
@@ -21,10 +22,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from rich.console import Console
 
+from client_app.arithmetic import Arithmetic
 from client_app.availability import participation_probabilities
 from client_app.data import load_data
 from conf import Composed, Settings
 from conf.schema.rules import rules_of
+from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
 from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid
@@ -73,11 +76,19 @@ def run(
     )
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
-    directory, start = _begin(composed, output_dir, console)
+    arithmetic = arithmetic_of(composed, data, in_process=isinstance(grid, InProcessGrid))
+    directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start)
     rounds: list[RoundRecord] = []
-    with run_records(directory, composed, strategy.rules, engine=engine, resumed=start) as records:
+    with run_records(
+        directory,
+        composed,
+        strategy.rules,
+        engine=engine,
+        arithmetic=_recorded(directory, start, arithmetic),
+        resumed=start,
+    ) as records:
         if at_exit is not None:
             at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
@@ -108,7 +119,15 @@ def run(
     return records.directory
 
 
-def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path, Checkpoint | None]:
+def _recorded(directory: Path, start: Checkpoint | None, arithmetic: Arithmetic) -> dict[str, Any]:
+    """Return what the manifest says of the run's arithmetic."""
+    going_on = start is not None and start.server_round > 0
+    return recorded(arithmetic, resumed_manifest(directory) if going_on else None)
+
+
+def _begin(
+    composed: Composed, output_dir: str, arithmetic: Arithmetic, console: Console
+) -> tuple[Path, Checkpoint | None]:
     """Return the run's directory and, where it goes on, from where."""
     resume = composed.settings.resume
     if resume is None:
@@ -119,7 +138,7 @@ def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path,
         raise SettingsError(
             f"output-dir must be empty or the directory in resume ({directory}), got {output_dir}"
         )
-    resumed_manifest(directory)
+    manifest = resumed_manifest(directory)
     found = Checkpoints(directory).newest()
     for problem in found.problems:
         console.print(f"Not used: {problem}", soft_wrap=True, markup=False, highlight=False)
@@ -132,6 +151,9 @@ def _begin(composed: Composed, output_dir: str, console: Console) -> tuple[Path,
         start = Checkpoint(0, {}, {}, {}, {}, {}, {})
     else:
         check_resumable(start, composed.settings)
+        if start.server_round > 0:
+            allowed = composed.settings.engine.arithmetic
+            check_arithmetic(directory, manifest, arithmetic, allowed)
     line = f"Going on after round {start.server_round} of the run in {directory}"
     console.print(line, soft_wrap=True, markup=False, highlight=False)
     return directory, start

@@ -1,7 +1,9 @@
 """The records of a run of the app: what its settings are to the library's ``RunRecords``."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedquorum.composition import Rules
 from fedquorum.records.checkpoint import Checkpoint
@@ -12,6 +14,9 @@ from conf import Composed
 from server_app.provenance import SOURCE, commit, versions
 from server_app.trackers import observers_of
 
+OF_RESUMING = ("resume=", "engine.arithmetic=")
+"""Words that are meant for one interruption, and not for the next one."""
+
 
 def run_records(
     directory: Path,
@@ -19,6 +24,7 @@ def run_records(
     rules: Rules,
     *,
     engine: str,
+    arithmetic: Mapping[str, Any] | None = None,
     resumed: Checkpoint | None = None,
 ) -> RunRecords:
     """Return the records of a run, to be used as a context manager.
@@ -33,6 +39,8 @@ def run_records(
         The strategy's rules, for the bound on their regret.
     engine : str
         ``in-process`` or ``flower``, for the manifest.
+    arithmetic : mapping, optional
+        What the manifest says of the clients' arithmetic, see ``server_app.arithmetic``.
     resumed : Checkpoint, optional
         Go on with the run in ``directory`` from there.
 
@@ -50,19 +58,26 @@ def run_records(
 
     return RunRecords(
         directory,
-        _identity(composed, engine),
-        replace(composed, settings=replace(composed.settings, resume=None)).to_yaml(),
+        _identity(composed, engine, arithmetic or {}),
+        _config(composed),
         observers=observers_of(composed),
         regret_bound=regret_bound,
         resumed=resumed,
     )
 
 
-def _identity(composed: Composed, engine: str) -> RunIdentity:
+def _config(composed: Composed) -> str:
+    """Return the settings of a run that nobody interrupted."""
+    settings = composed.settings
+    engine = replace(settings.engine, arithmetic="same")
+    return replace(composed, settings=replace(settings, resume=None, engine=engine)).to_yaml()
+
+
+def _identity(composed: Composed, engine: str, arithmetic: Mapping[str, Any]) -> RunIdentity:
     settings = composed.settings
     return RunIdentity(
         experiment=composed.experiment,
-        overrides=tuple(word for word in composed.overrides if not word.startswith("resume=")),
+        overrides=tuple(word for word in composed.overrides if not word.startswith(OF_RESUMING)),
         strategy=settings.strategy.name,
         seed=settings.seed,
         engine=engine,
@@ -71,4 +86,5 @@ def _identity(composed: Composed, engine: str) -> RunIdentity:
         source=str(SOURCE),
         commit=commit(),
         packages=versions(),
+        arithmetic=arithmetic,
     )

@@ -11,8 +11,11 @@ from fedquorum.records.settings import flat_settings, upgraded_words
 
 from conf import Settings
 
-_MAY_CHANGE = ("engine.", "tracker.", "resume")
+_MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
 """Where a run runs, and who is told of it."""
+
+_ADDED = ("client.threads", "client.deterministic")
+"""Settings that older runs lack. What they decide is part of the arithmetic, which is compared."""
 
 
 def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
@@ -67,8 +70,10 @@ def check_resumable(checkpoint: Checkpoint, settings: Settings) -> None:
     SettingsError
         For the first setting that is another one.
     """
+    now = flat_settings(asdict(settings))
+    before = {**{key: now[key] for key in _ADDED}, **checkpoint.settings}
     try:
-        check_unchanged(checkpoint.settings, flat_settings(asdict(settings)), free=_MAY_CHANGE)
+        check_unchanged(before, now, free=_MAY_CHANGE)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
 

@@ -65,6 +65,7 @@ class ClientSettings:
     threads: int = parameter(1, COUNT)
     keep_memory: bool = True
     tf32: bool = False
+    deterministic: bool = False
     compile: bool = False
     loss: str = parameter("cross_entropy", OneOf(("cross_entropy", "binary")))
     class_weights: Any = field(default=None, metadata={"allowed": CLASS_WEIGHTS})

@@ -46,6 +46,8 @@ class EngineSettings:
     ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
     the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
     simulation.
+    ``arithmetic``: ``same`` refuses to resume a run by another arithmetic than it began with, see
+    ``client_app.arithmetic``; ``any`` goes on, and the manifest says so.
     ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
     """
 
@@ -58,4 +60,5 @@ class EngineSettings:
     checkpoint_every: int | None = parameter(10, COUNT)
     nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())
+    arithmetic: str = parameter("same", OneOf(("same", "any")))
     jobs: int = parameter(1, COUNT)

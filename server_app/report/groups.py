@@ -11,9 +11,12 @@ from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 
 _WITHOUT_INFLUENCE = (
-    *("engine.", "client.device", "client.batching", "client.threads", "client.keep_memory"),
-    *("tracker.", "resume"),
+    *("engine.", "client.device", "client.deterministic", "client.batching"),
+    *("client.keep_memory", "tracker.", "resume"),
 )
+
+_LATER = {"client.threads": 1}
+"""Settings that older runs lack, and what says the same."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def influential(run: Run) -> dict[str, Any]:
     """
     return {
         key: value
-        for key, value in run.settings.items()
+        for key, value in {**_LATER, **run.settings}.items()
         if key != "seed" and not key.startswith(_WITHOUT_INFLUENCE)
     }
 

@@ -1,5 +1,6 @@
 """The clients that a process hosts."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,6 +142,39 @@ def test_precision_of_products() -> None:
     finally:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
+
+
+class NoGpuError(Exception):
+    """The end of a node whose GPU is pretended."""
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_deterministic_algorithms_are_for_a_gpu(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU is told before it computes anything; a CPU repeats itself and is left alone."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is restored
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    words = f"client.deterministic={str(wanted).lower()}"
+    try:
+        node_of(words)
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+        def stops(*_: object) -> None:
+            raise NoGpuError
+
+        monkeypatch.setattr("client_app.node.compute_device", lambda _: torch.device("cuda"))
+        monkeypatch.setattr("client_app.node.trained_model", stops)
+        for said, expected in ((None, ":4096:8"), (":16:8", ":16:8")):
+            if said is not None:
+                monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", said)
+            with pytest.raises(NoGpuError):
+                node_of(words)
+            assert torch.are_deterministic_algorithms_enabled() is wanted
+            assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (expected if wanted else said)
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

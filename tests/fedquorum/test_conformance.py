@@ -385,6 +385,50 @@ def with_other_names(rule: Any, name: IntArray) -> Weighting[Any]:
 
 
 @conforming
+def test_what_nodes_multiply_by_is_what_the_server_divides(
+    row: Row, rule: Weighting[Any], heard: int
+) -> None:
+    """What is known before training is the factor to the bit, and factor / divisor the weight.
+
+    Nodes add up what they multiplied by one and single updates are multiplied by the other.
+    """
+    state = rule.init(Population.of(SIZE))
+    for given in rounds_of(6, heard):
+        clients = given.client.tolist()
+        call = Call(tuple(clients))
+        proportions = rule.proportions(state, call)
+        state, weights = rule.weigh(state, call, given, np.ones(len(clients)))
+        if weights.divisor > 0:
+            quotients = [factor / weights.divisor for factor in weights.factor.tolist()]
+            assert weights.weight.tolist() == quotients
+        if proportions is not None:
+            data = given.num_examples.tolist()
+            known = [proportions.factor(*each) for each in zip(clients, data, strict=True)]
+            assert known == weights.factor.tolist()
+            assert min(known) > 0
+
+
+def test_some_weights_are_known_before_training() -> None:
+    """Those that follow from who is asked and how much data there is; no rule that looks at losses.
+
+    Otherwise the test above would compare nothing.
+    """
+    call = Call(tuple(range(SIZE)))
+    known = {
+        type(rule).__name__
+        for _, rule in FULL
+        if rule.proportions(rule.init(Population.of(SIZE)), call) is not None
+    }
+    assert known == {
+        "DataFraction",
+        "AverageParticipating",
+        "AverageAll",
+        "MeanInterval",
+        "KnownRates",
+    }
+
+
+@conforming
 def test_permutation_equivariant(row: Row, rule: Weighting[Any], heard: int) -> None:
     """Other names for the same clients give the same weights under those names."""
     history = rounds_of(15, heard, seed=2)

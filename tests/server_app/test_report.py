@@ -167,6 +167,15 @@ def test_values_of_settings_are_in_their_order(tmp_path: Path) -> None:
     ]
 
 
+def test_settings_that_change_no_result_make_no_group(tmp_path: Path) -> None:
+    """Kept memory does not; threads round products, and one is what older runs do not name."""
+    for seed, words in enumerate(("lr: 0.1", "threads: 1", "threads: 2", "keep_memory: false")):
+        settings = "client:\n  lr: 0.1\n" + (f"  {words}\n" if seed else "")
+        make_run(tmp_path / str(seed), [line(1)], settings=settings, seed=seed)
+    groups = {group.method: len(group.runs) for group in group_runs(load_all(tmp_path))}
+    assert groups == {"fedalign (client.threads=1)": 3, "fedalign (client.threads=2)": 1}
+
+
 def test_what_an_option_implies_is_not_in_a_name(tmp_path: Path) -> None:
     """A period comes with cyclic availability: it tells two runs apart only if both have one."""
     for name, words in (

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
 
 import server_app.loop
+from client_app.arithmetic import VERSION
+from client_app.node import compute_device
 from conf.compose import compose_words
 from server_app.job import run_in_process
 from server_app.resuming import resumed_words
@@ -248,11 +251,11 @@ def test_the_words_of_a_run_that_goes_on(tmp_path: Path) -> None:
 def test_a_run_of_the_version_before_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """By ``resume=DIR`` alone, to the rounds with which that version went on itself."""
+    """By the arithmetic of today, to the rounds with which that version went on itself."""
     monkeypatch.syspath_prepend(FIXTURES)  # my_rule.py, the rule of somebody else's
     directory = tmp_path / name
     shutil.copytree(FIXTURES / name, directory)
-    words = resumed_words([f"resume={directory}", "rounds=14"])
+    words = resumed_words([f"resume={directory}", "rounds=14", "engine.arithmetic=any"])
     run_in_process(compose_words(words), str(directory))
     lines = (FIXTURES / f"{name}.expected.jsonl").read_text().splitlines()
     found = read_lines(directory)
@@ -269,6 +272,61 @@ def test_a_run_of_the_version_before_goes_on(
     assert [going_on["round"] for going_on in manifest["resumed"]] == [12]
     admitted = manifest["summary"]["admitted_rounds"].values()
     assert sum(admitted) == sum(line["admitted"] for line in found)
+    assert manifest["arithmetic"] == {
+        "way": "batched, closed form",
+        "device": compute_device("auto").type,
+        "threads": 1,
+        "version": VERSION,
+        "same_bits": False,
+        "earlier": [{"version": 1, "way": None, "device": None}],
+    }
+
+
+def test_a_run_of_another_arithmetic_is_refused(tmp_path: Path) -> None:
+    """Unless that is said; the records of a run that is refused stay as they are."""
+    directory = tmp_path / "it's old"
+    shutil.copytree(FIXTURES / "fedalign", directory)
+    before = (directory / "rounds.jsonl").read_bytes()
+    words = [f"resume={directory}", "rounds=13"]
+    with pytest.raises(SettingsError) as refused:
+        run_in_process(compose_words(resumed_words(words)), str(directory))
+    assert str(refused.value) == (
+        "engine.arithmetic must be any to resume a run of arithmetic 1 (way not known) by "
+        f"arithmetic {VERSION} (batched, closed form), which rounds otherwise, got same; to resume "
+        "it all the same: "
+        + shlex.join(["fedquorum", f"resume={directory}", "engine.arithmetic=any"])
+    )
+    assert (directory / "rounds.jsonl").read_bytes() == before
+    run_in_process(compose_words(resumed_words([*words, "engine.arithmetic=any"])), str(directory))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    # What was said of one interruption does not hold for the next one.
+    assert not [word for word in manifest["overrides"] if word.startswith("engine.arithmetic")]
+    run_in_process(compose_words(resumed_words([*words, "rounds=14"])), str(directory))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert manifest["rounds_completed"] == 14
+    assert manifest["arithmetic"]["same_bits"] is False
+    assert manifest["arithmetic"]["earlier"] == [{"version": 1, "way": None, "device": None}]
+
+
+def test_another_way_of_training_is_refused(tmp_path: Path) -> None:
+    """The same version of the arithmetic, and yet clients train otherwise."""
+    directory = run(tmp_path / "run", "rounds=2")
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest["arithmetic"]["way"] == "batched, closed form"
+    assert manifest["arithmetic"]["same_bits"] is (manifest["arithmetic"]["device"] == "cpu")
+    assert manifest["arithmetic"]["earlier"] == []
+    manifest["arithmetic"]["way"] = "alone, autograd"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(
+        SettingsError, match=r"2 \(alone, autograd\) by arithmetic 2 \(batched, clo"
+    ):
+        run(directory, "rounds=3", f"resume={directory}")
+    run(directory, "rounds=3", f"resume={directory}", "engine.arithmetic=any")
+    again = json.loads(path.read_text())["arithmetic"]
+    assert again["earlier"] == [
+        {"version": VERSION, "way": "alone, autograd", "device": again["device"]}
+    ]
 
 
 # --- disks that are full ---------------------------------------------------------------------

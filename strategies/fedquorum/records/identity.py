@@ -1,7 +1,8 @@
 """What a run's manifest says of it from the beginning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class RunIdentity:
         The code's git commit, None outside git.
     packages : mapping
         The versions of the packages that shape a result, None where one is not installed.
+    arithmetic : mapping
+        What decides the last bits beside the settings, as JSON has it; empty where nobody says.
     """
 
     experiment: str
@@ -42,3 +45,4 @@ class RunIdentity:
     source: str
     commit: str | None
     packages: Mapping[str, str | None]
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,102 @@
+"""By which arithmetic clients train: what decides a run's last bits beside its settings.
+
+A learning rate beyond stability makes a difference in the last bit a difference in the first digit
+within some rounds, so a run is finished by the arithmetic that began it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from client_app.batched.gradients import dense_gradients
+from client_app.chain import chain_of
+from client_app.randomness import draws_numbers
+from client_app.tasks import Task
+
+VERSION = 2
+"""Raised with every change after which the same settings give other bits.
+
+1  products over the rows of several clients, whose rounding depended on which clients they were,
+   and sums in the order of the replies; manifests of that time do not say so
+2  a client's arithmetic follows from the settings and its own rows, and sums are exact on a grid
+"""
+
+TOGETHER_CLOSED = "batched, closed form"
+TOGETHER = "batched, autograd"
+ALONE_CLOSED = "alone, closed form"
+ALONE = "alone, autograd"
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The arithmetic of one run, as far as the server knows it.
+
+    Parameters
+    ----------
+    way : str or None
+        How clients train, see ``Trainer.way``. None where only their devices know.
+    device : str or None
+        ``cpu`` or ``cuda``, None where only the clients' devices know.
+    threads : int
+        ``client.threads``, by which products are rounded.
+    version : int
+        ``VERSION`` of the code that trains.
+    """
+
+    way: str | None
+    device: str | None
+    threads: int
+    version: int = VERSION
+
+    @property
+    def same_bits(self) -> bool | None:
+        """Whether the run has the same bits for any number of nodes and workers, and resumed.
+
+        None where the device is not known.
+        """
+        if self.device is None:
+            return None
+        return self.device == "cpu" and self.way != TOGETHER
+
+
+def way_of(model: nn.Module, task: Task, batching: str, device: str | None) -> str | None:
+    """Return how clients train a model; see ``Trainer.way``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, as a node has it.
+    task : Task
+        The loss.
+    batching : str
+        ``client.batching``.
+    device : str or None
+        The kind of device, None where it is not known.
+
+    Returns
+    -------
+    str or None
+        None where it is not known: it depends on the device, or a GPU has to try it.
+    """
+    if dense_gradients(model, task) is not None:
+        return TOGETHER_CLOSED
+    if batching != "sequential" and can_batch(model):
+        if batching == "batched":
+            return TOGETHER
+        if device != "cpu":
+            return None
+    if device is None:
+        return None
+    return ALONE_CLOSED if chain_of(model, task) is not None and device == "cpu" else ALONE
+
+
+def can_batch(model: nn.Module) -> bool:
+    """Say whether several clients' models can be one batched model, as far as the layers tell.
+
+    Recurrent layers have no batching rule: vmap would run them one by one, with a warning.
+    """
+    if any(isinstance(layer, nn.RNNBase) for layer in model.modules()):
+        return False
+    tensors: list[torch.Tensor] = list(model.state_dict(keep_vars=True).values())
+    return not draws_numbers(model) and len({id(tensor) for tensor in tensors}) == len(tensors)

@@ -1,0 +1,171 @@
+"""What a client trains and measures has the same bits, whichever clients are beside it.
+
+Problems are drawn by a seed, so that sizes meet that nobody thought of. A product of one row, one
+column or one client takes another path in the libraries below, so those are drawn often.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_app.batched import BatchedTraining
+from client_app.batched.forward import DenseMeasuring
+from client_app.batched.gradients import dense_gradients
+from client_app.data.base import ClientData
+from client_app.evaluation import Measurement
+from client_app.examples import Examples
+from client_app.measurements import Measurements
+from client_app.models import CNN, MLP, LogisticRegression, SmallCNN
+from client_app.randomness import torch_seeded
+from client_app.tasks import CrossEntropy
+from client_app.training import LocalTraining
+from client_app.workers import Workers, torch_threads
+from tests.cases import sampled
+from tests.client_app.clients import CPU, arrays_of, examples_of, measurements_of, ragged_data
+
+SEED, T = 3, 2
+PLENTY = 2**27
+BATCH_SIZES = (1, 2, 7, 8, 10, 32, 1000)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "weight decay": {"weight_decay": 0.1},
+    "proximal": {"mu": 0.3},
+    "momentum, decay, proximal": {"momentum": 0.5, "weight_decay": 0.01, "mu": 0.1},
+    "theorem": {"lr_schedule": "theorem", "smoothness": 4.0, "mu": 0.1},
+    "local steps": {"local_steps": 5},
+}
+CASES = [(batch, option, seed) for batch in BATCH_SIZES for option in OPTIONS for seed in range(4)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Clients with unequal data, and a model in closed form."""
+
+    data: dict[int, ClientData]
+    model: nn.Module
+    task: CrossEntropy
+    dtype: torch.dtype
+
+    def examples(self, hosted: Iterable[int]) -> Examples:
+        """Return the training rows of the clients that a process hosts, in its order."""
+        return examples_of({k: self.data[k] for k in hosted}, dtype=self.dtype)
+
+
+def problem(rng: np.random.Generator) -> Problem:
+    clients = int(rng.integers(2, 12))
+    inputs = int(rng.choice([1, 1, 2, 5, 12, 13, 60, 61, 100]))
+    classes = int(rng.choice([2, 3, 5, 10, 26]))
+    counts = rng.integers(1, 90, clients)
+    counts[rng.random(clients) < 0.2] = 1
+    dtype = torch.float64 if rng.random() < 0.3 else torch.float32
+    model: nn.Module = LogisticRegression((inputs,), classes)
+    if rng.random() < 0.6:
+        model = MLP((inputs,), classes, int(rng.choice([1, 2, 9, 16, 64])))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.from_numpy(0.3 * rng.standard_normal(parameter.shape)))
+    weights = torch.from_numpy(rng.random(classes)) if rng.random() < 0.3 else None
+    data = ragged_data(counts.tolist(), (inputs,), classes, int(rng.integers(2**31)))
+    return Problem(data, model.to(dtype), CrossEntropy(weights), dtype)
+
+
+def groups(rng: np.random.Generator, clients: int) -> list[list[int]]:
+    """Return every client alone, every second one, all in another order, and half of them."""
+    shuffled = rng.permutation(clients).tolist()
+    half = rng.permutation(clients)[: max(1, clients // 2)].tolist()
+    alone = [[int(k)] for k in rng.choice(clients, min(4, clients), replace=False)]
+    return [*alone, list(range(0, clients, 2)), shuffled, half]
+
+
+def assert_same_bits(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    for own, other in zip(found, expected, strict=True):
+        assert own.numpy().tobytes() == other.numpy().tobytes()
+
+
+@pytest.mark.parametrize(("batch_size", "option", "seed"), sampled(CASES, 60))
+def test_a_client_trains_to_the_same_bits_in_any_group(
+    batch_size: int, option: str, seed: int
+) -> None:
+    """Alone, beside others, in any order, with any memory, whoever else the process hosts."""
+    rng = np.random.default_rng([batch_size, list(OPTIONS).index(option), seed])
+    own = problem(rng)
+    lr, epochs = float(rng.choice([0.01, 0.1, 1.0])), int(rng.integers(1, 4))
+    how = LocalTraining(lr, batch_size, epochs, **OPTIONS[option])
+    start = arrays_of(own.model)
+
+    def trained(clients: Sequence[int], hosted: Iterable[int], memory: int) -> list[torch.Tensor]:
+        batched = BatchedTraining(
+            own.model, own.examples(hosted), how, own.task, seed=SEED, memory_bytes=memory
+        )
+        assert batched.closed_form
+        return batched.train(start, clients, T)
+
+    everyone = range(len(own.data))
+    with torch_threads(1):
+        whole = trained(everyone, everyone, PLENTY)
+        for group in groups(rng, len(own.data)):
+            hosted = everyone if rng.random() < 0.5 else group
+            found = trained(group, hosted, int(rng.choice([1, 20_000, PLENTY])))
+            assert_same_bits(found, [tensor[group] for tensor in whole])
+    assert not np.array_equal(whole[-1][0], start[-1])
+
+
+def bits(measured: Measurement) -> bytes:
+    """Return all numbers of a measurement in bytes: NaN equals itself, 0 differs from -0."""
+    numbers = (measured.num_examples, measured.loss, measured.accuracy, measured.metric)
+    return np.array(numbers, dtype=np.float64).tobytes()
+
+
+@pytest.mark.parametrize("seed", sampled(range(120), 40))
+def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
+    """In closed form: beside any others, in passes of any size, on any number of workers."""
+    rng = np.random.default_rng([9, seed])
+    own = problem(rng)
+    gradients = dense_gradients(own.model, own.task)
+    assert gradients is not None
+    metric, state = str(rng.choice(["accuracy", "f1", "auroc"])), own.model.state_dict()
+
+    def measured(
+        clients: Sequence[int], hosted: Iterable[int], rows: int, workers: int
+    ) -> dict[int, bytes]:
+        measuring = DenseMeasuring(gradients, own.examples(hosted), own.task, rows)
+        found = measuring.measure(state, clients, metric, Workers(workers))
+        return {client: bits(found[client]) for client in clients}
+
+    everyone = range(len(own.data))
+    whole = measured(everyone, everyone, 4096, 1)
+    for group in groups(rng, len(own.data)):
+        hosted = everyone if rng.random() < 0.5 else group
+        rows, workers = int(rng.choice([1, 100, 4096])), int(rng.integers(1, 4))
+        assert measured(group, hosted, rows, workers) == {k: whole[k] for k in group}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["small_cnn", "cnn"])
+def test_a_client_measures_the_same_bits_with_convolutions(
+    monkeypatch: pytest.MonkeyPatch, kind: str, workers: int
+) -> None:
+    """Whoever measures beside it and however many workers there are."""
+    with torch_seeded(5, CPU):
+        model = SmallCNN((1, 8, 8), 4, (6,)) if kind == "small_cnn" else CNN((1, 16, 16), 4)
+    model = model.to(memory_format=torch.channels_last)
+    shape = (1, 8, 8) if kind == "small_cnn" else (1, 16, 16)
+    data = ragged_data([7, 33, 1, 20, 11, 300], shape, 4)
+
+    def measured(clients: Sequence[int], cores: int) -> dict[int, bytes]:
+        monkeypatch.setattr("client_app.measurements.available_cores", lambda: cores)
+        measurements: Measurements = measurements_of({k: data[k] for k in clients}, model)
+        arrays = arrays_of(model)
+        measurements.prepare(arrays, "train", clients)
+        return {k: bits(measurements.measure(arrays, "train", k)) for k in clients}
+
+    whole = measured(range(len(data)), 1)
+    assert len(set(whole.values())) == len(data)
+    for group in ([2], [5], [4, 0, 3], [5, 4, 3, 2, 1, 0]):
+        assert measured(group, workers) == {k: whole[k] for k in group}

@@ -1,0 +1,123 @@
+"""What a manifest says of the clients' arithmetic."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fedquorum.errors import SettingsError
+
+import server_app.arithmetic
+from client_app.arithmetic import VERSION, Arithmetic
+from client_app.data import load_data
+from conf import compose
+from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
+
+SMALL = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal"
+NO_CLOSED_FORM = (
+    "model=module model.path=torch.nn.Linear 'model.args={in_features: 60, out_features: 10}'"
+)
+
+
+def found(words: str, *, in_process: bool = True) -> Arithmetic:
+    composed = compose("custom", f"{SMALL} {words}")
+    data = load_data(composed.settings.data, composed.settings.seed)
+    return arithmetic_of(composed, data, in_process=in_process)
+
+
+@pytest.mark.parametrize(
+    ("words", "in_process", "way", "device", "same_bits"),
+    [
+        ("client.device=cpu", True, "batched, closed form", "cpu", True),
+        ("client.device=cpu client.batching=sequential", True, "batched, closed form", "cpu", True),
+        ("client.device=cpu", False, "batched, closed form", "cpu", True),
+        ("", False, "batched, closed form", None, None),
+        (f"client.device=cpu {NO_CLOSED_FORM}", True, "alone, autograd", "cpu", True),
+        (f"client.device=cpu {NO_CLOSED_FORM}", False, "alone, autograd", "cpu", True),
+        (NO_CLOSED_FORM, False, None, None, None),
+        (f"{NO_CLOSED_FORM} client.batching=sequential", False, None, None, None),
+        (
+            f"client.device=cpu client.batching=batched {NO_CLOSED_FORM}",
+            True,
+            "batched, autograd",
+            "cpu",
+            False,
+        ),
+        ("client.device=cuda", False, "batched, closed form", "cuda", False),
+    ],
+)
+def test_what_the_server_knows(
+    words: str, in_process: bool, way: str | None, device: str | None, same_bits: bool | None
+) -> None:
+    """All in process; elsewhere what settings and model decide; bits are promised on a CPU."""
+    arithmetic = found(f"{words} client.threads=2", in_process=in_process)
+    assert arithmetic == Arithmetic(way, device, 2)
+    assert arithmetic.same_bits is same_bits
+    assert arithmetic.version == VERSION
+
+
+def test_auto_in_process_is_the_device_of_this_process() -> None:
+    """The clients are here."""
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert found("").device == expected
+
+
+def test_where_only_a_trial_tells_the_clients_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In process they are here; elsewhere it stays open, and so it does where they fail."""
+    words = f"client.device=cpu {NO_CLOSED_FORM}"
+    monkeypatch.setattr(server_app.arithmetic, "way_of", lambda *_: None)
+    assert found(words).way == "alone, autograd"
+    assert found(words, in_process=False).way is None
+
+    def fails(_: object) -> None:
+        raise SettingsError("there is no GPU")
+
+    monkeypatch.setattr(server_app.arithmetic, "node_of", fails)
+    assert found(words).way is None
+
+
+CPU = Arithmetic("alone, autograd", "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "earlier", "same_bits"),
+    [
+        (Arithmetic("alone, autograd", "cpu", 1), 0, True),
+        (Arithmetic(None, None, 1), 0, None),
+        (Arithmetic("alone, autograd", None, 1), 0, None),
+        (Arithmetic("alone, autograd", "cuda", 1), 1, False),
+        (Arithmetic("batched, autograd", "cpu", 1), 1, False),
+        (Arithmetic("alone, autograd", "cpu", 1, version=VERSION - 1), 1, False),
+    ],
+)
+def test_a_run_that_goes_on_promises_what_all_its_rounds_keep(
+    before: Arithmetic, earlier: int, same_bits: bool | None
+) -> None:
+    """Rounds by another arithmetic are told, also after the next interruption."""
+    first = recorded(before)
+    assert (first["same_bits"], first["earlier"]) == (before.same_bits, [])
+    manifest = {"arithmetic": recorded(CPU, {"arithmetic": first})}
+    assert manifest["arithmetic"]["same_bits"] is same_bits
+    assert len(manifest["arithmetic"]["earlier"]) == earlier
+    assert recorded(CPU, manifest) == manifest["arithmetic"]
+
+
+@pytest.mark.parametrize(
+    ("before", "refused"),
+    [
+        (CPU, False),
+        (Arithmetic(None, None, 1), False),
+        (Arithmetic("batched, autograd", "cuda", 1), True),
+        (Arithmetic(None, None, 1, version=VERSION + 1), True),
+    ],
+)
+def test_another_version_or_way_has_to_be_allowed(before: Arithmetic, refused: bool) -> None:
+    """What is not known is not compared."""
+    manifest = {"arithmetic": recorded(before)}
+    check_arithmetic(Path("run"), manifest, CPU, "any")
+    if not refused:
+        check_arithmetic(Path("run"), manifest, CPU, "same")
+        return
+    with pytest.raises(
+        SettingsError, match=r"^engine\.arithmetic must be any to resume .* got same"
+    ):
+        check_arithmetic(Path("run"), manifest, CPU, "same")
