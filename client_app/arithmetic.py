@@ -42,12 +42,15 @@ class Arithmetic:
         ``client.threads``, by which products are rounded.
     version : int
         ``VERSION`` of the code that trains.
+    compiled : bool
+        Whether models go through ``torch.compile``, whose kernels may follow the shapes of before.
     """
 
     way: str | None
     device: str | None
     threads: int
     version: int = VERSION
+    compiled: bool = False
 
     @property
     def same_bits(self) -> bool | None:
@@ -57,7 +60,7 @@ class Arithmetic:
         """
         if self.device is None:
             return None
-        return self.device == "cpu" and self.way != TOGETHER
+        return self.device == "cpu" and self.way != TOGETHER and not self.compiled
 
 
 def way_of(model: nn.Module, task: Task, batching: str, device: str | None) -> str | None:

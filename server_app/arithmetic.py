@@ -9,7 +9,7 @@ from typing import Any
 from fedquorum.errors import SettingsError
 
 from client_app.app import node_of
-from client_app.arithmetic import Arithmetic, way_of
+from client_app.arithmetic import ALONE, TOGETHER, Arithmetic, way_of
 from client_app.data import FederatedData
 from client_app.node import compute_device, trained_model
 from client_app.tasks import build_task
@@ -33,7 +33,8 @@ def arithmetic_of(composed: Composed, data: FederatedData, *, in_process: bool) 
     way = way_of(model, task, client.batching, device)
     if way is None and in_process:
         way = _tried(composed, data)
-    return Arithmetic(way, device, client.threads)
+    compiled = client.compile and way in (TOGETHER, ALONE)
+    return Arithmetic(way, device, client.threads, compiled=compiled)
 
 
 def _tried(composed: Composed, data: FederatedData) -> str | None:

@@ -121,3 +121,10 @@ def test_another_version_or_way_has_to_be_allowed(before: Arithmetic, refused: b
         SettingsError, match=r"^engine\.arithmetic must be any to resume .* got same"
     ):
         check_arithmetic(Path("run"), manifest, CPU, "same")
+
+
+def test_compiled_models_promise_nothing() -> None:
+    """What ``torch.compile`` makes of a model may follow from the shapes that it saw before."""
+    compiled = found(f"client.device=cpu client.compile=true {NO_CLOSED_FORM}", in_process=False)
+    assert compiled.same_bits is False
+    assert found("client.device=cpu client.compile=true", in_process=False).same_bits is True
