@@ -32,6 +32,7 @@ IDENTITY = RunIdentity(
     source="/home/user/code",
     commit="a" * 40,
     packages={"numpy": "2.0", "missing": None},
+    arithmetic={"version": 2},
 )
 
 

@@ -29,7 +29,17 @@ from tests.fedquorum.records.made import (
 )
 
 MANIFEST = [
-    *("status", "experiment", "overrides", "strategy", "seed", "engine", "device", "rounds"),
+    *(
+        "status",
+        "experiment",
+        "overrides",
+        "strategy",
+        "seed",
+        "engine",
+        "device",
+        "rounds",
+        "arithmetic",
+    ),
     *("rounds_completed", "started", "ended", "error", "source", "commit", "python", "platform"),
     *("packages", "resumed", "summary"),
 ]

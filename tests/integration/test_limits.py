@@ -1,0 +1,119 @@
+"""Methods at a limit of a parameter are others, to the last bit of a whole run.
+
+At the rate of the preset SGD is not stable on SYNTH: a difference in the last bit of one update
+grows to a difference in the first digit of the loss within these rounds.
+"""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.types import FloatArray, IntArray
+
+from tests.integration.conftest import assert_same_bits, lines_of_rounds, run_here
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 50
+AWAY = "availability=bernoulli", "availability.p=0.5"
+PLAIN: tuple[str, ...] = ()
+
+
+class Runs:
+    """Runs of the preset, each made once, by the words that they add to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.of = lru_cache(self._made)
+
+    def _made(self, words: tuple[str, ...]) -> Path:
+        directory = self._folder / ",".join(words or ("plain",))
+        common = ("experiment=fedalign/synth_low", f"rounds={ROUNDS}", "evaluation.every=10")
+        return run_here(directory, *common, *words)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Return the runs of this module."""
+    return Runs(tmp_path_factory.mktemp("limits"))
+
+
+def losses(run: Path) -> list[dict[str, Any]]:
+    """Return what the rounds say of the model, not of the clients that were asked."""
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    keys = ("round", "global_loss", "global_accuracy", "test")
+    return [{key: line[key] for key in keys} for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("limit", "method"),
+    [
+        (("strategy.epsilon=0",), ("strategy=fedavg_priority",)),
+        (("strategy.epsilon=inf", "strategy.warmup_fraction=0"), ("strategy=fedavg",)),
+        (("strategy=fedau", "strategy.cutoff=1", *AWAY), ("strategy=average_all", *AWAY)),
+    ],
+    ids=["epsilon 0", "epsilon inf", "cutoff 1"],
+)
+def test_the_limit_is_another_method(
+    runs: Runs, limit: Sequence[str], method: Sequence[str]
+) -> None:
+    """Every loss of every round and the last model: a closed gate, an open one, a cutoff of 1."""
+    one, other = runs.of(tuple(limit)), runs.of(tuple(method))
+    assert losses(one) == losses(other)
+    assert len(losses(one)) == ROUNDS
+    models = [(run / "model.safetensors").read_bytes() for run in (one, other)]
+    assert models[0] == models[1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "plain"),
+    [
+        (("client.mu=0",), PLAIN),
+        (("strategy.fraction=1.0",), PLAIN),
+        (("strategy=fedavg", "strategy.fraction=1.0"), ("strategy=fedavg",)),
+    ],
+    ids=["mu 0", "fraction 1 of a gate", "fraction 1"],
+)
+def test_the_limit_changes_nothing(runs: Runs, limit: Sequence[str], plain: Sequence[str]) -> None:
+    """FedProx without its term, and a sample of everyone: all that the rounds record."""
+    assert_same_bits(runs.of(tuple(limit)), runs.of(tuple(plain)), ROUNDS)
+
+
+def uncorrected(
+    response: FloatArray, position: IntArray, num_clients: int, fraction: float, rbar: float
+) -> FloatArray:
+    """Return the responses as they are, of all clients."""
+    assert fraction == 1.0
+    everyone = np.full(num_clients, np.nan)
+    everyone[position] = response
+    return everyone
+
+
+def test_responses_of_everyone_need_no_correction(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AAggFF-D with C = 1 decides by the responses themselves."""
+    corrected = runs.of(("strategy=aaggff_d", "strategy.fraction=1.0"))
+    with monkeypatch.context() as patch:
+        patch.setattr("fedquorum.weighting.aaggff_d.doubly_robust", uncorrected)
+        plain = runs.of(("strategy=aaggff_d",))
+    assert_same_bits(corrected, plain, ROUNDS)
+
+
+def test_the_methods_differ(runs: Runs) -> None:
+    """Otherwise equal runs would say nothing: here every two methods end elsewhere."""
+    methods: list[tuple[str, ...]] = [
+        PLAIN,
+        ("strategy=fedavg_priority",),
+        ("strategy=fedavg",),
+        ("strategy=average_all", *AWAY),
+        ("strategy=aaggff_d", "strategy.fraction=1.0"),
+        ("client.mu=1.0",),
+    ]
+    found = [runs.of(words) for words in methods]
+    assert len({(run / "model.safetensors").read_bytes() for run in found}) == len(methods)
+    assert len({lines_of_rounds(run) for run in found}) == len(methods)

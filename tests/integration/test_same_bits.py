@@ -1,0 +1,129 @@
+"""The same settings give the same bits: on any number of nodes and threads, on Ray, and resumed.
+
+Presets at their own settings, with fewer rounds. SGD is not stable at the rate of synth_low: a
+difference in the last bit of one update would be one in the first digits of the loss at the end.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import server_app.loop
+from tests.integration.conftest import Shell, assert_same_bits, run_here
+
+ROUNDS = 12
+CNN_ROUNDS = 2
+FEDALIGN = "experiment=fedalign/synth_low"
+FEDAU = "experiment=fedau/fmnist"
+AAGGFF = "experiment=aaggff/berka"
+PRESETS = {
+    FEDALIGN: (FEDALIGN, f"rounds={ROUNDS}", "engine.checkpoint_every=5"),
+    FEDAU: (
+        FEDAU,
+        "model=logistic_regression",
+        f"rounds={ROUNDS}",
+        "evaluation.every=6",
+        "engine.checkpoint_every=5",
+    ),
+    AAGGFF: (AAGGFF, f"rounds={ROUNDS}", "engine.checkpoint_every=5"),
+}
+CNN = (FEDAU, f"rounds={CNN_ROUNDS}")
+
+Whole = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Whole:
+    """Return what makes the run of a preset in process, on one node and never stopped, once."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert os.environ["FEDQUORUM_DATA"] == str(real_data)
+    return lru_cache(lambda preset: run_here(folder / preset.replace("/", "-"), *PRESETS[preset]))
+
+
+@pytest.mark.parametrize("nodes", [2, 20])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_in_process(tmp_path: Path, whole: Whole, preset: str, nodes: int) -> None:
+    """Clients share a node, and so products and sums, with others in each of the runs."""
+    again = run_here(tmp_path / "run", *PRESETS[preset], f"engine.num_supernodes={nodes}")
+    assert_same_bits(again, whole(preset), ROUNDS)
+
+
+def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int) -> None:
+    """Run until a round, in which the process is killed."""
+    play = server_app.loop._round
+
+    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        if server_round == in_round:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return play(parts, arrays, server_round, previous)
+
+    server_app.loop._round = until
+    run_here(directory, *words)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_killed_and_resumed(tmp_path: Path, whole: Whole, preset: str) -> None:
+    """By the checkpoint before, in another process."""
+    stopped, words = tmp_path / "stopped", PRESETS[preset]
+    process = multiprocessing.get_context("forkserver").Process(
+        target=run_until_killed, args=(stopped, words, 9)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    run_here(stopped, *words, f"resume={stopped}")
+    assert_same_bits(stopped, whole(preset), ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def cnn_run(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Path:
+    """Return the run of the small CNN in one thread, on one node."""
+    return threaded(tmp_path_factory.mktemp("cnn"), 1, 1)
+
+
+def threaded(folder: Path, threads: int, nodes: int) -> Path:
+    """Run the small CNN in a process of its own, whose torch has so many threads."""
+    shell = Shell(folder, {"OMP_NUM_THREADS": str(threads)})
+    words = (*CNN, f"engine.num_supernodes={nodes}", "hydra.run.dir=run")
+    done = shell("fedquorum", *words)
+    assert done.status == 0, done.stderr
+    return folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("threads", "nodes"), [(1, 2), (2, 1), (2, 2)])
+def test_convolutions(tmp_path: Path, cnn_run: Path, threads: int, nodes: int) -> None:
+    """The preset's network, whose clients train each alone, divided among the threads."""
+    assert_same_bits(threaded(tmp_path, threads, nodes), cnn_run, CNN_ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.parametrize(
+    ("preset", "nodes"),
+    # test_flower.py has synth_low on 2 nodes, Flower's default. Berka has 7 clients.
+    [(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7)],
+)
+def test_on_ray(flower: Shell, whole: Whole, preset: str, nodes: int) -> None:
+    """Flower's simulation, in other processes: as in this one."""
+    name = f"{preset.rpartition('/')[2]}-{nodes}"
+    words = (*PRESETS[preset], f"engine.num_supernodes={nodes}", f"hydra.run.dir={name}")
+    done = flower("fedquorum", "engine=flower", *words)
+    assert done.status == 0, done.stdout + done.stderr
+    assert_same_bits(flower.cwd / name, whole(preset), ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_convolutions_on_ray(flower: Shell, cnn_run: Path) -> None:
+    """The preset's network on two nodes."""
+    words = ("engine=flower", *CNN, "engine.num_supernodes=2", "hydra.run.dir=cnn")
+    done = flower("fedquorum", *words)
+    assert done.status == 0, done.stdout + done.stderr
+    assert_same_bits(flower.cwd / "cnn", cnn_run, CNN_ROUNDS)
