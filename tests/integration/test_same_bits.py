@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import server_app.loop
+from tests.cases import sampled
 from tests.integration.conftest import Shell, assert_same_bits, run_here
 
 ROUNDS = 12
@@ -108,7 +109,7 @@ def test_convolutions(tmp_path: Path, cnn_run: Path, threads: int, nodes: int) -
 @pytest.mark.parametrize(
     ("preset", "nodes"),
     # test_flower.py has synth_low on 2 nodes, Flower's default. Berka has 7 clients.
-    [(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7)],
+    sampled([(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7)], 3),
 )
 def test_on_ray(flower: Shell, whole: Whole, preset: str, nodes: int) -> None:
     """Flower's simulation, in other processes: as in this one."""
