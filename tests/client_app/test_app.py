@@ -169,21 +169,14 @@ def test_query_of_a_device() -> None:
 
 
 @pytest.mark.parametrize("num_nodes", [2, 3, 5, 7])
-@pytest.mark.parametrize(
-    ("batching", "tolerance"), [("auto", 1e-6), ("batched", 1e-6), ("sequential", 0.0)]
-)
-def test_training_does_not_depend_on_the_number_of_nodes(
-    num_nodes: int, batching: str, tolerance: float
-) -> None:
-    """Every client's part is the same on one node, on several, and on one of its own.
-
-    To rounding where clients train together, else to the last bit.
-    """
+@pytest.mark.parametrize("batching", ["auto", "batched", "sequential"])
+def test_training_does_not_depend_on_the_number_of_nodes(num_nodes: int, batching: str) -> None:
+    """Every client's part is the same on one node, on several, and on one of its own."""
     overrides = f"{OVERRIDES} client.batching={batching}"
     expected, parts = trained(1, overrides=overrides), trained(num_nodes, overrides=overrides)
     assert sorted(expected) == sorted(parts) == list(range(NUM_CLIENTS))
     for k, part in parts.items():
-        assert_same_part(part, expected[k], tolerance)
+        assert_same_part(part, expected[k])
     assert not np.array_equal(arrays(parts[0])["linear.weight"], arrays(parts[1])["linear.weight"])
 
 

@@ -18,6 +18,7 @@ from fedquorum.client.availability import (
 )
 from fedquorum.client.availability.processes import moment
 from fedquorum.flower.codec import (
+    PROTOCOL,
     EvaluateRequest,
     NamedArrays,
     Status,
@@ -139,14 +140,14 @@ def test_an_unavailable_clients_part_is_id_and_status() -> None:
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
     statuses, number = metrics.pop("status"), metrics.pop("protocol")
-    assert number == 2
+    assert number == PROTOCOL
     assert statuses == [0 if k in there(rounds[2]) else 2 for k in range(5)]
     assert all(isinstance(v, list) and len(v) == 2 for v in metrics.values())
     assert reply.content.array_records["arrays"]["linear.bias"].shape == (2, 10)
     absent = next(k for k in range(5) if k not in there(rounds[2]))
     reply = ask(grid, train_request(rounds[2], (absent,)))
     content = {name: dict(record) for name, record in reply.content.items()}
-    assert content == {"metrics": {"client-id": absent, "status": 2, "protocol": 2}}
+    assert content == {"metrics": {"client-id": absent, "status": 2, "protocol": PROTOCOL}}
 
 
 def test_parts_are_in_the_order_asked() -> None:
@@ -175,7 +176,9 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     grid = own_grid(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
     reply = ask(grid, train_request(2, (0, 1, 2)))
     content = {name: dict(record) for name, record in reply.content.items()}
-    assert content == {"metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2], "protocol": 2}}
+    assert content == {
+        "metrics": {"client-id": [0, 1, 2], "status": [2, 2, 2], "protocol": PROTOCOL}
+    }
 
 
 def test_evaluation_and_queries_pass() -> None:
@@ -304,7 +307,7 @@ def test_a_standard_client_app(process: Process, kind: str) -> None:
                 assert metrics == {"num-examples": 7, "train_loss": 0.5}
                 assert list(reply.content) == ["arrays", "metrics"]
             else:
-                assert metrics == {"client-id": client, "status": 2, "protocol": 2}
+                assert metrics == {"client-id": client, "status": 2, "protocol": PROTOCOL}
                 assert list(reply.content) == ["metrics"]
     assert foreign.asked == asked
     assert 0 < len(asked) < 8 * 3

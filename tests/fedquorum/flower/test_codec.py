@@ -258,12 +258,15 @@ def test_every_message_of_the_protocol_carries_its_number() -> None:
         assert protocol_of(content) is None
 
 
+NEXT = PROTOCOL + 1
+
+
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (None, "this node speaks 2, the server 1: update fedquorum on the server"),
-        (1, "this node speaks 2, the server 1: update fedquorum on the server"),
-        (3, "this node speaks 2, the server 3: update fedquorum on the node"),
+        (None, f"this node speaks {PROTOCOL}, the server 1: update fedquorum on the server"),
+        (1, f"this node speaks {PROTOCOL}, the server 1: update fedquorum on the server"),
+        (NEXT, f"this node speaks {PROTOCOL}, the server {NEXT}: update fedquorum on the node"),
     ],
 )
 def test_a_node_refuses_a_server_of_another_version(number: int | None, message: str) -> None:
@@ -287,9 +290,9 @@ def test_a_node_refuses_a_server_of_another_version(number: int | None, message:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (None, "this node speaks 1, the server 2: update fedquorum on the node"),
-        (1, "this node speaks 1, the server 2: update fedquorum on the node"),
-        (3, "this node speaks 3, the server 2: update fedquorum on the server"),
+        (None, f"this node speaks 1, the server {PROTOCOL}: update fedquorum on the node"),
+        (1, f"this node speaks 1, the server {PROTOCOL}: update fedquorum on the node"),
+        (NEXT, f"this node speaks {NEXT}, the server {PROTOCOL}: update fedquorum on the server"),
     ],
 )
 def test_the_server_refuses_a_node_of_another_version(number: int | None, message: str) -> None:
@@ -335,7 +338,11 @@ def test_one_client_replies_in_flowers_standard_form() -> None:
 def test_a_silent_client_says_only_that_it_is_silent() -> None:
     """No loss, no parameters, no sample count leave the device, alone or among others."""
     alone = encode_train_reply([TrainAnswer(5, Status.SILENT)])
-    assert dict(alone.metric_records["metrics"]) == {"client-id": 5, "status": 1, "protocol": 2}
+    assert dict(alone.metric_records["metrics"]) == {
+        "client-id": 5,
+        "status": 1,
+        "protocol": PROTOCOL,
+    }
     assert list(alone) == ["metrics"]
     among = encode_train_reply([TrainAnswer(5, Status.SILENT), trained(7, 1.0)])
     metrics = among.metric_records["metrics"]
