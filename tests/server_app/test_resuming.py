@@ -277,6 +277,7 @@ def test_a_run_of_the_version_before_goes_on(
         "device": compute_device("auto").type,
         "threads": 1,
         "version": VERSION,
+        "compiled": False,
         "same_bits": False,
         "earlier": [{"version": 1, "way": None, "device": None}],
     }

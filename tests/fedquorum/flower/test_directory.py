@@ -7,6 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedquorum.errors import ClientsMissingError
+from fedquorum.flower.codec import PROTOCOL
 from fedquorum.flower.directory import ClientDirectory, fingerprint_of_pem
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -37,7 +38,7 @@ def test_a_node_of_another_version_cannot_take_part(standard: bool) -> None:
         directory.wait(nodes, 1)
         assert directory.known == (0,)
         return
-    problem = "this node speaks 1, the server 2: update fedquorum on the node"
+    problem = f"this node speaks 1, the server {PROTOCOL}: update fedquorum on the node"
     with pytest.raises(ClientsMissingError, match=f"^a node cannot take part: {problem}$"):
         directory.wait(nodes, 1)
 
