@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from server_app.report.command_line import main
 from tests.fedquorum.records.made import line, make_run, write_population, write_table
 
+pytestmark = pytest.mark.slow  # a real browser
+
 PLOTS = ("training", "sweep-strategy-epsilon", "participation", "admission", "costs")
 MAX_BYTES = 6_000_000
 
