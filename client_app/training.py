@@ -64,11 +64,6 @@ class LocalTraining:
     local_steps: int | None = None
     augmentation: str = "none"
 
-    @property
-    def plain(self) -> bool:
-        """Whether a step is w <- w - lr * grad, and nothing else."""
-        return not (self.momentum or self.weight_decay or self.mu)
-
     def steps(self, num_examples: int, *, normalises: bool = False) -> int:
         """Return the number of steps of a round on that many samples; see ``batch_sizes``."""
         if self.local_steps is not None:
