@@ -32,12 +32,10 @@ class Batches:
         Inputs (m, b, *input_shape) and labels (m, b, ...), b the size of the largest batch.
     sizes : array of int64
         True sizes (m,); what follows in x and y repeats a sample and must not count.
-    counts : tensor of bool, optional
-        Whether a sample counts (m, b), None where all do.
     masks : mapping
         What dropout multiplies by (m, b, *shape), by the name of the layer's mask.
-    numbers : tensor
-        ``sizes`` in the type of the inputs, on their device.
+    coefficients : tensor
+        What ``Gradients.coefficients`` returned for these batches (m, b).
     rooms : dict of tensor
         Memory for what a step computes in between, by its name: the steps of a round share it.
     """
@@ -45,9 +43,8 @@ class Batches:
     x: torch.Tensor
     y: torch.Tensor
     sizes: NDArray[np.int64]
-    counts: torch.Tensor | None
     masks: Mapping[str, torch.Tensor]
-    numbers: torch.Tensor
+    coefficients: torch.Tensor
     rooms: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def room(self, name: str, units: int) -> torch.Tensor:
@@ -63,20 +60,32 @@ class Batches:
 class Gradients(Protocol):
     """How gradients of one model are computed."""
 
+    def coefficients(
+        self,
+        labels: torch.Tensor,
+        counts: torch.Tensor,
+        sizes: torch.Tensor,
+        scale: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return what ``add`` multiplies the samples of all steps S and clients K by, (S, K, B).
+
+        Their means over a batch are multiplied by ``scale`` (S, K). ``labels`` and ``counts``
+        (S, K, B), ``sizes`` (S, K).
+        """
+
     def add(
         self,
         parameters: Stacked,
         buffers: Stacked,
         into: Stacked,
         batches: Batches,
-        scale: torch.Tensor,
         *,
         keep: float = 1.0,
     ) -> None:
         """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss.
 
         ``into`` may be ``parameters``: then this is a step of gradient descent. ``buffers``
-        change as the model changes them in training. ``scale`` (m,).
+        change as the model changes them in training.
         """
 
 
@@ -103,20 +112,33 @@ class DenseGradients:
     layers: Sequence[tuple[str, str]]
     class_weights: torch.Tensor | None = None
 
+    def coefficients(
+        self,
+        labels: torch.Tensor,
+        counts: torch.Tensor,
+        sizes: torch.Tensor,
+        scale: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return scale_k v_i / v (S, K, B), 0 for what does not count."""
+        if self.class_weights is None:
+            return counts * (scale / sizes.clamp(min=1)).unsqueeze(2)
+        weights = self.class_weights.to(scale)[labels] * counts
+        total = weights.sum(dim=2)
+        return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(2)
+
     def add(
         self,
         parameters: Stacked,
         buffers: Stacked,
         into: Stacked,
         batches: Batches,
-        scale: torch.Tensor,
         *,
         keep: float = 1.0,
     ) -> None:
         """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
         x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
         if len(y) == 1 and self._has_vectors(parameters):
-            self._add_beside_itself(parameters, buffers, into, batches, scale, keep=keep)
+            self._add_beside_itself(parameters, buffers, into, batches, keep=keep)
             return
 
         activations = [x.transpose(1, 2)]  # (m, units, b): long rows for the products
@@ -131,7 +153,7 @@ class DenseGradients:
         error = functional.softmax(output, dim=1)
         minus_one = _minus_one(error.dtype, error.device).expand(len(y), 1, y.shape[1])
         error.scatter_add_(1, y.unsqueeze(1), minus_one)
-        delta = torch.mul(error, self._coefficients(batches, scale).unsqueeze(1), out=output)
+        delta = torch.mul(error, batches.coefficients.unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
             # Before the step is made: into may be the parameters.
@@ -156,7 +178,6 @@ class DenseGradients:
         buffers: Stacked,
         into: Stacked,
         batches: Batches,
-        scale: torch.Tensor,
         *,
         keep: float,
     ) -> None:
@@ -170,24 +191,12 @@ class DenseGradients:
             copies(batches.x[0], 2),
             batches.y.expand(2, -1),
             np.repeat(batches.sizes, 2),
-            None if batches.counts is None else batches.counts.expand(2, -1),
             {},
-            batches.numbers.expand(2),
+            batches.coefficients.expand(2, -1),
         )
-        self.add(twice, buffers, both, doubled, scale.expand(2), keep=keep)
+        self.add(twice, buffers, both, doubled, keep=keep)
         for name, tensor in into.items():
             tensor.copy_(both[name][:1])
-
-    def _coefficients(self, batches: Batches, scale: torch.Tensor) -> torch.Tensor:
-        """Return scale_k v_i / v (m, b), 0 for what does not count."""
-        if self.class_weights is None:
-            each = (scale / batches.numbers).unsqueeze(1).expand(batches.y.shape)
-            return each if batches.counts is None else batches.counts * each
-        weights = self.class_weights.to(scale)[batches.y]
-        if batches.counts is not None:
-            weights = weights * batches.counts
-        total = weights.sum(dim=1)
-        return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(1)
 
 
 @lru_cache
@@ -228,19 +237,30 @@ class FunctionalGradients:
             torch.compile(gradients) if compiled else gradients
         )
 
+    def coefficients(
+        self,
+        labels: torch.Tensor,
+        counts: torch.Tensor,
+        sizes: torch.Tensor,
+        scale: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return scale_k for every sample: the task weighs the samples of a batch."""
+        return scale.unsqueeze(2).expand(counts.shape)
+
     def add(
         self,
         parameters: Stacked,
         buffers: Stacked,
         into: Stacked,
         batches: Batches,
-        scale: torch.Tensor,
         *,
         keep: float = 1.0,
     ) -> None:
         """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
+        scale = batches.coefficients[:, 0]
         for size in np.unique(batches.sizes).tolist():
-            places = torch.from_numpy(np.flatnonzero(batches.sizes == size)).to(scale.device)
+            here = torch.from_numpy(batches.sizes == size)
+            places = here.nonzero().squeeze(1).to(scale.device)
             select = _all if len(places) == len(batches.sizes) else partial(_chosen, places)
             masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
             gradients, after = self._gradients(

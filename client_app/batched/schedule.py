@@ -20,8 +20,6 @@ FEW = 32
 class Schedule:
     """The batches of K clients, those with the most local steps first.
 
-    With ``width`` all batches are computed with so many samples, whatever their true sizes.
-
     Attributes
     ----------
     order : tuple of int
@@ -31,34 +29,24 @@ class Schedule:
         of a client without so many steps, repeats its first row.
     sizes : array of int64
         True sizes of the batches (S, K), 0 where a client has no such step.
-    counts : tensor of bool, optional
-        Whether a row counts (S, K, B), None where all do.
+    counts : tensor of bool
+        Whether a row counts (S, K, W), with W at most B the number of samples that a step
+        computes of every client.
     rates : tensor
         Learning rates (S, K).
-    width : int, optional
-        How many samples a step computes of every client; by default those of its largest batch.
     """
 
     order: tuple[int, ...]
     rows: torch.Tensor
     sizes: IntArray
-    counts: torch.Tensor | None
+    counts: torch.Tensor
     rates: torch.Tensor
-    width: int | None = None
 
     @cached_property
-    def extents(self) -> list[tuple[int, int, bool]]:
-        """Of each step how many clients have it, its width, and whether all batches fill it."""
-        active = np.count_nonzero(self.sizes, axis=1)
-        widest = self.sizes.max(axis=1)
-        if self.width is not None:
-            widest = np.full_like(widest, self.width)
-        whole = self.sizes.sum(axis=1) == active * widest
-        return list(zip(active.tolist(), widest.tolist(), whole.tolist(), strict=True))
-
-    def active(self, step: int) -> int:
-        """Return how many clients have this step: the first ones."""
-        return self.extents[step][0]
+    def active(self) -> list[int]:
+        """How many clients have each step: the first ones."""
+        active: list[int] = np.count_nonzero(self.sizes, axis=1).tolist()
+        return active
 
 
 def local_schedule(
@@ -75,7 +63,8 @@ def local_schedule(
     """Return the batches of ``clients`` in round ``t`` (from 0).
 
     Every client's order of samples is drawn from its own ``draws``, so that it does not depend
-    on the others. ``rows`` has room for at least so many samples of a batch.
+    on the others. A step computes ``width`` samples of every client, by default those of the
+    largest batch. ``rows`` has room for at least ``room`` samples of a batch.
 
     Raises
     ------
@@ -89,7 +78,8 @@ def local_schedule(
     steps = np.array([len(sizes) for _, sizes in batches])
     order = np.argsort(-steps, kind="stable")
     longest = int(steps.max())
-    widest = max(room, *(int(sizes.max()) for _, sizes in batches))
+    largest = max(int(sizes.max()) for _, sizes in batches)
+    widest = max(room, largest)
     rows = np.zeros((longest, len(batches), widest), dtype=np.int64)
     sizes = np.zeros((longest, len(batches)), dtype=np.int64)
     rates = np.zeros((longest, len(batches)))
@@ -101,14 +91,13 @@ def local_schedule(
         rows[: len(taken), place] = flat[first[:, None] + columns]
         sizes[: len(taken), place] = taken
         rates[: len(taken), place] = _rates(how, t, len(taken))
-    counts = np.arange(widest if width is None else width) < sizes[:, :, None]
+    counts = np.arange(largest if width is None else width) < sizes[:, :, None]
     return Schedule(
         tuple(order.tolist()),
         torch.from_numpy(rows).to(examples.device),
         sizes,
-        None if counts.all() else torch.from_numpy(counts).to(examples.device),
+        torch.from_numpy(counts).to(examples.device),
         torch.from_numpy(rates).to(examples.device, examples.dtype),
-        width,
     )
 
 

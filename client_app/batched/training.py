@@ -15,7 +15,13 @@ from torch import nn
 from client_app.arrays import Arrays
 from client_app.augmentation import Augmentation
 from client_app.batched.aligned import copies, padded_rows
-from client_app.batched.gradients import Batches, FunctionalGradients, Stacked, dense_gradients
+from client_app.batched.gradients import (
+    Batches,
+    FunctionalGradients,
+    Gradients,
+    Stacked,
+    dense_gradients,
+)
 from client_app.batched.schedule import Schedule, local_schedule, width_of
 from client_app.costs import numbers_of_sample
 from client_app.dropout import GivenDropout, dropouts
@@ -183,8 +189,15 @@ class BatchedTraining:
             width=width,
             room=room,
         )
+        scale = torch.ones_like(schedule.rates) if self._directs else -schedule.rates
         source = _Batches(
-            examples, schedule, self._how, [draws[i] for i in schedule.order], self._masked
+            examples,
+            schedule,
+            self._gradients,
+            scale,
+            augmentation=self._how.augmentation,
+            draws=[draws[i] for i in schedule.order],
+            masked=self._masked,
         )
         models = {name: copies(tensor, len(clients)) for name, tensor in received.items()}
         directions = {
@@ -192,7 +205,6 @@ class BatchedTraining:
             for name in self._trained
             if self._directs
         }
-        down = -schedule.rates
         m = 0
         for step in range(len(schedule.sizes)):
             batches = source.batches(step)
@@ -205,7 +217,7 @@ class BatchedTraining:
             if self._directs:
                 self._directed_step(state, batches, schedule.rates[step, :m])
             else:
-                self._gradient_step(state, batches, down[step, :m], t)
+                self._gradient_step(state, batches, t)
         return models, schedule.order
 
     @property
@@ -219,20 +231,19 @@ class BatchedTraining:
         one_rate = self._how.lr_schedule != "theorem"
         return self._how.momentum > 0 or (self._pull > 0 and not one_rate)
 
-    def _gradient_step(self, state: "_State", batches: Batches, down: torch.Tensor, t: int) -> None:
-        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t; ``down`` is -lr, (m,)."""
+    def _gradient_step(self, state: "_State", batches: Batches, t: int) -> None:
+        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t; the batches' scale is -lr."""
         rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
         w, keep = state.parameters, 1.0 - rate * self._pull
-        self._gradients.add(w, state.buffers, w, batches, down, keep=keep)
+        self._gradients.add(w, state.buffers, w, batches, keep=keep)
         if self._how.mu:
             for name, tensor in w.items():
                 tensor.add_(state.received[name], alpha=rate * self._how.mu)
 
     def _directed_step(self, state: "_State", batches: Batches, rates: torch.Tensor) -> None:
         """Make v <- momentum v + grad + (decay + mu) w - mu w_t, and w <- w - lr v."""
-        ones = torch.ones_like(rates)
         w, v, momentum = state.parameters, state.directions, self._how.momentum
-        self._gradients.add(w, state.buffers, v, batches, ones, keep=momentum)
+        self._gradients.add(w, state.buffers, v, batches, keep=momentum)
         for name, tensor in w.items():
             if self._pull:
                 v[name].add_(tensor, alpha=self._pull)
@@ -269,24 +280,33 @@ class _Batches:
         self,
         examples: Examples,
         schedule: Schedule,
-        how: LocalTraining,
+        gradients: Gradients,
+        scale: torch.Tensor,
+        *,
+        augmentation: str,
         draws: Sequence[Draws],
         masked: Sequence[tuple[str, GivenDropout]],
     ) -> None:
         self._examples = examples
         self._schedule = schedule
-        self._augments = how.augmentation != "none"
-        self._augment = Augmentation(how.augmentation, draws)
+        self._augments = augmentation != "none"
+        self._augment = Augmentation(augmentation, draws)
         self._masked = masked
         self._drops = [draw("dropout") for draw in draws] if masked else []
-        self._numbers = torch.from_numpy(schedule.sizes).to(examples.device, examples.dtype)
         self._rooms: dict[str, torch.Tensor] = {}
-        self._inputs: torch.Tensor | None = None
-        self._labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))
-        self._all_inputs: torch.Tensor | None = None
+        self._gathered: torch.Tensor | None = None
+        # What is small is computed for all steps at once: a step of many small operations mostly
+        # waits for them to begin.
+        counts = schedule.counts
+        labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))[:, :, : counts.shape[2]]
+        sizes = torch.from_numpy(schedule.sizes).to(examples.device, examples.dtype)
+        self._labels = labels.unbind()
+        self._coefficients = gradients.coefficients(labels, counts, sizes, scale).unbind()
+        self._inputs: tuple[torch.Tensor, ...] | None = None
         size = math.prod(examples.input_shape) * examples.dtype.itemsize
         if not self._augments and schedule.rows.numel() * size <= AT_ONCE:
-            self._all_inputs = self._of_all(examples.inputs(schedule.rows.reshape(-1)))
+            x = self._of_all(examples.inputs(schedule.rows.reshape(-1)))
+            self._inputs = x[:, :, : counts.shape[2]].unbind()
 
     def _of_all(self, flat: torch.Tensor) -> torch.Tensor:
         """Return what is there for all rows of the schedule, (S, K, B, ...)."""
@@ -295,44 +315,28 @@ class _Batches:
     def batches(self, step: int) -> Batches:
         """Return the batches of a step, whose inputs stay valid until the next one is made."""
         schedule = self._schedule
-        m, b, whole = schedule.extents[step]
-        sizes = schedule.sizes[step, :m]
-        counts = None
-        if schedule.counts is not None and not whole:
-            counts = schedule.counts[step, :m, :b]
-        if self._all_inputs is not None:
-            x = self._all_inputs[step, :m, :b]
-        else:
-            rows = schedule.rows[step, :m]
-            if schedule.width is None:
-                rows = rows[:, :b]
-            x = self._gather(rows.reshape(-1)).view(*rows.shape, *self._examples.input_shape)[:, :b]
-            if self._augments:
-                x = self._augmented(x, sizes, counts)
+        m, b = schedule.active[step], schedule.counts.shape[2]
         return Batches(
-            x,
-            self._labels[step, :m, :b],
-            sizes,
-            counts,
-            {name: self._mask(layer, sizes, b) for name, layer in self._masked},
-            self._numbers[step, :m],
+            self._gather(step, m, b) if self._inputs is None else self._inputs[step][:m],
+            self._labels[step][:m],
+            schedule.sizes[step, :m],
+            {name: self._mask(layer, schedule.sizes[step, :m], b) for name, layer in self._masked},
+            self._coefficients[step][:m],
             self._rooms,
         )
 
-    def _gather(self, rows: torch.Tensor) -> torch.Tensor:
+    def _gather(self, step: int, m: int, b: int) -> torch.Tensor:
+        """Return the inputs (m, b, ...) of a step, in memory that all steps share."""
+        examples, flat = self._examples, self._schedule.rows[step, :m].reshape(-1)
         # In place, since gathering into fresh memory costs several times as much as the copy.
-        if self._inputs is None or len(self._inputs) < len(rows):
-            self._inputs = self._examples.inputs(rows)
-            return self._inputs
-        return self._examples.inputs(rows, out=self._inputs[: len(rows)])
-
-    def _augmented(
-        self, x: torch.Tensor, sizes: NDArray[np.int64], counts: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Return the inputs (m, b, ...) with those that count augmented."""
-        if counts is None:
-            counts = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        x[counts] = self._augment(x[counts], sizes.tolist())
+        if self._gathered is None or len(self._gathered) < len(flat):
+            self._gathered = examples.inputs(flat)
+        else:
+            examples.inputs(flat, out=self._gathered[: len(flat)])
+        x = self._gathered[: len(flat)].view(m, -1, *examples.input_shape)[:, :b]
+        if self._augments:
+            counts = self._schedule.counts[step, :m]
+            x[counts] = self._augment(x[counts], self._schedule.sizes[step, :m].tolist())
         return x
 
     def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64], b: int) -> torch.Tensor:

@@ -54,9 +54,15 @@ def batches_of(sizes: list[int], shape: tuple[int, ...], classes: int = CLASSES)
     y = torch.randint(classes, (m, b), generator=generator)
     for client, size in enumerate(sizes):
         x[client, size:], y[client, size:] = x[client, 0], y[client, 0]
-    counts = torch.arange(b) < torch.tensor(sizes)[:, None]
-    numbers = torch.tensor(sizes, dtype=torch.float64)
-    return Batches(x, y, np.array(sizes), None if counts.all() else counts, {}, numbers)
+    return Batches(x, y, np.array(sizes), {}, torch.ones((m, b), dtype=torch.float64))
+
+
+def scaled(gradients: Gradients, batches: Batches, scale: torch.Tensor) -> Batches:
+    """Return the same batches as ``gradients`` wants them, times ``scale`` (m,)."""
+    sizes = torch.from_numpy(batches.sizes)
+    counts = torch.arange(batches.y.shape[1]) < sizes[:, None]
+    of_one_step = (batches.y[None], counts[None], sizes.to(scale)[None], scale[None])
+    return replace(batches, coefficients=gradients.coefficients(*of_one_step)[0])
 
 
 def by_autograd(
@@ -96,7 +102,7 @@ def check(gradients: Gradients, model: nn.Module, task: AnyTask, batches: Batche
     given_parameters = {name: p.clone() for name, p in parameters.items()}
     into = {name: torch.ones_like(p) for name, p in parameters.items()}
     inputs = batches.x.clone()
-    gradients.add(parameters, buffers, into, batches, scale)
+    gradients.add(parameters, buffers, into, scaled(gradients, batches, scale))
     for name, gradient in expected.items():
         torch.testing.assert_close(into[name] - 1, gradient, rtol=1e-11, atol=1e-12)
         assert torch.equal(parameters[name], given_parameters[name])
@@ -112,7 +118,7 @@ def check_step(gradients: Gradients, model: nn.Module, task: AnyTask, batches: B
     rates = torch.linspace(0.1, 0.9, m, dtype=torch.float64)
     gradient, _ = by_autograd(model, task, (parameters, buffers), batches, -rates)
     expected = {name: p + gradient[name] for name, p in parameters.items()}
-    gradients.add(parameters, buffers, parameters, batches, -rates)
+    gradients.add(parameters, buffers, parameters, scaled(gradients, batches, -rates))
     for name, p in expected.items():
         torch.testing.assert_close(parameters[name], p, rtol=1e-11, atol=1e-12)
 
@@ -153,7 +159,8 @@ def test_a_batch_without_weight_has_no_gradient() -> None:
         batches = replace(batches, y=torch.tensor([[1, 1, 1], [1, 2, 1]]))
         parameters, buffers = stacked_of(model, 2)
         into = {n: torch.zeros_like(p) for n, p in parameters.items()}
-        dense.add(parameters, buffers, into, batches, torch.ones(2, dtype=torch.float64))
+        ones = torch.ones(2, dtype=torch.float64)
+        dense.add(parameters, buffers, into, scaled(dense, batches, ones))
         assert all(bool((gradient[0] == 0).all()) for gradient in into.values())
         assert all(bool((gradient[1] != 0).any()) for gradient in into.values())
 
@@ -169,7 +176,7 @@ def test_huge_logits_have_a_finite_gradient() -> None:
     scale = torch.ones(2, dtype=torch.float64)
     expected, _ = by_autograd(model, task, (parameters, buffers), batches, scale)
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    dense.add(parameters, buffers, into, batches, scale)
+    dense.add(parameters, buffers, into, scaled(dense, batches, scale))
     for name, gradient in into.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-11, atol=1e-12)
         assert bool(gradient.isfinite().all())
@@ -250,6 +257,5 @@ def test_what_draws_numbers_is_refused() -> None:
     parameters, buffers = stacked_of(model, 2)
     into = {name: torch.zeros_like(p) for name, p in parameters.items()}
     functional = FunctionalGradients(model, CrossEntropy())
-    scale = torch.ones(2, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="randomness"):
-        functional.add(parameters, buffers, into, batches_of([2, 2], (FEATURES,)), scale)
+        functional.add(parameters, buffers, into, batches_of([2, 2], (FEATURES,)))
