@@ -35,9 +35,9 @@ FAST_CASES = 2
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker more than there are cores: tests of real nodes mostly wait for Flower."""
+    """Return two workers more than there are cores: tests of real nodes mostly wait for Flower."""
     cores = os.cpu_count() or 1
-    return cores if config.getoption("fast") else cores + 1
+    return cores if config.getoption("fast") else cores + 2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
