@@ -64,7 +64,11 @@ class Measurements:
         self._flops_per_sample = flops_per_sample
         self._rows_at_once = min(BATCH, rows_at_once)
         self._threads = threads
-        self._dense = dense_gradients(model, task)
+        dense = dense_gradients(model, task)
+        self._dense: dict[Part, DenseMeasuring] = {}
+        if dense is not None:
+            for part, rows in examples.items():
+                self._dense[part] = DenseMeasuring(dense, rows, task, self._rows_at_once)
 
     def count(self, part: Part, client: int) -> int:
         """Return how many rows a part of a client has."""
@@ -84,17 +88,17 @@ class Measurements:
             return
         put(arrays, self._model)
         metric = self.metric if part == "test" else "loss"
-        for client, measured in self._measured(self._examples[part], missing, metric):
+        for client, measured in self._measured(part, missing, metric):
             self._kept[part, client] = measured
 
     def _measured(
-        self, examples: Examples, clients: Sequence[int], metric: str
+        self, part: Part, clients: Sequence[int], metric: str
     ) -> Iterator[tuple[int, Measurement]]:
-        if self._dense is not None:
-            dense = DenseMeasuring(self._dense, examples, self._task, self._rows_at_once)
-            rows = sum(examples.count(k) for k in clients)
-            workers = self._workers_for(rows)
-            yield from dense.measure(self._model.state_dict(), clients, metric, workers).items()
+        examples = self._examples[part]
+        if self._dense:
+            workers = self._workers_for(sum(examples.count(k) for k in clients))
+            state = self._model.state_dict()
+            yield from self._dense[part].measure(state, clients, metric, workers).items()
         elif examples.device.type == "cpu":
             yield from self._each_alone(examples, clients, metric)
         else:

@@ -29,6 +29,53 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Pass:
+    """k blocks of b rows, gathered with some rows more: (k, room) of which (k, b) are used.
+
+    ``real`` says which of those used are there, tensor of bool (k, b); others repeat a row.
+    """
+
+    room: int
+    width: int
+    real: torch.Tensor
+
+    @property
+    def gathered(self) -> int:
+        """How many rows are gathered."""
+        return len(self.real) * self.room
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows that are gathered and judged at the same time.
+
+    Attributes
+    ----------
+    passes : sequence of Pass
+        One for each size of blocks.
+    rows : tensor of int64
+        The rows of all passes, one after the other.
+    judged : tensor of int64
+        Those that are there, in the same order.
+    """
+
+    passes: Sequence[Pass]
+    rows: torch.Tensor
+    judged: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In which order clients are measured, how many rows each has, and in which shares."""
+
+    asked: tuple[int, ...]
+    among: int
+    order: Sequence[int]
+    counts: Sequence[int]
+    shares: Sequence[Share]
+
+
+@dataclass(frozen=True)
+class Blocks:
     """Blocks of one size: the first row of each and how many of its rows there are, (k,)."""
 
     width: int
@@ -58,6 +105,7 @@ class DenseMeasuring:
         self._examples = examples
         self._task = task
         self._rows_at_once = rows_at_once
+        self._plan: Plan | None = None
 
     @torch.no_grad()
     def measure(
@@ -76,40 +124,47 @@ class DenseMeasuring:
         workers : Workers
             Among whom the passes are divided, which changes no result.
         """
-        of_width = defaultdict[int, list[int]](list)
-        for client in clients:
-            of_width[self._width(client)].append(client)
-        order = [client for group in of_width.values() for client in group]
-        passes = [
-            each
-            for width, group in of_width.items()
-            if width
-            for each in self._passes(width, group)
-        ]
+        plan = self._planned(tuple(clients), workers.count)
 
-        def judge(each: Pass) -> Judged:
+        def judge(share: Share) -> Judged:
             with torch.no_grad():  # each thread has its own mode
-                return self._judge(state, each, metric_name)
+                return self._judge(state, share, metric_name)
 
         results = []
-        for result in workers.map(judge, passes, ahead=max(1, len(passes))):
+        for result in workers.map(judge, plan.shares, ahead=max(1, len(plan.shares))):
             if isinstance(result, Exception):
                 raise result
             results.append(result)
-        counts = [self._examples.count(client) for client in order]
         if not results:
             nothing = torch.zeros((0, 4), dtype=torch.float64, device=self._examples.device)
             results = [Judged(nothing, None)]
-        measured = measurements_of(results, counts, metric_name)
-        return dict(zip(order, measured, strict=True))
+        measured = measurements_of(results, plan.counts, metric_name)
+        return dict(zip(plan.order, measured, strict=True))
+
+    def _planned(self, clients: tuple[int, ...], among: int) -> Plan:
+        """Return the plan for these clients; mostly it is the one of the round before."""
+        if self._plan is None or (self._plan.asked, self._plan.among) != (clients, among):
+            of_width = defaultdict[int, list[int]](list)
+            for client in clients:
+                of_width[self._width(client)].append(client)
+            order = [client for group in of_width.values() for client in group]
+            blocks = [
+                part
+                for width, group in of_width.items()
+                if width
+                for part in self._blocks(width, group)
+            ]
+            counts = [self._examples.count(client) for client in order]
+            self._plan = Plan(clients, among, order, counts, self._shares(blocks, among))
+        return self._plan
 
     def _width(self, client: int) -> int:
         """Return the size of a client's blocks, 0 where it has no row."""
         count = self._examples.count(client)
         return width_of(math.ceil(count / math.ceil(count / BLOCK)), BLOCK) if count else 0
 
-    def _passes(self, width: int, clients: Sequence[int]) -> list[Pass]:
-        """Return the blocks of clients in their order, as many in a pass as may be."""
+    def _blocks(self, width: int, clients: Sequence[int]) -> list[Blocks]:
+        """Return the blocks of clients in their order, as many together as may be."""
         first, count = [], []
         for client in clients:
             start, rows = self._examples.start(client), self._examples.count(client)
@@ -118,19 +173,54 @@ class DenseMeasuring:
             count.append(np.minimum(width, rows - begins))
         firsts, counts = np.concatenate(first), np.concatenate(count)
         k = max(1, self._rows_at_once // width)
-        return [Pass(width, firsts[i : i + k], counts[i : i + k]) for i in range(0, len(firsts), k)]
+        return [
+            Blocks(width, firsts[i : i + k], counts[i : i + k]) for i in range(0, len(firsts), k)
+        ]
 
-    def _judge(self, state: Stacked, each: Pass, metric_name: str) -> Judged:
+    def _shares(self, blocks: Sequence[Blocks], count: int) -> list[Share]:
+        """Return the blocks divided among so many workers, no share with too many rows."""
+        rows = [each.width * len(each.first) for each in blocks]
+        most = min(self._rows_at_once, math.ceil(sum(rows) / count))
+        shares: list[list[Blocks]] = []
+        left = 0
+        for each, needed in zip(blocks, rows, strict=True):
+            if needed > left or not shares:
+                shares.append([])
+                left = most
+            shares[-1].append(each)
+            left -= needed
+        return [self._share(each) for each in shares]
+
+    def _share(self, blocks: Sequence[Blocks]) -> Share:
         examples = self._examples
         numbers = math.prod(examples.input_shape)
-        room = np.arange(padded_rows(each.width, numbers, examples.dtype))
-        within = np.where(room < each.count[:, None], room, 0)
-        rows = torch.from_numpy(each.first[:, None] + within).to(examples.device)
-        x = examples.inputs(rows.reshape(-1)).view(*rows.shape, numbers)[:, : each.width]
-        outputs = self._outputs(state, x)  # (k, b, c)
-        real = torch.from_numpy(room[: each.width] < each.count[:, None]).to(examples.device)
-        labels = examples.labels(rows[:, : each.width][real])
-        return judged(outputs[real], labels, self._task, metric_name)
+        passes, rows, judged = [], [], []
+        for each in blocks:
+            room = padded_rows(each.width, numbers, examples.dtype)
+            within = np.arange(room)
+            real = within < each.count[:, None]
+            of_blocks = each.first[:, None] + np.where(real, within, 0)
+            rows.append(of_blocks.reshape(-1))
+            judged.append(of_blocks[real])
+            used = torch.from_numpy(real[:, : each.width]).to(examples.device)
+            passes.append(Pass(room, each.width, used))
+        return Share(
+            passes,
+            torch.from_numpy(np.concatenate(rows)).to(examples.device),
+            torch.from_numpy(np.concatenate(judged)).to(examples.device),
+        )
+
+    def _judge(self, state: Stacked, share: Share, metric_name: str) -> Judged:
+        """Return what the rows of a share are worth."""
+        gathered = self._examples.inputs(share.rows).flatten(start_dim=1)
+        outputs = []
+        for each, x in zip(
+            share.passes, gathered.split([p.gathered for p in share.passes]), strict=True
+        ):
+            of_blocks = x.view(len(each.real), each.room, -1)[:, : each.width]
+            outputs.append(self._outputs(state, of_blocks)[each.real])
+        labels = self._examples.labels(share.judged)
+        return judged(torch.cat(outputs), labels, self._task, metric_name)
 
     def _outputs(self, state: Stacked, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs (k, b, c) of inputs (k, b, d)."""

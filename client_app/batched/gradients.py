@@ -15,14 +15,14 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from client_app.batched.aligned import aligned, copies
+from client_app.batched.aligned import aligned, copies, padded_rows
 from client_app.models import MLP, LogisticRegression
 from client_app.tasks import CrossEntropy, Task
 
 Stacked = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Batches:
     """One batch of each of m clients.
 
@@ -51,10 +51,12 @@ class Batches:
         """Return aligned memory (m, units, b), whose contents nobody needs any more."""
         m, b = self.y.shape
         kept = self.rooms.get(name)
-        if kept is None or len(kept) < m:
+        if kept is None or kept.shape[0] < m:
             kept = aligned(m, (units, b), self.x.dtype, self.x.device)
-            self.rooms[name] = kept
-        return kept if len(kept) == m else kept[:m]
+        if kept.shape[0] > m:
+            kept = kept[:m]  # a later step has no more clients
+        self.rooms[name] = kept
+        return kept
 
 
 class Gradients(Protocol):
@@ -67,10 +69,10 @@ class Gradients(Protocol):
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return what ``add`` multiplies the samples of all steps S and clients K by, (S, K, B).
+        """Return what ``add`` multiplies the samples of n batches by, (n, b).
 
-        Their means over a batch are multiplied by ``scale`` (S, K). ``labels`` and ``counts``
-        (S, K, B), ``sizes`` (S, K).
+        The mean over a batch is multiplied by ``scale`` (n,). ``labels`` (n, b, ...); ``counts``
+        says which samples count (n, b), ``sizes`` how many (n,).
         """
 
     def add(
@@ -105,12 +107,38 @@ class DenseGradients:
     ----------
     layers : sequence of (str, str)
         Names of weight and bias of each layer.
+    classes : int
+        Number of units of the last layer.
     class_weights : tensor, optional
         Of the cross entropy.
     """
 
     layers: Sequence[tuple[str, str]]
+    classes: int
     class_weights: torch.Tensor | None = None
+
+    def padded(self, model: Stacked) -> Stacked:
+        """Return a model with further units, all of whose weights are and stay 0.
+
+        A weight then fills whole cache lines, and many of them are one contiguous tensor: torch
+        multiplies those in one call, others one by one. ``add`` takes models with and without.
+        """
+        padded, before = dict(model), 0
+        for weight, bias in self.layers:
+            units, inputs = model[weight].shape
+            inputs += before
+            more = padded_rows(units, inputs, model[weight].dtype) - units
+            padded[weight] = functional.pad(model[weight], (0, before, 0, more))
+            padded[bias] = functional.pad(model[bias], (0, more))
+            before = more
+        return padded
+
+    def trimmed(self, models: Stacked, like: Stacked) -> Stacked:
+        """Return stacked models (m, ...) without the further units, of the shapes of ``like``."""
+        return {
+            name: tensor[(slice(None), *map(slice, like[name].shape))]
+            for name, tensor in models.items()
+        }
 
     def coefficients(
         self,
@@ -119,12 +147,12 @@ class DenseGradients:
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return scale_k v_i / v (S, K, B), 0 for what does not count."""
+        """Return scale v_i / v (n, b), 0 for what does not count."""
         if self.class_weights is None:
-            return counts * (scale / sizes.clamp(min=1)).unsqueeze(2)
+            return counts * (scale / sizes).unsqueeze(1)
         weights = self.class_weights.to(scale)[labels] * counts
-        total = weights.sum(dim=2)
-        return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(2)
+        total = weights.sum(dim=1)
+        return weights * (scale / torch.where(total == 0, 1, total)).unsqueeze(1)
 
     def add(
         self,
@@ -137,7 +165,8 @@ class DenseGradients:
     ) -> None:
         """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
         x, y = batches.x.flatten(start_dim=2), batches.y  # (m, b, d), (m, b)
-        if len(y) == 1 and self._has_vectors(parameters):
+        m, b = y.shape
+        if m == 1 and self._has_vectors(parameters):
             self._add_beside_itself(parameters, buffers, into, batches, keep=keep)
             return
 
@@ -149,11 +178,12 @@ class DenseGradients:
             out = batches.room(bias, w.shape[1])
             torch.baddbmm(parameters[bias].unsqueeze(2), w, activations[-1], out=out)
             activations.append(out)
-        output = activations.pop()
+        delta = activations.pop()  # 0 for padded units, whose weights are 0
+        output = delta[:, : self.classes]
         error = functional.softmax(output, dim=1)
-        minus_one = _minus_one(error.dtype, error.device).expand(len(y), 1, y.shape[1])
+        minus_one = _minus_one(error.dtype, error.device).expand(m, 1, b)
         error.scatter_add_(1, y.unsqueeze(1), minus_one)
-        delta = torch.mul(error, batches.coefficients.unsqueeze(1), out=output)
+        torch.mul(error, batches.coefficients.unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
             # Before the step is made: into may be the parameters.
@@ -244,8 +274,8 @@ class FunctionalGradients:
         sizes: torch.Tensor,
         scale: torch.Tensor,
     ) -> torch.Tensor:
-        """Return scale_k for every sample: the task weighs the samples of a batch."""
-        return scale.unsqueeze(2).expand(counts.shape)
+        """Return the scale for every sample: the task weighs the samples of a batch."""
+        return scale.unsqueeze(1).expand(counts.shape)
 
     def add(
         self,
@@ -289,7 +319,10 @@ def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
         return None
     if not all(parameter.requires_grad for parameter in model.parameters()):
         return None
-    layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    layers = {n: layer for n, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    *_, last = layers.values()
     return DenseGradients(
-        [(f"{name}.weight", f"{name}.bias") for name in layers], task.class_weights
+        [(f"{name}.weight", f"{name}.bias") for name in layers],
+        last.out_features,
+        task.class_weights,
     )

@@ -199,6 +199,9 @@ class BatchedTraining:
             draws=[draws[i] for i in schedule.order],
             masked=self._masked,
         )
+        like = received
+        if self._dense is not None:
+            received = self._dense.padded(received)
         models = {name: copies(tensor, len(clients)) for name, tensor in received.items()}
         directions = {
             name: copies(torch.zeros_like(received[name]), len(clients))
@@ -218,6 +221,8 @@ class BatchedTraining:
                 self._directed_step(state, batches, schedule.rates[step, :m])
             else:
                 self._gradient_step(state, batches, t)
+        if self._dense is not None:
+            models = self._dense.trimmed(models, like)
         return models, schedule.order
 
     @property
@@ -295,52 +300,55 @@ class _Batches:
         self._drops = [draw("dropout") for draw in draws] if masked else []
         self._rooms: dict[str, torch.Tensor] = {}
         self._gathered: torch.Tensor | None = None
-        # What is small is computed for all steps at once: a step of many small operations mostly
+        # What is small is there for all steps at once: a step of many small operations mostly
         # waits for them to begin.
-        counts = schedule.counts
-        labels = self._of_all(examples.labels(schedule.rows.reshape(-1)))[:, :, : counts.shape[2]]
-        sizes = torch.from_numpy(schedule.sizes).to(examples.device, examples.dtype)
-        self._labels = labels.unbind()
-        self._coefficients = gradients.coefficients(labels, counts, sizes, scale).unbind()
+        here = schedule.sizes > 0
+        self._active = schedule.active
+        sizes = torch.from_numpy(schedule.sizes[here]).to(examples.device, examples.dtype)
+        places = torch.from_numpy(here).to(examples.device)
+        rows, counts = schedule.rows[places], schedule.counts[places]
+        self._width = counts.shape[1]
+        labels = examples.labels(rows.reshape(-1)).unflatten(0, rows.shape)[:, : self._width]
+        coefficients = gradients.coefficients(labels, counts, sizes, scale[places])
+        self._labels = labels.split(self._active)
+        self._coefficients = coefficients.split(self._active)
+        self._rows, self._counts = rows.split(self._active), counts.split(self._active)
         self._inputs: tuple[torch.Tensor, ...] | None = None
         size = math.prod(examples.input_shape) * examples.dtype.itemsize
-        if not self._augments and schedule.rows.numel() * size <= AT_ONCE:
-            x = self._of_all(examples.inputs(schedule.rows.reshape(-1)))
-            self._inputs = x[:, :, : counts.shape[2]].unbind()
-
-    def _of_all(self, flat: torch.Tensor) -> torch.Tensor:
-        """Return what is there for all rows of the schedule, (S, K, B, ...)."""
-        return flat.view(*self._schedule.rows.shape, *flat.shape[1:])
+        if not self._augments and rows.numel() * size <= AT_ONCE:
+            x = examples.inputs(rows.reshape(-1)).unflatten(0, rows.shape)
+            self._inputs = x[:, : self._width].split(self._active)
 
     def batches(self, step: int) -> Batches:
         """Return the batches of a step, whose inputs stay valid until the next one is made."""
-        schedule = self._schedule
-        m, b = schedule.active[step], schedule.counts.shape[2]
+        sizes = self._schedule.sizes[step, : self._active[step]]
         return Batches(
-            self._gather(step, m, b) if self._inputs is None else self._inputs[step][:m],
-            self._labels[step][:m],
-            schedule.sizes[step, :m],
-            {name: self._mask(layer, schedule.sizes[step, :m], b) for name, layer in self._masked},
-            self._coefficients[step][:m],
+            self._gather(step) if self._inputs is None else self._inputs[step],
+            self._labels[step],
+            sizes,
+            {name: self._mask(layer, sizes) for name, layer in self._masked},
+            self._coefficients[step],
             self._rooms,
         )
 
-    def _gather(self, step: int, m: int, b: int) -> torch.Tensor:
+    def _gather(self, step: int) -> torch.Tensor:
         """Return the inputs (m, b, ...) of a step, in memory that all steps share."""
-        examples, flat = self._examples, self._schedule.rows[step, :m].reshape(-1)
+        examples, rows = self._examples, self._rows[step]
+        flat = rows.reshape(-1)
         # In place, since gathering into fresh memory costs several times as much as the copy.
         if self._gathered is None or len(self._gathered) < len(flat):
             self._gathered = examples.inputs(flat)
         else:
             examples.inputs(flat, out=self._gathered[: len(flat)])
-        x = self._gathered[: len(flat)].view(m, -1, *examples.input_shape)[:, :b]
+        x: torch.Tensor = self._gathered[: len(flat)].unflatten(0, rows.shape)[:, : self._width]
         if self._augments:
-            counts = self._schedule.counts[step, :m]
-            x[counts] = self._augment(x[counts], self._schedule.sizes[step, :m].tolist())
+            counts = self._counts[step]
+            sizes = self._schedule.sizes[step, : self._active[step]]
+            x[counts] = self._augment(x[counts], sizes.tolist())
         return x
 
-    def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64], b: int) -> torch.Tensor:
-        masks = torch.zeros((len(sizes), b, *layer.shape), dtype=self._examples.dtype)
+    def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64]) -> torch.Tensor:
+        masks = torch.zeros((len(sizes), self._width, *layer.shape), dtype=self._examples.dtype)
         for mask, size, rng in zip(masks, sizes.tolist(), self._drops, strict=False):
             mask[:size] = layer.draw(size, rng)
         return masks.to(self._examples.device)

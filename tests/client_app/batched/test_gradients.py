@@ -61,8 +61,8 @@ def scaled(gradients: Gradients, batches: Batches, scale: torch.Tensor) -> Batch
     """Return the same batches as ``gradients`` wants them, times ``scale`` (m,)."""
     sizes = torch.from_numpy(batches.sizes)
     counts = torch.arange(batches.y.shape[1]) < sizes[:, None]
-    of_one_step = (batches.y[None], counts[None], sizes.to(scale)[None], scale[None])
-    return replace(batches, coefficients=gradients.coefficients(*of_one_step)[0])
+    coefficients = gradients.coefficients(batches.y, counts, sizes.to(scale), scale)
+    return replace(batches, coefficients=coefficients)
 
 
 def by_autograd(
