@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -84,7 +84,6 @@ class BatchedTraining:
         self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         self._names = list(model.state_dict())
         self._masked = list(dropouts(model))
-        self._numbers: int | None = None
 
     @property
     def closed_form(self) -> bool:
@@ -259,13 +258,17 @@ class BatchedTraining:
 
     def _bytes_of_client(self, client: int) -> int:
         """Estimate what one client needs: models, gradients, a batch and its activations."""
-        first = torch.tensor([self._examples.start(client)], device=self._examples.device)
-        x = self._examples.inputs(first)
         rows = min(self._how.batch_size, self._examples.count(client))
-        if self._numbers is None:
-            self._numbers = numbers_of_sample(self._model, x)
-        model: int = sum(t.numel() * t.element_size() for t in self._model.state_dict().values())
-        return MODELS * model + ACTIVATIONS * rows * self._numbers * x.element_size()
+        model, sample = self._sizes
+        return MODELS * model + ACTIVATIONS * rows * sample
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """The bytes of a model, and of one sample's inputs and activations."""
+        x = self._examples.inputs(torch.tensor([0], device=self._examples.device))
+        state = self._model.state_dict().values()
+        model = sum(tensor.numel() * tensor.element_size() for tensor in state)
+        return model, numbers_of_sample(self._model, x) * x.element_size()
 
 
 @dataclass(frozen=True)

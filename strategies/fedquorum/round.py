@@ -408,8 +408,8 @@ def _decisions(
         )
         if (place := place_of.get(client)) is not None:
             decision = counted.applied_to(decision, answer, place)
-            drawn = None if draws is None else draws.count.get(client)
-            decision = replace(decision, draws=drawn)
+            if draws is not None:
+                decision = replace(decision, draws=draws.count.get(client))
         decisions.append(decision)
     return tuple(decisions)
 

@@ -82,7 +82,8 @@ def round_answers(
             answer = ClientAnswer(client, "rejected", NOT_SUMMED)
         if answer.usable:
             _clip(answer, answers, asked.model, communication)
-        each.append(replace(answer, note=answers.notes.get(client)))
+        note = answers.notes.get(client)
+        each.append(answer if note is None else replace(answer, note=note))
     usable = [answer.client for answer in each if answer.usable]
     return RoundAnswers(
         tuple(each),

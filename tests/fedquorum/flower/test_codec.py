@@ -574,8 +574,21 @@ def test_a_request_without_its_records() -> None:
             decode_train_request(content, (0,))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 4), (1,) * 30])
+def test_arrays_are_encoded_as_flower_does(dtype: str, shape: tuple[int, ...]) -> None:
+    """The bytes are those of ``Array(ndarray)``, and what comes back may be written to."""
+    array = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    for given in (array, array.T, array[..., ::-1] if shape else array):
+        encoded = encode_arrays({"w": given})
+        assert vars(encoded["w"]) == vars(Array(np.asarray(given, order="C")))
+        decoded = decode_arrays(ArrayRecord({"w": Array(given)}))["w"]
+        np.testing.assert_array_equal(decoded, given)
+        assert (decoded.dtype, decoded.flags.writeable) == (given.dtype, True)
+
+
 def test_arrays_that_cannot_be_read() -> None:
     """Bytes that are no array are the message's fault, and said to be."""
     record = ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", b"no array")})
-    with pytest.raises(ProtocolError, match="arrays cannot be read"):
+    with pytest.raises(ProtocolError, match="array 'w' cannot be read"):
         decode_arrays(record)

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -16,16 +18,27 @@ NamedArrays = dict[str, NDArray[Any]]
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return the record of named arrays."""
-    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
+    """Return the record of named arrays, in the bytes of ``Array(ndarray)``."""
+    return ArrayRecord({name: _encoded(np.asarray(a)) for name, a in arrays.items()})
+
+
+def _encoded(array: NDArray[Any]) -> Array:
+    data = b"".join((_header(array.dtype, array.shape), array.tobytes()))
+    return Array(str(array.dtype), array.shape, SType.NUMPY, data)
+
+
+@lru_cache
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what precedes an array's numbers in NumPy's format."""
+    head = BytesIO()
+    fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(head, fields)
+    return head.getvalue()
 
 
 def decode_arrays(record: ArrayRecord) -> NamedArrays:
     """Return the arrays of a record; the caller owns the copies."""
-    try:
-        return {name: array.numpy() for name, array in record.items()}
-    except (ValueError, TypeError, EOFError) as error:
-        raise ProtocolError(f"arrays cannot be read: {error}") from error
+    return {name: view.copy(order="K") for name, view in view_arrays(record).items()}
 
 
 def view_arrays(record: ArrayRecord) -> NamedArrays:
@@ -38,8 +51,8 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
 
 
 def _view(name: str, array: Array) -> NDArray[Any]:
-    if array.stype != "numpy.ndarray":
-        raise ProtocolError(f"array '{name}' is serialised as {array.stype!r}, not numpy.ndarray")
+    if array.stype != SType.NUMPY:
+        raise ProtocolError(f"array '{name}' is serialised as {array.stype!r}, not {SType.NUMPY}")
     try:
         return _read(array.data)
     except Exception as error:  # NumPy's reader of headers raises many things
@@ -47,15 +60,23 @@ def _view(name: str, array: Array) -> NDArray[Any]:
 
 
 def _read(data: bytes) -> NDArray[Any]:
-    head = BytesIO(data)
-    version = npy.read_magic(head)
-    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran_order, dtype = read_header(head)
+    # From version 2.0 on the length of the header takes four bytes.
+    begin = npy.MAGIC_LEN + (2 if data[6:7] == b"\x01" else 4)
+    end = begin + int.from_bytes(data[npy.MAGIC_LEN : begin], "little")
+    shape, fortran_order, dtype = _parsed(data[:end])
     count = math.prod(shape)
-    if min(shape, default=0) < 0 or len(data) - head.tell() != count * dtype.itemsize:
+    if min(shape, default=0) < 0 or len(data) - end != count * dtype.itemsize:
         raise ValueError(f"it is not as long as its shape {shape} says")
-    flat = np.frombuffer(data, dtype=dtype, count=count, offset=head.tell())
+    flat = np.frombuffer(data, dtype=dtype, count=count, offset=end)
     return flat.reshape(shape, order="F" if fortran_order else "C")
+
+
+@lru_cache
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and type: a model's arrays have the same headers in all rounds."""
+    head = BytesIO(header)
+    version = npy.read_magic(head)
+    return (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
 
 
 def count_bytes(content: RecordDict) -> int:
