@@ -127,6 +127,7 @@ WORKLOADS = {
     ),
 }
 GROWTH = (10, 100, 1_000, 10_000)
+PEER_ATTEMPTS = 3  # torchrun's processes sometimes abort while they connect
 PEERS_TRAIN = ("fmnist_logreg", "pfl_cifar10", "fedau_cnn", "flute_mnist")
 
 
@@ -525,7 +526,8 @@ def _peer(
     }
     runner = HERE / "peers" / f"{peer}_runner.py"
     started = time.time()
-    printed = _call([*command, str(runner), json.dumps(job)], {}, cwd=_fresh(folder))
+    command = [*command, str(runner), json.dumps(job)]
+    printed = _call(command, {}, cwd=_fresh(folder), again=PEER_ATTEMPTS - 1)
     told = json.loads(printed.splitlines()[-1])
     check_steps(peer, told["steps"], work.steps * rounds)
     return _of_times(told["times"], started)
@@ -544,13 +546,19 @@ def _command(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def _call(command: list[str], variables: dict[str, str], cwd: Path | None = None) -> str:
-    """Run a command with some variables set, and return what it prints."""
+def _call(
+    command: list[str], variables: dict[str, str], cwd: Path | None = None, *, again: int = 0
+) -> str:
+    """Run a command with some variables set, ``again`` where it fails; return what it prints."""
     env = {**os.environ, **variables}
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return done.stdout
+    if done.returncode == 0:
+        return done.stdout
+    problem = f"{shlex.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    if not again:
+        sys.exit(problem)
+    print(f"Failed, run again: {problem}", file=sys.stderr)
+    return _call(command, variables, cwd, again=again - 1)
 
 
 def _status(env: dict[str, str]) -> str:
