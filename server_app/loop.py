@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquorum import ComposedStrategy
+from fedquorum import ComposedStrategy, WaitingGrid
 from fedquorum.errors import RunError, SettingsError, StateError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
@@ -71,9 +71,8 @@ def run(
     population = build_population(settings.data, data)
     strategy = build_strategy(settings, population, rates)
     arrays = initial_arrays(settings, data)
-    parts = _Parts(
-        grid, strategy, with_privacy(strategy, settings.privacy, arrays), settings, rates
-    )
+    driven = with_privacy(strategy, settings.privacy, arrays)
+    parts = _Parts(WaitingGrid(grid), strategy, driven, settings, rates)
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
     arithmetic = arithmetic_of(composed, data, in_process=isinstance(grid, InProcessGrid))
@@ -167,7 +166,7 @@ class _Parts:
     simulation knows it.
     """
 
-    grid: Grid
+    grid: WaitingGrid
     strategy: ComposedStrategy
     driven: Strategy
     settings: Settings
@@ -180,8 +179,9 @@ def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
         parts.strategy.restore(start.strategy, start.model)
     except StateError as error:
         raise RunError(f"the checkpoint does not fit the strategy: {error}") from None
-    if isinstance(parts.grid, InProcessGrid) and start.nodes:
-        parts.grid.restore_node_states(start.nodes)
+    grid = parts.grid.inner
+    if isinstance(grid, InProcessGrid) and start.nodes:
+        grid.restore_node_states(start.nodes)
     elif parts.strategy.rules.keeps_models:
         raise SettingsError(
             "engine must be in-process, before and now, where a run with "
@@ -211,7 +211,7 @@ class _Checkpointing:
         parts = self._parts
         if parts.settings.engine.checkpoint_every is None:
             return
-        grid = parts.grid
+        grid = parts.grid.inner
         self.files.save(
             Checkpoint(
                 server_round=server_round,

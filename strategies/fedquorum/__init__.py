@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .flower.drop_in import strategy as strategy
     from .flower.standard import StandardProtocol as StandardProtocol
     from .flower.strategy import ComposedStrategy as ComposedStrategy
+    from .flower.waiting import WaitingGrid as WaitingGrid
     from .robustness import Robustness as Robustness
     from .types import Population as Population
 
@@ -56,6 +57,7 @@ _EXPORTS = {
     "Communication": "flower.communication",
     "StandardProtocol": "flower.standard",
     "ComposedStrategy": "flower.strategy",
+    "WaitingGrid": "flower.waiting",
     "Robustness": "robustness",
     "Population": "types",
     "Rules": "composition",

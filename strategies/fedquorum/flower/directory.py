@@ -24,6 +24,7 @@ POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
 RETRY_SECONDS = 10.0
 HEAR_SECONDS = 10.0
+SHOWN_REFUSALS = 10  # of one reply
 
 ClientsOfKeys = Mapping[str, frozenset[int]]
 
@@ -275,27 +276,38 @@ class ClientDirectory:
             clients = decode_hosted_clients(reply.content, standard=self._standard)
         except ProtocolError as error:
             return str(error)
+        named = set(clients)
         for client in self._claims.get(node, ()):
-            if client not in clients and self._node_of.get(client) == node:
+            if client not in named and self._node_of.get(client) == node:
                 del self._node_of[client]
-        claimed = []
-        for client in clients:
-            problem = self._claim_problem(node, client)
-            if problem:
-                self._refuse(node, f"claims client {client}{problem}")
-            else:
-                claimed.append(client)
-                if self.node_of(client) is None:
-                    self._node_of[client] = node
-                    self._met.add(client)
-                elif self._node_of[client] != node:
-                    first = self._name(self._node_of[client])
-                    self._refuse(node, f"claims client {client}, which {first} has: refused")
+        claimed, refused = self._checked(node, clients)
+        for reason in refused[:SHOWN_REFUSALS]:
+            self._refuse(node, reason)
+        if len(refused) > SHOWN_REFUSALS:
+            more = len(refused) - SHOWN_REFUSALS
+            self._refuse(node, f"claims {more} further clients that it cannot have: refused")
         self._claims[node] = tuple(claimed)
         if len(claimed) < len(clients):
             self._ask_again(node)
         self._pass_on()
         return None
+
+    def _checked(self, node: int, clients: Iterable[int]) -> tuple[list[int], list[str]]:
+        """Return which clients a node may claim, and why it may not have the others."""
+        claimed, refused = [], []
+        for client in clients:
+            problem = self._claim_problem(node, client)
+            if problem:
+                refused.append(f"claims client {client}{problem}")
+                continue
+            claimed.append(client)
+            if self.node_of(client) is None:
+                self._node_of[client] = node
+                self._met.add(client)
+            elif self._node_of[client] != node:
+                first = self._name(self._node_of[client])
+                refused.append(f"claims client {client}, which {first} has: refused")
+        return claimed, refused
 
     def _claim_problem(self, node: int, client: int) -> str:
         """Return why a node cannot have a client, whoever else claims it; empty if it can."""

@@ -40,6 +40,7 @@ from .codec import (
 from .recognition import RECOGNISED, speaks_protocol
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
+from .training import Asked
 
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -211,6 +212,11 @@ class DropIn(ComposedStrategy):
             return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
         finally:
             self._last_round = 0
+
+    def _limit_replies(self, grid: Grid, asked: Asked) -> None:
+        # A node that speaks the protocol may reply for any number of clients.
+        if not self._recognises:
+            super()._limit_replies(grid, asked)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

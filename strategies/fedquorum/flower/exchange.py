@@ -25,6 +25,11 @@ from .communication import Communication
 from .notices import Notices
 from .replies import Answers, collect
 from .validation import Sent, form_problem, value_problem
+from .waiting import WaitingGrid
+
+OVERHEAD = 2
+OVERHEAD_BYTES = 2**20
+"""A message weighs at most so many times its payload, and so much more."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,26 @@ class Exchange:
             any_group=not self._communication.follows_protocol,
         )
 
+    def limit_replies(
+        self, grid: Grid, asked_at: Mapping[int, tuple[int, ...]], model: NamedArrays | None
+    ) -> None:
+        """Have a grid that waits itself refuse replies before they take the memory.
+
+        What a message weighs beside its payload is left to the check of the payload.
+        """
+        if isinstance(grid, WaitingGrid):
+            largest = self._communication.largest_reply
+            grid.limit_replies(
+                {
+                    node: OVERHEAD_BYTES + OVERHEAD * largest(len(clients), model)
+                    for node, clients in asked_at.items()
+                }
+            )
+
     def evaluate_messages(
         self,
         server_round: int,
+        grid: Grid,
         arrays: ArrayRecord,
         *,
         tested: frozenset[int],
@@ -130,6 +152,7 @@ class Exchange:
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
         self._evaluating = self.directory.by_node(sorted(tested | measured))
+        self.limit_replies(grid, self._evaluating, None)
         requests = {
             node: EvaluateRequest(
                 server_round,

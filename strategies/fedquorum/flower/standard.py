@@ -13,7 +13,7 @@ from flwr.serverapp.strategy.strategy_utils import (
     aggregate_metricrecords,
     validate_message_reply_consistency,
 )
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+from flwr.superlink.grid import InMemoryGrid
 
 from ..composition import Rules
 from ..errors import ParameterError, one_line
@@ -40,6 +40,7 @@ from .codec import (
 from .connected import ConnectedNodes, RecognisedProtocol
 from .directory import ClientDirectory, NodeOrder
 from .validation import Limits
+from .waiting import inner_grid
 
 CLIENT_IDS = OneOf(("node-order", "query"))
 GENEROUS_BYTES, GENEROUS_MODELS = 2**26, 8
@@ -155,7 +156,7 @@ class StandardProtocol(ConnectedNodes):
 
     def check_ids(self, grid: Grid, population: Population) -> None:
         """Refuse to tell priority clients by chance, as in a simulation without client ids."""
-        chance = isinstance(grid, InMemoryGrid) and self.client_ids == "node-order"
+        chance = isinstance(inner_grid(grid), InMemoryGrid) and self.client_ids == "node-order"
         if chance and population.others:
             raise ParameterError(
                 "client_ids",

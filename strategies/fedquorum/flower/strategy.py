@@ -43,6 +43,7 @@ from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .replies import Answers, usable_evaluations
 from .training import Asked, Memory, round_answers, take_step
+from .waiting import WaitingGrid
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class ComposedStrategy(Strategy):
     def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
         """Return the messages that measure F(w_0) and the priority clients' amounts of data."""
         self._meet(grid)
-        return self._evaluate_messages(0, arrays, (), self.population.priority_clients)
+        return self._evaluate_messages(0, grid, arrays, (), self.population.priority_clients)
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
         """Keep F(w_0) of the clients that round 1 asks."""
@@ -218,7 +219,11 @@ class ComposedStrategy(Strategy):
         self._keep(evaluations)
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
+        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
+
+        Of Flower's own grids the wait for replies is replaced, see ``WaitingGrid``.
+        """
+        grid = WaitingGrid.around(grid)
         if self.needs_initial:
             messages = self.configure_initial(initial_arrays, grid)
             timeout = self.communication.round_timeout
@@ -236,6 +241,7 @@ class ComposedStrategy(Strategy):
         asked_at = self._exchange.directory.by_node(call.clients)
         proportions = self._proportions(call)
         self._asked = Asked(server_round, call, decode_arrays(arrays), asked_at, proportions)
+        self._limit_replies(grid, self._asked)
         sampled = (len(asked_at), len(self._exchange.directory.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
         requests = {
@@ -254,6 +260,9 @@ class ComposedStrategy(Strategy):
             for node, request in requests.items()
         }
         return self._exchange.messages(contents, MessageType.TRAIN, server_round, config)
+
+    def _limit_replies(self, grid: Grid, asked: Asked) -> None:
+        self._exchange.limit_replies(grid, asked.asked_at, asked.model)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -332,7 +341,7 @@ class ComposedStrategy(Strategy):
             elif tested:
                 measured = communication.measured(population, tested)
         return self._evaluate_messages(
-            server_round, arrays, tested, measured, keeps_model=keeps_model, extra=config
+            server_round, grid, arrays, tested, measured, keeps_model=keeps_model, extra=config
         )
 
     def aggregate_evaluate(
@@ -403,6 +412,7 @@ class ComposedStrategy(Strategy):
     def _evaluate_messages(
         self,
         server_round: int,
+        grid: Grid,
         arrays: ArrayRecord,
         tested: tuple[int, ...],
         measured: tuple[int, ...],
@@ -413,6 +423,7 @@ class ComposedStrategy(Strategy):
         self._measured = frozenset(measured)
         return self._exchange.evaluate_messages(
             server_round,
+            grid,
             arrays,
             tested=frozenset(tested),
             measured=self._measured,

@@ -379,17 +379,20 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 
 
 def test_the_code_of_the_guide() -> None:
-    """docs/drop-in.md: its one line, and the query by which a node says who it is."""
-    line, query = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    """docs/drop-in.md: its one line, the query by which a node says who it is, and a wrapper."""
+    line, query, wrapper = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     app = standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
     )
     asked: list[str] = []
     grid = grid_of(app, K)
-    for code in (line, line.replace("FedAU()", 'FedAU(client_ids="query")')):
+    for code in (line, line.replace("FedAU()", 'FedAU(client_ids="query")'), wrapper):
         names: dict[str, Any] = {"grid": grid, "arrays": encode_arrays(MODEL)}
         exec(code, names)  # noqa: S102 - our own guide
+        if code == wrapper:
+            assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
+            continue
         asked.append(str(names["strategy"].communication.client_ids))
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]

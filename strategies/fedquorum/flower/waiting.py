@@ -1,0 +1,362 @@
+"""A grid that waits for replies itself: briefly at first, and never beyond the deadline.
+
+Flower's grids look for replies every 3 s (deployment) or every 0.1 s (simulation), take a reply's
+sender from the object that the sender pushed, and wait up to two hours for announced objects.
+``WaitingGrid`` goes around such a grid:
+
+- It looks for replies in short intervals at first and in longer ones later.
+- A reply belongs to the node whose message it was stored for. A reply that names another node,
+  message, type or group is refused.
+- A reply that cannot be read or is too large is a failure of its node, and of no other.
+- An exchange ends at its deadline, whatever a node does.
+"""
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message.message import make_message
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.superlink.grid import HttpGrid, InMemoryGrid
+
+from .codec import shortened
+from .stored_replies import LARGEST_REPLY, StoredReplies, UnreadableReplyError
+
+FIRST_SECONDS = 0.02
+LONGEST_SECONDS = 1.0
+GROWTH = 1.5
+QUERY_BYTES = 2**24  # of a reply to a message that is sent outside of an exchange
+FLOWERS_OWN = (HttpGrid, InMemoryGrid)
+MARGIN_SECONDS = 1.0  # messages expire a little later, or the SuperLink would call them lost
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A reply, and how long after its message was sent it arrived.
+
+    Parameters
+    ----------
+    node : int
+        The node to which the message was sent.
+    message : Message
+        The reply, or an error that says why there is none.
+    seconds : float
+        Since the message was sent.
+    """
+
+    node: int
+    message: Message
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A message without its content.
+
+    ``sent`` and ``until`` are when it was sent and when it expires, by the monotonic clock;
+    ``largest`` is how many bytes its reply may have.
+    """
+
+    message: Message
+    sent: float
+    until: float
+    largest: int
+
+    @property
+    def node(self) -> int:
+        """The node to which it was sent."""
+        return int(self.message.metadata.dst_node_id)
+
+    def arrival(self, reply: Message | Exception) -> Arrival:
+        """Return a reply as one that strategies may read: from this node, to this message."""
+        seconds = time.monotonic() - self.sent
+        problem = self._problem(reply)
+        if problem is not None or isinstance(reply, Exception):
+            answer: RecordDict | Error = Error(ErrorCode.UNKNOWN, problem)
+        else:
+            answer = reply.error if reply.has_error() else reply.content
+        return Arrival(self.node, Message(answer, reply_to=self.message), seconds)
+
+    def _problem(self, reply: Message | Exception) -> str | None:
+        """Return why a reply cannot be used, None if it can."""
+        if isinstance(reply, Exception):
+            reason = str(reply) if isinstance(reply, UnreadableReplyError) else repr(reply)
+            return shortened(f"the reply cannot be used: {reason}")
+        if reply.has_error() or isinstance(reply.content, RecordDict):
+            return None
+        return f"the reply's content is a {type(reply.content).__name__}"
+
+
+class WaitingGrid(Grid):
+    """Waits for the replies to messages that it sends through another grid.
+
+    Instead of Flower's own grids it waits itself. Of any other grid it calls
+    ``send_and_receive``.
+
+    Parameters
+    ----------
+    grid : Grid
+        Through which messages and replies go.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = inner_grid(grid)
+        self._arrived = queue.SimpleQueue[tuple[str, Message | Exception]]()
+        self._unanswered: dict[str, Unanswered] = {}
+        self._largest: dict[int, int] = {}
+        self._late: list[Arrival] = []
+        self._pushed: set[str] = set()  # outside of exchanges
+        self._kept: dict[str, Message] = {}  # replies to those
+        self._stored: StoredReplies | None = None
+        if isinstance(self._grid, HttpGrid):
+            self._stored = StoredReplies(self._grid, self._deliver)
+
+    @classmethod
+    def around(cls, grid: Grid) -> Grid:
+        """Return one of Flower's own grids with a wait of its own, and any other as it is."""
+        return cls(grid) if isinstance(grid, FLOWERS_OWN) else grid
+
+    @property
+    def inner(self) -> Grid:
+        """The grid through which messages and replies go."""
+        return self._grid
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """The nodes with a message of an earlier exchange that has not expired."""
+        now = time.monotonic()
+        return frozenset(
+            message.node
+            for key, message in self._unanswered.items()
+            if message.until > now and key not in self._pushed
+        )
+
+    def late_arrivals(self) -> list[Arrival]:
+        """Return the replies that came after the end of their exchange, each once."""
+        late, self._late = self._late, []
+        return late
+
+    def limit_replies(self, largest: Mapping[int, int]) -> None:
+        """Refuse replies of these nodes with more bytes, from the next exchange on."""
+        self._largest = dict(largest)
+
+    # --- exchanges ---------------------------------------------------------------------------
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return the replies that came within ``timeout`` seconds."""
+        return [arrival.message for arrival in self.exchange(messages, timeout=timeout)]
+
+    def exchange(
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        enough: Callable[[Collection[int]], bool] | None = None,
+        grace: float = 0.0,
+    ) -> list[Arrival]:
+        """Send messages and return the replies that came in time, in the order of arrival.
+
+        Parameters
+        ----------
+        messages : iterable of Message
+            At most one for each node.
+        timeout : float, optional
+            Seconds until the deadline, when the messages expire. By default there is none.
+        enough : callable, optional
+            Takes the nodes that have replied and says whether they are a quorum. By default the
+            quorum is all of them.
+        grace : float
+            Seconds to wait for further replies after the quorum.
+        """
+        started = time.monotonic()
+        closes = math.inf if timeout is None else started + timeout
+        if not self._waits_itself:
+            replies = self._grid.send_and_receive(messages, timeout=timeout)
+            return [_arrival(reply, time.monotonic() - started) for reply in replies]
+        waiting = self._push(messages, timeout, closes)
+        arrivals: list[Arrival] = []
+        is_quorum = False
+        with self._polling():
+            while waiting and (arrived := self._next(closes)) is not None:
+                key, arrival = arrived
+                if key not in waiting:
+                    self._keep(key, arrival)
+                    continue
+                waiting.remove(key)
+                arrivals.append(arrival)
+                if enough is not None and not is_quorum:
+                    is_quorum = enough([arrival.node for arrival in arrivals])
+                    if is_quorum:
+                        closes = min(closes, time.monotonic() + grace)
+        return arrivals
+
+    @property
+    def _waits_itself(self) -> bool:
+        return isinstance(self._grid, FLOWERS_OWN)
+
+    def _push(
+        self, messages: Iterable[Message], timeout: float | None, deadline: float
+    ) -> set[str]:
+        """Send messages; return the ids of those that the SuperLink took."""
+        given = list(messages)
+        for message in given:
+            if timeout is not None:
+                message.metadata.ttl = timeout + MARGIN_SECONDS
+        return {key for key in self._sent(given, deadline, self._largest) if key}
+
+    def _sent(
+        self, messages: Sequence[Message], until: float, largest: Mapping[int, int]
+    ) -> list[str]:
+        """Send messages; return their ids in their order, empty for those that were not taken."""
+        sent = time.monotonic()
+        taken = set(self._grid.push_messages(messages)) if messages else set()
+        keys = []
+        for message in messages:
+            key = message.metadata.message_id
+            keys.append(key if key in taken else "")
+            if key in taken:
+                shell = make_message(metadata=message.metadata, content=RecordDict())
+                allowed = largest.get(message.metadata.dst_node_id, LARGEST_REPLY)
+                self._unanswered[key] = Unanswered(shell, sent, until, allowed)
+        return keys
+
+    def _keep(self, key: str, arrival: Arrival) -> None:
+        """Keep a reply that belongs to no exchange in progress."""
+        if key in self._pushed:
+            self._pushed.remove(key)
+            self._kept[key] = arrival.message
+        else:
+            self._late.append(arrival)
+
+    def _next(self, closes: float) -> tuple[str, Arrival] | None:
+        """Return the next reply, None if none came before the exchange closes.
+
+        Raises
+        ------
+        Exception
+            If the SuperLink cannot be asked any more.
+        """
+        while True:
+            left = closes - time.monotonic()
+            try:
+                key, reply = self._arrived.get(timeout=None if left == math.inf else max(0.0, left))
+            except queue.Empty:
+                return None
+            if key == "" and isinstance(reply, Exception):
+                raise reply
+            if (message := self._unanswered.pop(key, None)) is not None:
+                return key, message.arrival(reply)
+
+    def _deliver(self, key: str, reply: Message | Exception) -> None:
+        self._arrived.put((key, reply))
+
+    # --- messages outside of exchanges -------------------------------------------------------
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages without waiting for replies; return their ids, empty if not taken."""
+        if not self._waits_itself:
+            return self._grid.push_messages(messages)
+        given = list(messages)
+        keys = self._sent(given, math.inf, {m.metadata.dst_node_id: QUERY_BYTES for m in given})
+        self._pushed.update(filter(None, keys))
+        return keys
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages that are there."""
+        if not self._waits_itself:
+            return self._grid.pull_messages(message_ids)
+        self._look(self._unanswered)
+        while (arrived := self._next(0.0)) is not None:
+            self._keep(*arrived)
+        return [self._kept.pop(key) for key in message_ids if key in self._kept]
+
+    # --- looking for replies -----------------------------------------------------------------
+
+    @contextmanager
+    def _polling(self) -> Iterator[None]:
+        """Look for replies meanwhile, in a thread that is left behind if it cannot be ended."""
+        now = time.monotonic()
+        self._unanswered = {k: m for k, m in self._unanswered.items() if m.until > now}
+        ended = threading.Event()
+        poller = threading.Thread(target=self._poll, args=(ended,), daemon=True)
+        poller.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _poll(self, ended: threading.Event) -> None:
+        """Look for replies in ever longer intervals, and in short ones again after each reply."""
+        interval, before = FIRST_SECONDS, len(self._unanswered)
+        while not ended.is_set():
+            unanswered = dict(self._unanswered)
+            if len(unanswered) < before:
+                interval = FIRST_SECONDS
+            before = len(unanswered)
+            try:
+                self._look(unanswered)
+            except Exception as error:  # of the connection to the SuperLink
+                if not ended.is_set():
+                    self._deliver("", error)
+                return
+            ended.wait(interval)
+            interval = min(GROWTH * interval, LONGEST_SECONDS)
+
+    def _look(self, unanswered: Mapping[str, Unanswered]) -> None:
+        if self._stored is not None:
+            self._stored.poll(
+                {key: message.until for key, message in unanswered.items()},
+                {key: message.largest for key, message in unanswered.items()},
+            )
+        elif unanswered:
+            for reply in self._grid.pull_messages(list(unanswered)):
+                self._deliver(reply.metadata.reply_to_message_id, reply)
+
+    # --- what goes through unchanged ---------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message; Flower's ``Message`` does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the connected nodes."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return what is known of the connected nodes."""
+        return self._grid.get_nodes()
+
+
+def inner_grid(grid: Grid) -> Grid:
+    """Return the grid inside of a ``WaitingGrid``, and any other as it is."""
+    return grid.inner if isinstance(grid, WaitingGrid) else grid
+
+
+def _arrival(reply: Message, seconds: float) -> Arrival:
+    return Arrival(reply.metadata.src_node_id, reply, seconds)

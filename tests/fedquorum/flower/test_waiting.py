@@ -1,0 +1,350 @@
+"""The grid that waits itself, over Flower's real message store: honest nodes and hostile ones."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Self
+
+import numpy as np
+import pytest
+from fedquorum.flower.codec import encode_arrays
+from fedquorum.flower.waiting import Arrival, WaitingGrid
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import Message as StoredMessage
+
+from tests.builders_superlink import SuperLink, SuperNode, announced, raw_object
+
+GROUP = "train 1"
+SOON = 0.6  # seconds: a deadline that a test waits for
+ENOUGH = 20.0  # seconds: a deadline that no test waits for
+
+
+def asked(nodes: Iterable[SuperNode]) -> list[Message]:
+    """Return a message for each node."""
+    content = RecordDict({"arrays": encode_arrays({"w": np.arange(3.0)})})
+    return [Message(content, node.id, MessageType.TRAIN, group_id=GROUP) for node in nodes]
+
+
+def answer(message: Message, value: float = 1.0) -> Message:
+    """Return an honest reply."""
+    content = RecordDict(
+        {"arrays": encode_arrays({"w": np.full(3, value)}), "metrics": MetricRecord({"x": value})}
+    )
+    return Message(content, reply_to=message)
+
+
+Behaviour = Callable[[SuperNode, Message], None]
+
+
+def honest(node: SuperNode, message: Message) -> None:
+    """Reply at once."""
+    node.push(answer(message, float(node.id)))
+
+
+class Federation:
+    """Nodes that behave, each in a thread of its own, while the server waits."""
+
+    def __init__(self, *behaviours: Behaviour) -> None:
+        link = SuperLink()
+        self.nodes = [link.node() for _ in behaviours]
+        self.grid = WaitingGrid(link.grid())
+        self._behaviours = behaviours
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._live, args=pair)
+            for pair in zip(self.nodes, behaviours, strict=True)
+        ]
+
+    def _live(self, node: SuperNode, behave: Behaviour) -> None:
+        while not self._ended.wait(0.005):
+            message = node.receive()
+            if message is not None:
+                behave(node, message)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def by_node(federation: Federation, arrivals: Iterable[Arrival]) -> dict[int, Message]:
+    """Return the replies by the place of their nodes."""
+    places = {node.id: place for place, node in enumerate(federation.nodes)}
+    found = {places[arrival.node]: arrival.message for arrival in arrivals}
+    for arrival in arrivals:
+        assert arrival.message.metadata.src_node_id == arrival.node
+    return found
+
+
+def value_of(message: Message) -> float:
+    """Return what an honest reply holds."""
+    return float(message.content["metrics"]["x"])
+
+
+def test_replies_arrive_as_they_come() -> None:
+    """All of them, from their nodes, long before Flower would look for the second time."""
+    with Federation(honest, honest, honest) as federation:
+        started = time.monotonic()
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        assert time.monotonic() - started < 3.0
+        found = by_node(federation, arrivals)
+        assert {p: value_of(m) for p, m in found.items()} == {
+            place: float(node.id) for place, node in enumerate(federation.nodes)
+        }
+        seconds = [arrival.seconds for arrival in arrivals]
+        assert seconds == sorted(seconds)
+        assert federation.grid.busy == frozenset()
+
+
+# --- attacks -----------------------------------------------------------------------------------
+
+
+def as_another(node: SuperNode, message: Message, *, victim: Message) -> None:
+    """Push an object that says it is the victim's reply."""
+    node.push(answer(message), says=answer(victim, 666.0))
+
+
+def test_no_node_answers_as_another() -> None:
+    """The forged reply is the attacker's failure; the victim's own reply counts."""
+    messages: dict[int, Message] = {}
+    both = threading.Barrier(2)
+
+    def attack(node: SuperNode, message: Message) -> None:
+        messages[0] = message
+        both.wait()
+        as_another(node, message, victim=messages[1])
+
+    def victim(node: SuperNode, message: Message) -> None:
+        messages[1] = message
+        both.wait()
+        time.sleep(0.2)  # the forged one comes first
+        honest(node, message)
+
+    with Federation(attack, victim) as federation:
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        found = by_node(federation, arrivals)
+        assert found[0].error.reason == (
+            "the reply cannot be used: it names another node and another message"
+        )
+        assert value_of(found[1]) == float(federation.nodes[1].id)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("_group_id", "train 7"), ("_message_type", "evaluate"), ("_reply_to_message_id", "0" * 64)],
+)
+def test_a_reply_that_contradicts_its_message(field: str, value: str) -> None:
+    """It is refused, and the words say what is wrong."""
+
+    def attack(node: SuperNode, message: Message) -> None:
+        said = answer(message)
+        said.metadata.__dict__[field] = value
+        node.push(answer(message), says=said)
+
+    with Federation(attack, honest) as federation:
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        found = by_node(federation, arrivals)
+        assert found[0].error.reason.startswith("the reply cannot be used: it names another ")
+        assert found[1].has_content()
+
+
+def body_that_is_no_protobuf(node: SuperNode, message: Message) -> None:
+    """Push a message whose body cannot be parsed."""
+    root, content = raw_object("Message", [], b"\xff\xff\xff")
+    node.push_raw(answer(message), root, {root: content})
+
+
+def root_that_is_no_message(node: SuperNode, message: Message) -> None:
+    """Push a record where a message must be."""
+    content = RecordDict()
+    node.push_raw(answer(message), content.object_id, {content.object_id: content.deflate()})
+
+
+def content_of_another_kind(node: SuperNode, message: Message) -> None:
+    """Push a message whose content is a metric record."""
+    child, inner = raw_object("MetricRecord", [], b"")
+    body = message_to_proto(Message(RecordDict(), reply_to=message)).SerializeToString()
+    root, content = raw_object("Message", [child], body)
+    node.push_raw(answer(message), root, {root: content, child: inner})
+
+
+def array_without_parts(node: SuperNode, message: Message) -> None:
+    """Push an array whose parts are not announced."""
+    body = json.dumps({"dtype": "f8", "shape": [3], "stype": "x", "arraychunk_ids": [5]}).encode()
+    root, content = raw_object("Array", [], body)
+    node.push_raw(answer(message), root, {root: content})
+
+
+def list_as_body(node: SuperNode, message: Message) -> None:
+    """Push an array whose body is a list."""
+    root, content = raw_object("Array", [], b"[]")
+    node.push_raw(answer(message), root, {root: content})
+
+
+HOSTILE = [
+    body_that_is_no_protobuf,
+    root_that_is_no_message,
+    content_of_another_kind,
+    array_without_parts,
+    list_as_body,
+]
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_what_cannot_be_read_is_one_failure(attack: Behaviour) -> None:
+    """The other replies of the same look are not lost."""
+    with Federation(honest, attack, honest) as federation:
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        found = by_node(federation, arrivals)
+        assert found[1].error.reason.startswith("the reply cannot be used: ")
+        assert len(found[1].error.reason) < 500
+        assert found[0].has_content()
+        assert found[2].has_content()
+
+
+def bomb(parts: int) -> Behaviour:
+    """Return a node whose array names one part of a MiB so many times."""
+
+    def attack(node: SuperNode, message: Message) -> None:
+        part = raw_object("ArrayChunk", [], b"\0" * 2**20)
+        body = json.dumps(
+            {"dtype": "u1", "shape": [1], "stype": "numpy.ndarray", "arraychunk_ids": [0] * parts}
+        ).encode()
+        array, array_content = raw_object("Array", [part[0]], body)
+        names = json.dumps({"w": 0}).encode()
+        record, record_content = raw_object("ArrayRecord", [array], names)
+        root_body = message_to_proto(Message(RecordDict(), reply_to=message)).SerializeToString()
+        root, root_content = raw_object("Message", [record], root_body)
+        node.push_raw(
+            answer(message),
+            root,
+            dict([(root, root_content), (record, record_content), (array, array_content), part]),
+        )
+
+    return attack
+
+
+def test_an_array_that_names_one_part_many_times() -> None:
+    """It is refused before it takes the memory."""
+    with Federation(bomb(parts=10_000), honest) as federation:
+        federation.grid.limit_replies({node.id: 2 * 2**20 for node in federation.nodes})
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        found = by_node(federation, arrivals)
+        assert "bytes, more than 2097152" in found[0].error.reason
+        assert found[1].has_content()
+
+
+def test_a_reply_that_is_too_large() -> None:
+    """It is read no further than allowed."""
+
+    def attack(node: SuperNode, message: Message) -> None:
+        content = RecordDict({"arrays": encode_arrays({"w": np.zeros(10**6)})})
+        node.push(Message(content, reply_to=message))
+
+    with Federation(attack, honest) as federation:
+        federation.grid.limit_replies({node.id: 10**5 for node in federation.nodes})
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        found = by_node(federation, arrivals)
+        assert "it is larger than 100000 bytes" in found[0].error.reason
+        assert found[1].has_content()
+
+
+def announces_only(node: SuperNode, message: Message) -> None:
+    """Announce objects and never upload them."""
+    reply = answer(message)
+    root = reply.object_id
+    objects = {root: reply.deflate()}
+    stored: StoredMessage = message_to_proto(Message(RecordDict(), reply_to=message))
+    stored.metadata.message_id = root
+    node.push_objects(stored, announced(root, objects), {})
+
+
+def test_objects_that_never_come_hold_no_round() -> None:
+    """An exchange ends at its deadline, with the replies of the others."""
+    with Federation(announces_only, honest) as federation:
+        for _ in range(2):
+            started = time.monotonic()
+            arrivals = federation.grid.exchange(asked(federation.nodes), timeout=SOON)
+            assert time.monotonic() - started < SOON + 2.0
+            assert set(by_node(federation, arrivals)) == {1}, by_node(federation, arrivals)
+
+
+def test_a_query_that_answers_another() -> None:
+    """What a node says of a query of its own never counts for another node's."""
+    with Federation(honest, honest) as federation:
+        grid = federation.grid
+        messages = [
+            Message(RecordDict(), node.id, MessageType.QUERY, group_id=GROUP)
+            for node in federation.nodes
+        ]
+        keys = list(grid.push_messages(messages))
+        found: list[Message] = []
+        until = time.monotonic() + ENOUGH
+        while len(found) < 2 and time.monotonic() < until:
+            found += grid.pull_messages(keys)
+        assert {m.metadata.reply_to_message_id for m in found} == set(keys)
+        assert grid.busy == frozenset()
+
+
+# --- quorum ------------------------------------------------------------------------------------
+
+
+def slow(seconds: float) -> Behaviour:
+    """Return a node that replies after so many seconds."""
+
+    def behave(node: SuperNode, message: Message) -> None:
+        time.sleep(seconds)
+        honest(node, message)
+
+    return behave
+
+
+def test_a_quorum_ends_the_exchange() -> None:
+    """Who is late is busy meanwhile, and its reply comes later, to nobody."""
+    with Federation(honest, honest, slow(1.0)) as federation:
+        grid = federation.grid
+        arrivals = grid.exchange(
+            asked(federation.nodes), timeout=ENOUGH, enough=lambda nodes: len(nodes) >= 2
+        )
+        assert set(by_node(federation, arrivals)) == {0, 1}
+        assert grid.busy == {federation.nodes[2].id}
+        arrivals = grid.exchange(asked(federation.nodes[:2]), timeout=ENOUGH)
+        assert set(by_node(federation, arrivals)) == {0, 1}
+        until = time.monotonic() + ENOUGH
+        late: list[Arrival] = []
+        while not late and time.monotonic() < until:
+            grid.exchange(asked(federation.nodes[:1]), timeout=ENOUGH)
+            late = grid.late_arrivals()
+        assert [arrival.node for arrival in late] == [federation.nodes[2].id]
+        assert late[0].seconds > 1.0
+        assert grid.busy == frozenset()
+
+
+def test_grace_waits_a_little_longer() -> None:
+    """Replies that come soon after the quorum still count."""
+    with Federation(honest, slow(0.3), slow(30.0)) as federation:
+        started = time.monotonic()
+        arrivals = federation.grid.exchange(
+            asked(federation.nodes[:2]), timeout=ENOUGH, enough=bool, grace=5.0
+        )
+        assert set(by_node(federation, arrivals)) == {0, 1}
+        assert time.monotonic() - started < 5.0
+
+
+def test_a_message_lives_until_its_deadline() -> None:
+    """Then its node is no longer busy, and its reply is nobody's."""
+    with Federation(slow(1.5)) as federation:
+        grid = federation.grid
+        assert grid.exchange(asked(federation.nodes), timeout=SOON) == []
+        assert grid.busy == frozenset()
+        time.sleep(1.5)
+        arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        assert set(by_node(federation, arrivals)) == {0}
+        assert grid.late_arrivals() == []
