@@ -169,8 +169,8 @@ def weigh_rounds(
     """
     state, told = rule.init(Population.of(size)) if state is None else state, []
     for given in history:
-        own = given.client.tolist() if asked is None else asked
-        call = Call(tuple(range(own) if isinstance(own, int) else own))
+        called = given.client.tolist() if asked is None else asked
+        call = Call(tuple(range(called) if isinstance(called, int) else called))
         state, weights = rule.weigh(state, call, given, np.ones(len(given.client)))
         told.append(weights)
     return state, told

@@ -41,7 +41,7 @@ def concrete(cls: type[Rule]) -> Iterator[type[Rule]]:
             yield one
 
 
-def own_places() -> tuple[Places, Places]:
+def allowed_places() -> tuple[Places, Places]:
     """Return where each rule's class, and where each key, may be asked for."""
     tables = {file_of(module) for module in TABLES}
     classes = {rule.__name__: {file_of(rule), *tables} for rule in concrete(Rule)}
@@ -53,7 +53,7 @@ def own_places() -> tuple[Places, Places]:
     return classes, keys
 
 
-CLASSES, KEYS = own_places()
+CLASSES, KEYS = allowed_places()
 
 
 def texts(node: ast.AST | None) -> Iterator[str]:

@@ -29,7 +29,7 @@ from client_app.data.partition import (
 )
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
-from client_app.data.split import own_split
+from client_app.data.split import split_client
 from conf.schema.checks import check_clients
 from conf.schema.data import NaturalSettings, PartitionedSettings, settled_clients
 
@@ -116,7 +116,7 @@ def whole_client(
     """Return arrays of one client alone, with the test set as its test part where there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
-        train, test = own_split(arrays.strata, test_fraction, client=client, seed=seed)
+        train, test = split_client(arrays.strata, test_fraction, client=client, seed=seed)
     return _client_data(arrays, Shares(train, test))
 
 
@@ -137,7 +137,7 @@ def _divided(
         return _by_client(arrays, settings, seed)
     if not arrays.pooled:
         return arrays, _shares(arrays.y_train, arrays.y_test, arrays, settings, seed)
-    train, test = own_split(
+    train, test = split_client(
         arrays.strata,
         settings.test_fraction if isinstance(settings, NaturalSettings) else 0.2,
         client=0,

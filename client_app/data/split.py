@@ -9,7 +9,7 @@ from client_app.data.base import Labels
 Rows = NDArray[np.int64]
 
 
-def own_split(
+def split_client(
     labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
 ) -> tuple[Rows, Rows]:
     """Divide the rows of a client at random into a training and a test part.
@@ -46,7 +46,7 @@ def own_split(
     if groups is not None:
         numbers, group = np.unique(groups, return_inverse=True)
         alike = np.zeros(len(numbers), dtype=np.int64)
-        _, chosen_groups = own_split(alike, fraction, client=client, seed=seed)
+        _, chosen_groups = split_client(alike, fraction, client=client, seed=seed)
         testing = np.isin(group, chosen_groups)
         return np.flatnonzero(~testing), np.flatnonzero(testing)
     n = len(labels)

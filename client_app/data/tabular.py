@@ -20,7 +20,7 @@ from client_app.data.base import (
 )
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
-from client_app.data.split import Rows, own_split
+from client_app.data.split import Rows, split_client
 from conf.schema.checks import check_clients
 from conf.schema.data import TableSettings
 
@@ -28,7 +28,7 @@ from conf.schema.data import TableSettings
 class TabularData:
     """The clients of a table.
 
-    Of a client's rows ``data.test_fraction`` are for testing, see ``own_split``. Its numbers are
+    Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``. Its numbers are
     scaled by what it knows itself: a missing number is the median of its column in the client's
     training part, and nothing tells that it was missing; then every column has the mean of the
     training part subtracted and is divided by its standard deviation (over n, not n - 1), or by 1
@@ -105,7 +105,7 @@ def client_rows(
 ) -> tuple[Rows, Rows]:
     """Return which of a client's rows are for training and which for testing."""
     labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)
-    train, test = own_split(labels, fraction, client=client, seed=seed)
+    train, test = split_client(labels, fraction, client=client, seed=seed)
     return rows[train], rows[test]
 
 

@@ -25,7 +25,9 @@ def examples_of(
     data: Mapping[int, ClientData], part: Part = "train", dtype: torch.dtype = torch.float32
 ) -> Examples:
     """Return one part of these clients."""
-    return Examples(pooled({k: part_of(own, part) for k, own in data.items()}), CPU, dtype)
+    return Examples(
+        pooled({k: part_of(client_data, part) for k, client_data in data.items()}), CPU, dtype
+    )
 
 
 def measurements_of(
@@ -41,10 +43,10 @@ def measurements_of(
 
 
 def federated_client(
-    client: int, own: ClientData, model: nn.Module, how: LocalTraining, seed: int
+    client: int, client_data: ClientData, model: nn.Module, how: LocalTraining, seed: int
 ) -> FederatedClient:
     """Return a client that is alone in its process."""
-    data = {client: own}
+    data = {client: client_data}
     trainer = Trainer(model, examples_of(data), how, CrossEntropy(), seed=seed)
     return FederatedClient(client, measurements_of(data, model), trainer.alone)
 
@@ -75,6 +77,6 @@ def assert_same_part(part: TrainAnswer, other: TrainAnswer, tolerance: float = 0
     assert other.arrays is not None
     assert list(part.arrays) == list(other.arrays)
     for name, array in other.arrays.items():
-        own = part.arrays[name]
-        assert (own.shape, own.dtype) == (array.shape, array.dtype)
-        np.testing.assert_allclose(own, array, rtol=0, atol=tolerance)
+        found = part.arrays[name]
+        assert (found.shape, found.dtype) == (array.shape, array.dtype)
+        np.testing.assert_allclose(found, array, rtol=0, atol=tolerance)

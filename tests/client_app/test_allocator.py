@@ -66,7 +66,7 @@ def test_the_setting(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(node, "keep_memory", lambda: calls.append(1))
     words = "data=synth data.num_clients=2 data.num_priority=1 client.device=cpu"
-    own = f"{words} client.keep_memory={str(keeps).lower()}"
-    Node(compose("custom", own).settings)
+    overrides = f"{words} client.keep_memory={str(keeps).lower()}"
+    Node(compose("custom", overrides).settings)
     assert compose("custom", words).settings.client.keep_memory
     assert calls == [1] * keeps

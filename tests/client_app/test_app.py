@@ -119,7 +119,7 @@ def arrays(part: TrainAnswer) -> dict[str, NDArray[Any]]:
     return part.arrays
 
 
-def own_data(client: int) -> ClientData:
+def data_of(client: int) -> ClientData:
     settings = SynthSettings(
         num_clients=NUM_CLIENTS,
         num_priority=NUM_PRIORITY,
@@ -131,9 +131,11 @@ def own_data(client: int) -> ClientData:
 
 def measured(client: int, part: str) -> tuple[float, float]:
     """Return loss and accuracy of the broadcast model on a client's train or test part."""
-    own = own_data(client)
+    client_data = data_of(client)
     return sgd.measure(
-        sgd.read(list(model().values())), getattr(own, f"x_{part}"), getattr(own, f"y_{part}")
+        sgd.read(list(model().values())),
+        getattr(client_data, f"x_{part}"),
+        getattr(client_data, f"y_{part}"),
     )
 
 
@@ -186,7 +188,7 @@ def test_training_reply() -> None:
         loss, accuracy = measured(k, "train")
         assert part.status is Status.DONE
         assert metrics_of(part) == pytest.approx(
-            {"num-examples": len(own_data(k).y_train), "loss": loss, "accuracy": accuracy},
+            {"num-examples": len(data_of(k).y_train), "loss": loss, "accuracy": accuracy},
             abs=1e-6,
         )
         assert {name: a.shape for name, a in arrays(part).items()} == {
@@ -463,8 +465,8 @@ def test_replies_of_clients_together_and_alone(tmp_path: Path, words: str) -> No
         f"data.shard_size=5 client.device=cpu client.local_epochs=1 {words}"
     )
     settings = compose("custom", overrides).settings
-    own = build_model(settings.model, (1, 16, 16), 2, settings.seed)
-    received = {name: tensor.numpy() for name, tensor in own.state_dict().items()}
+    network = build_model(settings.model, (1, 16, 16), 2, settings.seed)
+    received = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     request = TrainRequest(1, Call((0, 1, 2, 3)), (False,) * 4, Objective(1.0, 0.5))
     content = encode_train_request(encode_arrays(received), request)
     batched, sequential = (
@@ -502,13 +504,13 @@ def test_evaluation_measures_what_is_asked_of_whom() -> None:
         ask(grid_of(1), MessageType.EVALUATE, {1: request})[0].content
     )
     for part, k in ((one, 0), (other, 3)):
-        own = own_data(k)
-        expected: dict[str, float] = {"num-examples": len(own.y_train)}
+        client_data = data_of(k)
+        expected: dict[str, float] = {"num-examples": len(client_data.y_train)}
         if k == 0:
             expected |= dict(zip(("loss", "accuracy"), measured(k, "train"), strict=True))
         test_loss, test_accuracy = measured(k, "test")
         expected |= {
-            "test-num-examples": len(own.y_test),
+            "test-num-examples": len(client_data.y_test),
             "test-loss": test_loss,
             "test-accuracy": test_accuracy,
         }
@@ -563,13 +565,13 @@ def test_kept_models_stay_and_go_on(num_nodes: int) -> None:
     kept = evaluate_request((0,), (True,), measure_test=True)
     kept.config_records["config"]["keeps-model"] = True
     broadcast = evaluate_request((0,), (True,), measure_test=True)
-    own, received = (
+    kept_metrics, received = (
         metrics_of(
             decode_evaluate_reply(ask(grid, MessageType.EVALUATE, {1: content})[0].content)[0]
         )
         for content in (kept, broadcast)
     )
-    assert own == node.client(0).evaluate(expected[0], {})[2]
+    assert kept_metrics == node.client(0).evaluate(expected[0], {})[2]
     assert received == node.client(0).evaluate(list(model().values()), {})[2]
 
 

@@ -229,11 +229,11 @@ def test_torchs_generator_has_no_part(name: str) -> None:
 def test_several_clients_in_one_batch(name: str) -> None:
     """Each client's images change as in a batch of its own, batch after batch."""
     draws = [partial(stream, 1, client=k) for k in range(3)]
-    joint, alone = Augmentation(name, draws), [augmentation(name, own) for own in draws]
+    joint, alone = Augmentation(name, draws), [augmentation(name, draw) for draw in draws]
     for counts in ([3, 1, 4], [2, 5], [1]):
         images = scaled(colours(sum(counts), 16, 16, seed=sum(counts)))
-        own = zip(alone, images.split(counts), strict=False)
-        expected = torch.cat([augment(batch) for augment, batch in own])
+        pairs = zip(alone, images.split(counts), strict=False)
+        expected = torch.cat([augment(batch) for augment, batch in pairs])
         assert torch.equal(joint(images, counts), expected)
 
 

@@ -84,7 +84,7 @@ def ask(
 # --- our ClientApp ---------------------------------------------------------------------------
 
 
-def own_grid(num_nodes: int, overrides: str) -> InProcessGrid:
+def grid_of(num_nodes: int, overrides: str) -> InProcessGrid:
     return InProcessGrid(
         client_app.app, {"experiment": "custom", "overrides": overrides}, num_nodes
     )
@@ -106,18 +106,18 @@ def there(
     server_round: int, process: Process | None = None, clients: int = NUM_CLIENTS
 ) -> list[int]:
     """Return who is available in a round, by the process alone."""
-    own = process or Bernoulli(0.5)
+    law = process or Bernoulli(0.5)
     return [
         k
         for k in range(clients)
-        if own.available(moment(own, seed=SEED, client=k, server_round=server_round).state)
+        if law.available(moment(law, seed=SEED, client=k, server_round=server_round).state)
     ]
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 5])
 def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
     """Those available are as without the mod, on any number of nodes; the others are not there."""
-    grid, always = own_grid(num_nodes, HALF), own_grid(1, OVERRIDES)
+    grid, always = grid_of(num_nodes, HALF), grid_of(1, OVERRIDES)
     seen = set()
     for server_round in range(1, 7):
         parts = one_round(grid, num_nodes, server_round)
@@ -135,7 +135,7 @@ def test_who_is_available_replies_as_ever(num_nodes: int) -> None:
 def test_an_unavailable_clients_part_is_id_and_status() -> None:
     """No list but those of ids and statuses speaks of it; alone it has nothing else at all."""
     rounds = {len(there(t)): t for t in range(1, 40)}
-    grid = own_grid(1, HALF)
+    grid = grid_of(1, HALF)
     reply = ask(grid, train_request(rounds[2], (0, 1, 2, 3, 4)))
     metrics = dict(reply.content.metric_records["metrics"])
     assert metrics.pop("client-id") == [0, 1, 2, 3, 4]
@@ -154,10 +154,10 @@ def test_parts_are_in_the_order_asked() -> None:
     """Whatever that order is, and each part is its client's own."""
     server_round = next(t for t in range(1, 40) if len(there(t)) == 3)
     asked = (4, 1, 0, 3, 2)
-    reply = ask(own_grid(1, HALF), train_request(server_round, asked))
+    reply = ask(grid_of(1, HALF), train_request(server_round, asked))
     parts = decode_train_reply(reply.content)
     assert [part.client for part in parts] == list(asked)
-    expected = one_round(own_grid(1, OVERRIDES), 1, server_round)
+    expected = one_round(grid_of(1, OVERRIDES), 1, server_round)
     for part in parts:
         assert part.client is not None
         if part.client in there(server_round):
@@ -173,7 +173,7 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(FederatedClient, "join", join)
     path = tmp_path / "trace.csv"
     path.write_text("round,client,available\n1,0,1\n")
-    grid = own_grid(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
+    grid = grid_of(1, f"{OVERRIDES} availability=trace 'availability.path={path}'")
     reply = ask(grid, train_request(2, (0, 1, 2)))
     content = {name: dict(record) for name, record in reply.content.items()}
     assert content == {
@@ -183,7 +183,7 @@ def test_nobody_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_evaluation_and_queries_pass() -> None:
     """Everybody is measured and named, available or not; no process moves."""
-    grid, always = own_grid(1, f"{HALF} availability.p=0.02"), own_grid(1, OVERRIDES)
+    grid, always = grid_of(1, f"{HALF} availability.p=0.02"), grid_of(1, OVERRIDES)
     request = EvaluateRequest(1, tuple(range(5)), (True,) * 5, (True,) * 5)
     content = encode_evaluate_request(encode_arrays(MODEL), request)
     got, expected = (ask(g, content, MessageType.EVALUATE).content for g in (grid, always))
@@ -198,7 +198,7 @@ def test_own_models_of_unavailable_clients_stay() -> None:
     """With keeps-model an unavailable client's model is where its last round left it."""
     available = [set(there(t)) for t in (1, 2)]
     assert available[0] - available[1]
-    grid = own_grid(1, HALF)
+    grid = grid_of(1, HALF)
 
     def kept(server_round: int) -> dict[str, bytes]:
         request = TrainRequest(
@@ -216,7 +216,7 @@ def test_own_models_of_unavailable_clients_stay() -> None:
 
 def test_an_error_in_the_settings_is_the_nodes() -> None:
     """A trace that is not there is an error reply to the query, so the run does not start."""
-    grid = own_grid(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
+    grid = grid_of(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")
     reply = ask(grid, RecordDict(), MessageType.QUERY)
     assert reply.has_error()
     assert "availability.path: a trace must be a CSV file" in str(reply.error.reason)
@@ -226,7 +226,7 @@ def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a process the message goes on as it is, and nothing is kept."""
     passed = []
     mod = AvailabilityMod(client_app._availability)
-    grid = own_grid(1, OVERRIDES)
+    grid = grid_of(1, OVERRIDES)
     message = Message(RecordDict(), 1, MessageType.TRAIN)
 
     def app(received: Message, _: Context) -> Message:
@@ -409,7 +409,7 @@ CHAIN = f"{OVERRIDES} availability=markov availability.p=0.5 availability.max_tr
 
 def test_state_survives_in_the_context() -> None:
     """The node's context keeps three numbers a client, and later rounds go on from them."""
-    grid = own_grid(1, CHAIN)
+    grid = grid_of(1, CHAIN)
     state = grid._contexts[1].state
     for server_round in (1, 2, 4):
         found = statuses(grid, server_round)
@@ -433,20 +433,20 @@ def test_state_survives_in_the_context() -> None:
 
 def test_lost_state_and_missed_rounds_change_nothing() -> None:
     """A node that restarted, or was not asked for a while, is where it would have been."""
-    grid = own_grid(1, CHAIN)
+    grid = grid_of(1, CHAIN)
     expected = {t: statuses(grid, t) for t in range(1, 13)}
     assert len({tuple(found) for found in expected.values()}) > 2
-    again = own_grid(1, CHAIN)
+    again = grid_of(1, CHAIN)
     assert {t: statuses(again, t) for t in (3, 4, 12)} == {t: expected[t] for t in (3, 4, 12)}
-    assert statuses(own_grid(1, CHAIN), 9) == expected[9]
+    assert statuses(grid_of(1, CHAIN), 9) == expected[9]
     assert statuses(again, 5) == expected[5]
 
 
 def test_state_of_another_run_is_not_used() -> None:
     """What a run of other settings left in a node's context changes nothing in this one."""
-    grid = own_grid(1, CHAIN)
+    grid = grid_of(1, CHAIN)
     expected = [statuses(grid, t) for t in (1, 2, 3)]
-    other = own_grid(1, CHAIN)
+    other = grid_of(1, CHAIN)
     left = ConfigRecord({"run": 8, "client-id": [0, 1], "round": [1, 1], "state": [0, 1]})
     other._contexts[1].state["availability"] = left
     assert [statuses(other, t) for t in (1, 2, 3)] == expected
@@ -454,9 +454,9 @@ def test_state_of_another_run_is_not_used() -> None:
 
 def test_clients_asked_in_turn_keep_their_own_state() -> None:
     """Asking for some clients leaves the others' states where they were."""
-    grid = own_grid(1, CHAIN)
+    grid = grid_of(1, CHAIN)
     expected = {t: statuses(grid, t) for t in range(1, 6)}
-    other = own_grid(1, CHAIN)
+    other = grid_of(1, CHAIN)
     for server_round, asked in ((1, (0, 3)), (2, (1,)), (4, (3, 2)), (5, (4, 0, 1, 2, 3))):
         reply = ask(other, train_request(server_round, asked))
         for part in decode_train_reply(reply.content):

@@ -192,9 +192,9 @@ def test_correlated_by_default() -> None:
         expected.append(min(max(0.3 * 10 * dot, 0.05), 1.0))
         process = client_processes(settings, OwnLabelsOnly(data, client))
         assert process is not None
-        own = process(client)
-        assert isinstance(own, Bernoulli)
-        assert own.p == pytest.approx(expected[client], rel=1e-12)
+        law = process(client)
+        assert isinstance(law, Bernoulli)
+        assert law.p == pytest.approx(expected[client], rel=1e-12)
     assert participation_probabilities(settings, data) == pytest.approx(expected, rel=1e-12)
     assert len(set(expected)) > 1
 

@@ -76,9 +76,9 @@ def test_pooled() -> None:
     pool = pooled(parts)
     assert list(pool.rows) == [4, 0, 2]
     assert len(pool.x) == len(pool.y) == 6
-    for client, (own_x, own_y) in parts.items():
-        np.testing.assert_array_equal(pool.x[pool.rows[client]], own_x, strict=True)
-        np.testing.assert_array_equal(pool.y[pool.rows[client]], own_y, strict=True)
+    for client, (client_x, client_y) in parts.items():
+        np.testing.assert_array_equal(pool.x[pool.rows[client]], client_x, strict=True)
+        np.testing.assert_array_equal(pool.y[pool.rows[client]], client_y, strict=True)
 
 
 def test_part_of() -> None:
@@ -86,5 +86,5 @@ def test_part_of() -> None:
     x, y = np.arange(3, dtype=np.float32), np.arange(3)
     data = ClientData(x, y, -x, -y)
     assert all(a is b for a, b in zip(part_of(data, "train"), (x, y), strict=True))
-    own = zip(part_of(data, "test"), (data.x_test, data.y_test), strict=True)
-    assert all(a is b for a, b in own)
+    pairs = zip(part_of(data, "test"), (data.x_test, data.y_test), strict=True)
+    assert all(a is b for a, b in pairs)

@@ -160,8 +160,8 @@ def test_same_columns_as_the_prepared_table(root: Path, real_data: Path) -> None
 
 def test_dropped_regions(root: Path) -> None:
     """North Bohemia is left out unless the settings say otherwise; a typo is refused."""
-    own = BerkaSettings(root=str(root))
-    data = load_data(own, 1)
+    settings = BerkaSettings(root=str(root))
+    data = load_data(settings, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (15,), 2)
     assert load(root, "Prague").client_names == ("north Bohemia", "south Bohemia")
     message = r"^data\.drop_regions must be of Prague, north .*, got 'Moravia'$"

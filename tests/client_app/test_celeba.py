@@ -47,7 +47,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     signs = [" ".join("1" if has(i, a) else "-1" for a in range(3)) for i in range(len(names))]
     contents = {
         "list_attr_celeba.txt": [str(len(names)), " ".join(ATTRIBUTES) + " "]
-        + [f"{name}  {own}" for name, own in zip(names, signs, strict=True)],
+        + [f"{name}  {attributes}" for name, attributes in zip(names, signs, strict=True)],
         "identity_CelebA.txt": [f"{n} {p}" for n, p in zip(names, PEOPLE, strict=True)],
         "list_bbox_celeba.txt": [str(len(names)), "image_id x_1 y_1 width height"]
         + [f"{name} 1 2 3 4" for name in names],

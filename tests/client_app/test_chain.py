@@ -81,11 +81,11 @@ def test_the_gradient_is_that_of_autograd(
     expected = torch.autograd.grad(task.mean_loss(other(x), y), list(other.parameters()))
     chain = chain_of(model, task)
     assert chain is not None
-    own = [p.detach() for p in model.parameters()]
-    into = own if in_place else [torch.ones_like(p) for p in own]
+    parameters = [p.detach() for p in model.parameters()]
+    into = parameters if in_place else [torch.ones_like(p) for p in parameters]
     before = [tensor.clone() for tensor in into]
     images = x.clone()
-    chain.add(images, y, own, into, -0.3)
+    chain.add(images, y, parameters, into, -0.3)
     assert torch.equal(images, x)
     for found, start, gradient in zip(into, before, expected, strict=True):
         torch.testing.assert_close(found, start - 0.3 * gradient, rtol=0, atol=1e-12)
@@ -105,11 +105,11 @@ def test_a_gradient_repeats_its_bits(threads: int) -> None:
             model = small_cnn()
             chain = chain_of(model, CrossEntropy())
             assert chain is not None
-            own = [p.detach() for p in model.parameters()]
-            into = [torch.zeros_like(p) for p in own]
+            parameters = [p.detach() for p in model.parameters()]
+            into = [torch.zeros_like(p) for p in parameters]
             torch.rand(junk * 1000 + 1).sum()
             x = torch.linspace(0, 1, 7 * 3 * 16 * 18).reshape(7, *SHAPE)
-            chain.add(x, torch.arange(7) % CLASSES, own, into, 1.0)
+            chain.add(x, torch.arange(7) % CLASSES, parameters, into, 1.0)
             sums.append(into)
     finally:
         torch.set_num_threads(before)

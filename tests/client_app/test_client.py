@@ -34,11 +34,11 @@ def data(seed: int, train: int = 18, test: int = 7) -> ClientData:
 def client(
     client_id: int = 2,
     model: nn.Module | None = None,
-    own: ClientData | None = None,
+    client_data: ClientData | None = None,
     how: LocalTraining = HOW,
 ) -> FederatedClient:
     model = model or LogisticRegression((FEATURES,), CLASSES)
-    return federated_client(client_id, own or data(client_id), model, how, SEED)
+    return federated_client(client_id, client_data or data(client_id), model, how, SEED)
 
 
 def broadcast(seed: int = 0) -> list[NDArray[Any]]:
@@ -67,8 +67,8 @@ def gated(criterion: str, epsilon: float, loss: float, accuracy: float) -> dict[
 
 def received(client_id: int = 2) -> tuple[float, float]:
     """Return loss and accuracy of the broadcast model on a client's training part."""
-    own = data(client_id)
-    return sgd.measure(sgd.read(broadcast()), own.x_train, own.y_train)
+    client_data = data(client_id)
+    return sgd.measure(sgd.read(broadcast()), client_data.x_train, client_data.y_train)
 
 
 def test_get_properties_tells_only_the_id() -> None:
@@ -154,11 +154,11 @@ def test_measuring_can_be_left_out(
 @pytest.mark.parametrize("round_number", [1, 2])
 def test_fit_trains_by_the_formula(round_number: int) -> None:
     """The arrays are SGD from the received model with the batches of (seed, round, client)."""
-    own = data(2)
+    client_data = data(2)
     expected = sgd.train(
         sgd.read(broadcast()),
-        own.x_train,
-        own.y_train,
+        client_data.x_train,
+        client_data.y_train,
         stream(SEED, "batches", round_number=round_number, client=2),
         rates=repeat(0.1),
         batch_size=4,
@@ -175,11 +175,11 @@ def test_fit_trains_by_the_formula(round_number: int) -> None:
 
 def test_batches_follow_from_round_and_client() -> None:
     """Round and id decide the order of batches: the same repeats, another differs."""
-    own = data(2)
-    base = client(2, own=own).fit(broadcast(), request(3))[0]
-    again = client(2, own=own).fit(broadcast(), request(3))[0]
-    other_round = client(2, own=own).fit(broadcast(), request(4))[0]
-    other_client = client(5, own=own).fit(broadcast(), request(3))[0]
+    client_data = data(2)
+    base = client(2, client_data=client_data).fit(broadcast(), request(3))[0]
+    again = client(2, client_data=client_data).fit(broadcast(), request(3))[0]
+    other_round = client(2, client_data=client_data).fit(broadcast(), request(4))[0]
+    other_client = client(5, client_data=client_data).fit(broadcast(), request(3))[0]
     np.testing.assert_array_equal(base[0], again[0])
     assert not np.array_equal(base[0], other_round[0])
     assert not np.array_equal(base[0], other_client[0])
@@ -213,12 +213,12 @@ def test_shared_model_leaks_nothing(make: Any) -> None:
     for client_id in (1, 2, 1):
         answers.append(client(client_id, shared).fit(state, request()))
         expected.append(client(client_id, make()).fit(state, request()))
-    for (arrays, count, metrics), (own_arrays, own_count, own_metrics) in zip(
+    for (arrays, count, metrics), (expected_arrays, expected_count, expected_metrics) in zip(
         answers, expected, strict=True
     ):
-        assert (count, metrics) == (own_count, own_metrics)
+        assert (count, metrics) == (expected_count, expected_metrics)
         assert len(arrays) == len(state)
-        for a, b, start in zip(arrays, own_arrays, state, strict=True):
+        for a, b, start in zip(arrays, expected_arrays, state, strict=True):
             np.testing.assert_array_equal(a, b)
             assert (a.shape, a.dtype) == (start.shape, start.dtype)
     assert not np.array_equal(answers[0][0][-1], answers[1][0][-1])
@@ -277,10 +277,10 @@ def test_evaluate_measures_what_is_asked(
     config: dict[str, Any], keys: set[str], count: int
 ) -> None:
     """The metrics hold what was asked and no more, and their values are those of the formula."""
-    own = data(2)
+    client_data = data(2)
     model = sgd.read(broadcast())
-    train = sgd.measure(model, own.x_train, own.y_train)
-    test = sgd.measure(model, own.x_test, own.y_test)
+    train = sgd.measure(model, client_data.x_train, client_data.y_train)
+    test = sgd.measure(model, client_data.x_test, client_data.y_test)
     expected = {
         "num-examples": 18,
         "loss": train[0],
@@ -297,10 +297,10 @@ def test_evaluate_measures_what_is_asked(
 
 def test_evaluate_touches_only_the_part_asked_for(measured: list[int]) -> None:
     """What is not asked for is not computed either."""
-    own = client()
-    own.evaluate(broadcast(), {"train-part": False, "test-part": True})
-    own.evaluate(broadcast(), {"train-part": True, "test-part": False})
-    own.evaluate(broadcast(), {"train-part": False, "test-part": False})
+    federated = client()
+    federated.evaluate(broadcast(), {"train-part": False, "test-part": True})
+    federated.evaluate(broadcast(), {"train-part": True, "test-part": False})
+    federated.evaluate(broadcast(), {"train-part": False, "test-part": False})
     assert measured == [7, 18]
 
 

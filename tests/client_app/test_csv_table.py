@@ -29,8 +29,8 @@ def save(folder: Path, text: str | bytes = "\n".join([HEADER, *ROWS]) + "\n") ->
 
 
 def load(path: Path | str, **settings: Any) -> Table:
-    own: dict[str, Any] = {"client_column": "where", "target": "paid", "drop": ["note"]}
-    return csv_table(CsvSettings(path=str(path), **own | settings))
+    defaults: dict[str, Any] = {"client_column": "where", "target": "paid", "drop": ["note"]}
+    return csv_table(CsvSettings(path=str(path), **defaults | settings))
 
 
 def assert_refused(path: Path | str, message: str, **settings: Any) -> None:

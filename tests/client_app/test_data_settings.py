@@ -198,10 +198,10 @@ def test_aaggff_presets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cdf, numbers, metric, model = AAGGFF[name]
     monkeypatch.setenv("FEDQUORUM_DATA", "/aaggff")
     settings = compose(f"aaggff/{name}", "seed=77").settings
-    own: Any = settings.strategy
+    strategy: Any = settings.strategy
     client, data = settings.client, settings.data
-    assert own.name == ("aaggff_d" if name == "mnist_writers" else "aaggff_s")
-    assert getattr(own, "cdf", None) == cdf
+    assert strategy.name == ("aaggff_d" if name == "mnist_writers" else "aaggff_s")
+    assert getattr(strategy, "cdf", None) == cdf
     decay = client.lr_decay, client.lr_decay_every
     assert (settings.rounds, client.lr, client.weight_decay, *decay) == numbers
     assert (client.local_epochs, client.batch_size, client.lr_schedule) == (1, 20, "step")
@@ -211,9 +211,9 @@ def test_aaggff_presets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.path.startswith("/aaggff/")
     assert data.test_fraction == 0.2
     if name == "mnist_writers":
-        assert round(539 * own.fraction) == 5
+        assert round(539 * strategy.fraction) == 5
     else:
-        assert own.fraction == 1.0
+        assert strategy.fraction == 1.0
 
 
 @pytest.mark.parametrize("name", AAGGFF)

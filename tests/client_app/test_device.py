@@ -30,8 +30,8 @@ def files(tmp_path: Path) -> Path:
     """Write a table of two clients, and each one's rows in a file without the client's column."""
     (tmp_path / "all.csv").write_text("\n".join([HEADER, *rows("b"), *rows("a")]))
     for client in "ab":
-        own = [HEADER, *rows(client)]
-        text = "\n".join(line.partition(",")[2] for line in own)
+        lines = [HEADER, *rows(client)]
+        text = "\n".join(line.partition(",")[2] for line in lines)
         (tmp_path / f"{client}.csv").write_text(text)
     return tmp_path
 
@@ -53,12 +53,12 @@ def test_a_device_has_what_the_simulation_has(files: Path) -> None:
     whole = load_data(table(files / "all.csv", client_column="client", num_clients=None), 3)
     derived = CsvSettings(path=str(files / "all.csv"), client_column="client", target="label")
     for k, name in enumerate("ab"):
-        own = load_data(table(files / f"{name}.csv"), 3)
-        assert (own.num_clients, own.input_shape, own.num_classes) == (2, (4,), 2)
-        assert own.priority == (0, 1)
-        assert_equal(own, whole, k)
-        assert_equal(own, load_data(derived, 3), k)
-        np.testing.assert_array_equal(own.labels(k), own.client(k).y_train)
+        data = load_data(table(files / f"{name}.csv"), 3)
+        assert (data.num_clients, data.input_shape, data.num_classes) == (2, (4,), 2)
+        assert data.priority == (0, 1)
+        assert_equal(data, whole, k)
+        assert_equal(data, load_data(derived, 3), k)
+        np.testing.assert_array_equal(data.labels(k), data.client(k).y_train)
 
 
 def test_a_server_needs_no_file(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_server_needs_no_file(tmp_path: Path) -> None:
     assert (data.num_clients, data.priority, data.input_shape) == (2, (1,), (4,))
     with pytest.raises(DataError, match=r"there is no such file$"):
         data.client(1)
-    own = NpzSettings(
+    settings = NpzSettings(
         path=str(tmp_path / "none.npz"),
         partition="device",
         num_clients=5,
@@ -75,7 +75,7 @@ def test_a_server_needs_no_file(tmp_path: Path) -> None:
         input_shape=[1, 6, 5],
         num_classes=3,
     )
-    data = load_data(own, 1)
+    data = load_data(settings, 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (5, (1, 6, 5), 3)
 
 
@@ -143,8 +143,8 @@ def save(path: Path, classes: int = 3, shape: tuple[int, ...] = (6, 5)) -> NpzSe
 
 def test_arrays_of_one_client(tmp_path: Path) -> None:
     """A file of one client's arrays: all rows are its own, even where it lacks a class."""
-    own = save(tmp_path / "mine.npz", classes=2)
-    client = load_data(own, 1).client(4)
+    settings = save(tmp_path / "mine.npz", classes=2)
+    client = load_data(settings, 1).client(4)
     assert client.x_train.shape == (6, 1, 6, 5)
     assert client.y_train.tolist() == [0, 1, 0, 1, 0, 1]
     assert client.y_test.tolist() == [0, 1, 0]

@@ -202,9 +202,9 @@ def test_clients_together_measure_what_each_does_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "BATCH", chunk)
         together = evaluate(model, x, y, counts, metric_name=name)
-    own = zip(together, parts(x, counts), parts(y, counts), strict=True)
-    for measure, own_x, own_y in own:
-        expected = alone(model, own_x, own_y, name=name)
+    measured = zip(together, parts(x, counts), parts(y, counts), strict=True)
+    for measure, client_x, client_y in measured:
+        expected = alone(model, client_x, client_y, name=name)
         assert values(measure) == pytest.approx(values(expected), abs=1e-12, nan_ok=True)
 
 
@@ -217,8 +217,8 @@ def test_clients_without_a_sample() -> None:
     for n, measure in zip(counts, measures, strict=True):
         if n == 0:
             assert_nothing(measure)
-    own = weights(model)
-    first, second = sgd.measure(own, x[:4], y[:4]), sgd.measure(own, x[4:], y[4:])
+    softmax = weights(model)
+    first, second = sgd.measure(softmax, x[:4], y[:4]), sgd.measure(softmax, x[4:], y[4:])
     assert [measures[1].loss, measures[4].loss] == pytest.approx([first[0], second[0]], abs=1e-12)
     assert [measures[1].accuracy, measures[4].accuracy] == [first[1], second[1]]
 
@@ -253,8 +253,8 @@ def test_weighted_classes_of_several_clients() -> None:
     model = model_of(torch.float64)
     first, second = evaluate(model, x, y, [8, 4], task=CrossEntropy(class_weights))
     table = weights(model).log_probabilities(x.numpy())
-    own = class_weights.numpy()[y[:8]]
-    mean = -(own * table[np.arange(8), y[:8]]).sum() / own.sum()
+    sample_weights = class_weights.numpy()[y[:8]]
+    mean = -(sample_weights * table[np.arange(8), y[:8]]).sum() / sample_weights.sum()
     assert first.loss == pytest.approx(mean, abs=1e-12)
     assert second.loss == 0
 

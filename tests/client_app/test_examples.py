@@ -26,7 +26,7 @@ each_way = pytest.mark.parametrize("ready", READY)
 
 
 def pool_of(x: NDArray[Any]) -> Pool:
-    rows = {k: np.asarray(own, dtype=np.int64) for k, own in ROWS.items()}
+    rows = {k: np.asarray(numbers, dtype=np.int64) for k, numbers in ROWS.items()}
     return Pool(x, np.arange(10) * 10, rows)
 
 
@@ -37,12 +37,18 @@ def examples_of(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.floa
 def expected_inputs(
     x: NDArray[Any], client: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    own = x[np.asarray(ROWS[client], dtype=np.int64)]
+    samples = x[np.asarray(ROWS[client], dtype=np.int64)]
     if dtype == torch.float32:
-        return torch.from_numpy(as_inputs(own))
+        return torch.from_numpy(as_inputs(samples))
     scale = {np.dtype(np.uint8): 255, np.dtype(np.int16): 32768}.get(x.dtype, 1)
-    first = own[:, None] if own.dtype == np.int16 or own.ndim == 3 else np.moveaxis(own, -1, 1)
-    return torch.from_numpy(np.ascontiguousarray(first if scale > 1 else own) / np.float64(scale))
+    first = (
+        samples[:, None]
+        if samples.dtype == np.int16 or samples.ndim == 3
+        else np.moveaxis(samples, -1, 1)
+    )
+    return torch.from_numpy(
+        np.ascontiguousarray(first if scale > 1 else samples) / np.float64(scale)
+    )
 
 
 @each_kind

@@ -64,15 +64,15 @@ def test_same_as_a_table_with_a_header(root: Path, real_data: Path) -> None:
     assert header == ["hospital", *heart.COLUMNS, "target"]
     rows = [dict(zip(header, line.split(","), strict=True)) for line in lines[1:]]
     for name, count in (("cleveland", 303), ("hungarian", 294), ("switzerland", 123), ("va", 200)):
-        own = [row for row in rows if row["hospital"].startswith(name)]
-        assert len(own) == count
-        assert all((float(row["num"]) > 0) == (row["target"] == "1") for row in own)
+        patients = [row for row in rows if row["hospital"].startswith(name)]
+        assert len(patients) == count
+        assert all((float(row["num"]) > 0) == (row["target"] == "1") for row in patients)
     folder = root / "heart_disease"
     for name in LINES:
-        own = [row for row in rows if row["hospital"].startswith(name)]
-        cells = ([row[c] or "?" for c in heart.COLUMNS] for row in own)
+        patients = [row for row in rows if row["hospital"].startswith(name)]
+        cells = ([row[c] or "?" for c in heart.COLUMNS] for row in patients)
         (folder / f"processed.{name}.data").write_text("\n".join(map(",".join, cells)))
-        heart.PATIENTS[name] = len(own)
+        heart.PATIENTS[name] = len(patients)
     prepared = csv_table(
         CsvSettings(
             path=str(real_data / "heart_uci.csv"),

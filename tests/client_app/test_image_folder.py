@@ -62,9 +62,9 @@ def test_clients_by_folder(clients: Path) -> None:
     assert arrays.client_train.tolist() == [0] * 5 + [1] * 4
     data = load_data(ImageFolderSettings(path=str(clients)), 1)
     assert (data.num_clients, data.num_classes, data.input_shape) == (2, 2, (3, 5, 4))
-    own = data.client(1)
-    assert (len(own.y_train), len(own.y_test)) == (3, 1)
-    seen = np.concatenate([own.x_train, own.x_test])[:, 0, 0, 0]
+    client = data.client(1)
+    assert (len(client.y_train), len(client.y_test)) == (3, 1)
+    seen = np.concatenate([client.x_train, client.x_test])[:, 0, 0, 0]
     assert sorted(np.rint(seen * 255).astype(int).tolist()) == [6, 7, 8, 9]
 
 
@@ -95,8 +95,10 @@ def test_divided_among_clients(tmp_path: Path, partition: str) -> None:
     """class/image: a share of all images becomes the test set, the rest is divided."""
     for c, name in enumerate("xyz"):
         write(tmp_path / name, list(range(20 * c, 20 * c + 20)))
-    own = ImageFolderSettings(path=str(tmp_path), partition=partition, num_clients=3, alpha=5.0)
-    data = load_data(own, 1)
+    settings = ImageFolderSettings(
+        path=str(tmp_path), partition=partition, num_clients=3, alpha=5.0
+    )
+    data = load_data(settings, 1)
     assert (data.num_clients, data.num_classes) == (3, 3)
     train, test = (
         [round(255 * float(v)) for k in range(3) for v in getattr(data.client(k), part)[:, 0, 0, 0]]

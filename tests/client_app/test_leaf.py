@@ -91,9 +91,9 @@ def test_numbers_by_user(tmp_path: Path) -> None:
     assert arrays.client_train.tolist() == [1] * 7 + [0] * 5
     data = load_data(LeafSettings(path=str(tmp_path)), 1)
     assert data.num_clients == 2
-    own = data.client(0)
-    np.testing.assert_array_equal(own.x_test, np.array(parts["test"]["a"][0], np.float32))
-    assert own.y_train.tolist() == parts["train"]["a"][1]
+    client = data.client(0)
+    np.testing.assert_array_equal(client.x_test, np.array(parts["test"]["a"][0], np.float32))
+    assert client.y_train.tolist() == parts["train"]["a"][1]
 
 
 def test_characters_with_the_next_one(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_characters_with_the_next_one(tmp_path: Path) -> None:
     assert arrays.y_train.tolist() == [3, 4]
     assert arrays.x_test[:].tolist() == [[2, 3, 4, 1]]
     assert arrays.num_tokens == arrays.num_classes == 5
-    own = load_data(LeafSettings(path=str(tmp_path)), 1).client(0)
-    assert own.x_train.dtype == np.int64
+    client = load_data(LeafSettings(path=str(tmp_path)), 1).client(0)
+    assert client.x_train.dtype == np.int64
 
 
 def test_sequences_of_words(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_next_tokens_are_no_classes(tmp_path: Path) -> None:
     data = load_data(LeafSettings(path=str(tmp_path), priority="heterogeneous"), 1)
     with pytest.raises(SettingsError, match=r"^data\.priority must be all, random or a list"):
         _ = data.priority
-    own = LeafSettings(path=str(tmp_path), partition="shards", num_clients=1)
+    settings = LeafSettings(path=str(tmp_path), partition="shards", num_clients=1)
     with pytest.raises(SettingsError, match=r"^data\.partition must be iid, quantity or natural"):
-        load_data(own, 1)
+        load_data(settings, 1)
     even = load_data(LeafSettings(path=str(tmp_path), partition="iid", num_clients=2), 1)
     assert even.client(0).y_train.shape == (2, 4)
 

@@ -236,8 +236,8 @@ def test_a_round_is_that_of_torch(kind: str, option: str) -> None:
 @pytest.mark.parametrize("kind", ["small_cnn, dropout", "cnn", "celeba_cnn"])
 def test_a_round_without_the_closed_form(kind: str, option: str) -> None:
     """The same models by automatic differentiation, as on a GPU."""
-    how, own = OPTIONS[option], KINDS[kind]
-    check(own, how, (30, 14), torch.float64, own.tolerance, closed_form=False)
+    how, model_kind = OPTIONS[option], KINDS[kind]
+    check(model_kind, how, (30, 14), torch.float64, model_kind.tolerance, closed_form=False)
 
 
 @pytest.mark.parametrize("option", OPTIONS)

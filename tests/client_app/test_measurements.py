@@ -33,7 +33,7 @@ class Spy(LogisticRegression):
         return super().forward(x)
 
 
-def own_arrays(seed: int) -> list[NDArray[Any]]:
+def random_arrays(seed: int) -> list[NDArray[Any]]:
     rng = np.random.default_rng(seed)
     shapes = ((CLASSES, FEATURES), (CLASSES,))
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -47,12 +47,12 @@ def spied(data: dict[int, ClientData] = DATA) -> tuple[Measurements, Spy]:
 @pytest.mark.parametrize("part", PARTS)
 def test_equal_to_one_by_one(part: Part) -> None:
     """Together or alone, each client measures what the model does on its own rows."""
-    arrays = own_arrays(0)
+    arrays = random_arrays(0)
     together, model = spied()
     together.prepare(arrays, part, DATA)
     alone, _ = spied()
-    for client, own in DATA.items():
-        x, y = (torch.from_numpy(a) for a in part_of(own, part))
+    for client, client_data in DATA.items():
+        x, y = (torch.from_numpy(a) for a in part_of(client_data, part))
         name = "f1" if part == "test" else "loss"
         (expected,) = evaluate(model, x, y, [len(y)], metric_name=name)
         for found in (together, alone):
@@ -66,72 +66,72 @@ def test_equal_to_one_by_one(part: Part) -> None:
 
 def test_nothing_is_computed_twice() -> None:
     """What was measured of a model is known, of each part and client."""
-    own, model = spied()
-    arrays = own_arrays(0)
-    own.prepare(arrays, "train", [0, 2])
+    measurements, model = spied()
+    arrays = random_arrays(0)
+    measurements.prepare(arrays, "train", [0, 2])
     assert model.rows == [6, 9]
-    own.measure(arrays, "train", 2)
-    own.prepare(arrays, "train", [2, 0])
+    measurements.measure(arrays, "train", 2)
+    measurements.prepare(arrays, "train", [2, 0])
     assert model.rows == [6, 9]
-    own.prepare(arrays, "train", [0, 1, 2, 3])
+    measurements.prepare(arrays, "train", [0, 1, 2, 3])
     assert model.rows == [6, 9, 1, 4]
-    own.prepare(arrays, "test", [0, 1])
-    own.measure(arrays, "test", 1)
+    measurements.prepare(arrays, "test", [0, 1])
+    measurements.measure(arrays, "test", 1)
     assert model.rows == [6, 9, 1, 4, 3, 3]
-    own.prepare(arrays, "train", [])
+    measurements.prepare(arrays, "train", [])
     copies = [array.copy() for array in arrays]
-    own.measure(copies, "train", 3)
-    own.measure(copies, "test", 0)
+    measurements.measure(copies, "train", 3)
+    measurements.measure(copies, "test", 0)
     assert model.rows == [6, 9, 1, 4, 3, 3]
 
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_another_model_is_measured_anew(position: int) -> None:
     """One number that differs makes another model; of the one before nothing is kept."""
-    own, model = spied()
-    first = own_arrays(0)
+    measurements, model = spied()
+    first = random_arrays(0)
     second = [array.copy() for array in first]
     second[position].flat[-1] += 1
-    before = own.measure(first, "train", 0)
-    own.measure(first, "test", 0)
-    after = own.measure(second, "train", 0)
+    before = measurements.measure(first, "train", 0)
+    measurements.measure(first, "test", 0)
+    after = measurements.measure(second, "train", 0)
     assert before.loss != after.loss
-    assert own.measure(first, "train", 0) == before
+    assert measurements.measure(first, "train", 0) == before
     assert model.rows == [6, 3, 6, 6]
 
 
 def test_the_arrays_are_not_those_of_the_model() -> None:
     """What others do to the shared model in between does not change what is measured."""
-    own, model = spied()
-    arrays = own_arrays(0)
-    before = own.measure(arrays, "train", 0)
-    put(own_arrays(1), model)
+    measurements, model = spied()
+    arrays = random_arrays(0)
+    before = measurements.measure(arrays, "train", 0)
+    put(random_arrays(1), model)
     model.train()
-    own.measure(arrays, "test", 0)
+    measurements.measure(arrays, "test", 0)
     again, _ = spied()
-    assert own.measure(arrays, "train", 0) == before
-    assert own.measure(arrays, "test", 0) == again.measure(arrays, "test", 0)
+    assert measurements.measure(arrays, "train", 0) == before
+    assert measurements.measure(arrays, "test", 0) == again.measure(arrays, "test", 0)
 
 
 def test_rows_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client is measured by itself, in passes of at most so many of its rows."""
-    own, model = spied()
-    monkeypatch.setattr(own, "_rows_at_once", 5)
-    own.prepare(own_arrays(0), "train", DATA)
+    measurements, model = spied()
+    monkeypatch.setattr(measurements, "_rows_at_once", 5)
+    measurements.prepare(random_arrays(0), "train", DATA)
     assert model.rows == [5, 1, 1, 5, 4, 4]
 
 
 def test_clients_without_a_sample() -> None:
     """They measure nothing, and the others what they do without them."""
     none = np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64)
-    own, _ = spied({0: DATA[0], 1: ClientData(*none, *none), 2: DATA[2]})
+    measurements, _ = spied({0: DATA[0], 1: ClientData(*none, *none), 2: DATA[2]})
     expected, _ = spied()
-    arrays = own_arrays(0)
-    own.prepare(arrays, "test", [0, 1, 2])
-    assert own.measure(arrays, "test", 1).num_examples == 0
-    assert np.isnan(own.measure(arrays, "test", 1).loss)
+    arrays = random_arrays(0)
+    measurements.prepare(arrays, "test", [0, 1, 2])
+    assert measurements.measure(arrays, "test", 1).num_examples == 0
+    assert np.isnan(measurements.measure(arrays, "test", 1).loss)
     for client in (0, 2):
-        found, alone = (one.measure(arrays, "test", client) for one in (own, expected))
+        found, alone = (one.measure(arrays, "test", client) for one in (measurements, expected))
         assert found.loss == pytest.approx(alone.loss, rel=1e-6)
 
 

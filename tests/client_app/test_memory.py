@@ -55,8 +55,8 @@ def test_ten_thousand_clients_share_one_array(large: Path, partition: str) -> No
     assert isinstance(data, PartitionedData)
     x = data._arrays.x_train
     assert isinstance(x, np.ndarray)
-    own = sum(client.x_train.nbytes + client.x_test.nbytes for client in clients)
-    assert peak < 40 * MEGABYTE + 2 * own
+    client_bytes = sum(client.x_train.nbytes + client.x_test.nbytes for client in clients)
+    assert peak < 40 * MEGABYTE + 2 * client_bytes
     assert not any(np.shares_memory(client.x_train, x) for client in clients)
     for client in clients:
         np.testing.assert_array_equal(client.y_train, client.x_train[:, 0] % 10)
@@ -67,6 +67,6 @@ def test_rows_of_natural_clients(large: Path) -> None:
     """Each of the 10,000 has its own rows, and no other's."""
     data = load_data(NpzSettings(path=str(large), partition="natural", priority="all"), 1)
     for k in (0, 1, 9_999):
-        own = data.client(k)
-        seen = sorted([*own.x_train[:, 0].tolist(), *own.x_test[:, 0].tolist()])
+        client = data.client(k)
+        seen = sorted([*client.x_train[:, 0].tolist(), *client.x_test[:, 0].tolist()])
         assert seen == [k + i * CLIENTS for i in range(EACH)]

@@ -146,8 +146,8 @@ def test_all_clients_at_once_are_torchmetrics(
     """One pass over all clients gives each what torchmetrics computes for the client alone."""
     x, y, counts = generated(classes, dtype, ties=ties)
     expected = [
-        of_torchmetrics(name, own_x, own_y)
-        for own_x, own_y in zip(x.split(counts), y.split(counts), strict=True)
+        of_torchmetrics(name, client_x, client_y)
+        for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
     values = metrics_of(name, x, y, counts)
     assert values == pytest.approx(expected, abs=1e-6, nan_ok=True)
@@ -163,8 +163,8 @@ def test_a_value_has_the_same_bits_in_any_group(
     """Alone, with all others, or with the others in another order; in any number of passes."""
     x, y, counts = generated(classes, torch.float32, ties=False)
     alone = [
-        metric(name, own_x, own_y)
-        for own_x, own_y in zip(x.split(counts), y.split(counts), strict=True)
+        metric(name, client_x, client_y)
+        for client_x, client_y in zip(x.split(counts), y.split(counts), strict=True)
     ]
     monkeypatch.setattr(metrics, "NUMBERS", at_once)
     together = metrics_of(name, x, y, counts)

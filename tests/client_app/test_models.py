@@ -372,13 +372,15 @@ def test_models_that_are_stacked(option: str) -> None:
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     parameters = [name for name, _ in model.named_parameters()]
 
-    def gradient(own: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor) -> Any:
+    def gradient(
+        tensors: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
+    ) -> Any:
         def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
-            rest = {name: own[name].clone() for name in own if name not in weights}
+            rest = {name: tensors[name].clone() for name in tensors if name not in weights}
             outputs = torch.func.functional_call(model, {**weights, **rest}, (inputs,))
             return task.mean_loss(outputs, labels)
 
-        return torch.func.grad(loss)({name: own[name] for name in parameters})
+        return torch.func.grad(loss)({name: tensors[name] for name in parameters})
 
     scales = torch.tensor([0.9, 1.0, 1.1])
     many = {

@@ -107,9 +107,9 @@ def test_a_client_does_not_depend_on_who_else_is_there() -> None:
     arrays = [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
     expected, count, metrics = alone.client(2).fit(arrays, {"server-round": 2})
     for node in (all_there, grown):
-        found, own_count, own_metrics = node.client(2).fit(arrays, {"server-round": 2})
-        assert own_count == count
-        assert own_metrics == metrics
+        found, found_count, found_metrics = node.client(2).fit(arrays, {"server-round": 2})
+        assert found_count == count
+        assert found_metrics == metrics
         for array, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(array, other)
 

@@ -115,8 +115,8 @@ def test_a_client_learns_from_targets_of_every_kind(
     task = build_task(settings, data)
     expected_task, outputs = CASES[kind, words]
     assert type(task) is expected_task
-    own = Node(settings)
-    client = own.client(1)
+    client_node = Node(settings)
+    client = client_node.client(1)
     model = model_for(settings, data)
     arrays = [tensor.numpy().copy() for tensor in model.state_dict().values()]
     request = {"server-round": 1, "global-loss": 1.0, "global-accuracy": 0.5}
@@ -151,13 +151,13 @@ def test_balanced_weights_are_of_all_clients() -> None:
     task = build_task(settings_of("client.class_weights=balanced"), data)
     assert isinstance(task, CrossEntropy)
     assert task.class_weights is not None
-    labels = np.concatenate([own.y_train for own in data.clients])
+    labels = np.concatenate([client_data.y_train for client_data in data.clients])
     expected = [len(labels) / (2 * (labels == c).sum()) for c in range(2)]
     assert task.class_weights.tolist() == pytest.approx(expected)
-    own = data.clients[0]
-    logits = torch.randn(len(own.y_train), 2, dtype=torch.float64)
-    sums = losses.cross_entropy(logits.numpy(), own.y_train, expected)
-    mean = float(task.mean_loss(logits, torch.from_numpy(own.y_train)))
+    client_data = data.clients[0]
+    logits = torch.randn(len(client_data.y_train), 2, dtype=torch.float64)
+    sums = losses.cross_entropy(logits.numpy(), client_data.y_train, expected)
+    mean = float(task.mean_loss(logits, torch.from_numpy(client_data.y_train)))
     assert mean == pytest.approx(sums.loss / sums.weight)
 
 
@@ -200,7 +200,7 @@ def test_settings_that_are_not_for_the_targets(
 ) -> None:
     """Refused in one line, by the server and by a client, before any work."""
     monkeypatch.setattr(node, "load_data", lambda *_: data_of(kind))
-    for begin in (lambda own: model_for(own, data_of(kind)), Node):
+    for begin in (lambda settings: model_for(settings, data_of(kind)), Node):
         with pytest.raises(SettingsError, match=MISTAKES[kind, words]) as caught:
             begin(settings_of(words))
         assert "\n" not in str(caught.value)
@@ -218,9 +218,9 @@ def test_a_diverged_model_has_no_metric(monkeypatch: pytest.MonkeyPatch) -> None
     """NaN, which the server leaves out of its mean."""
     data = data_of("two")
     monkeypatch.setattr(node, "load_data", lambda *_: data)
-    own = Node(settings_of("evaluation.metric=auroc"))
+    client_node = Node(settings_of("evaluation.metric=auroc"))
     arrays = [np.full((2, 4), np.nan, np.float32), np.zeros(2, np.float32)]
-    measured = own.client(0).measure(arrays, EvaluateTask(0))
+    measured = client_node.client(0).measure(arrays, EvaluateTask(0))
     assert measured.test_num_examples > 0
     assert math.isnan(measured.test_metric)
 
@@ -231,6 +231,6 @@ def test_recurrent_models_train_alone(batching: str, monkeypatch: pytest.MonkeyP
     data = data_of("sequence")
     monkeypatch.setattr(node, "load_data", lambda *_: data)
     settings = settings_of(f"model=lstm client.batching={batching}")
-    own = Node(settings)
-    own.host([0, 1, 2])
-    assert not own.trainer.trains_together()
+    client_node = Node(settings)
+    client_node.host([0, 1, 2])
+    assert not client_node.trainer.trains_together()

@@ -59,10 +59,10 @@ def trained(reply: Message) -> TrainAnswer:
 
 def test_a_device_reads_where_its_node_config_says(tmp_path: Path) -> None:
     """``data-path`` takes the place of ``data.path``, which leads nowhere here."""
-    own = write(tmp_path / "own data.npz")
-    reply = ask(RecordDict(), "query", **{"data-path": str(own)})
+    path = write(tmp_path / "own data.npz")
+    reply = ask(RecordDict(), "query", **{"data-path": str(path)})
     assert decode_hosted_clients(reply.content) == (2,)
-    reply = ask(train_request(), "train", **{"data-path": str(own)})
+    reply = ask(train_request(), "train", **{"data-path": str(path)})
     assert trained(reply).num_examples == 6
 
 
@@ -78,9 +78,9 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """The server hears that it cannot be used, the node's own log has the label that is wrong."""
-    own = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
+    path = write(tmp_path / "own.npz", y_test=np.array([1, 77]))
     content = train_request() if kind == "train" else RecordDict()
-    reply = ask(content, kind, **{"data-path": str(own)})
+    reply = ask(content, kind, **{"data-path": str(path)})
     told = reply.error.reason if reply.has_error() else trained(reply).reason
     assert told == "DataError: the log of the node has the text"
     assert "got 1 to 77" in caplog.text
@@ -95,9 +95,9 @@ def test_without_a_place_of_its_own_a_node_tells_what_is_wrong() -> None:
 
 def test_mistakes_in_settings_are_told(tmp_path: Path) -> None:
     """They are the server's own, and have nothing of the data."""
-    own = write(tmp_path / "own.npz")
+    path = write(tmp_path / "own.npz")
     words = f"{WORDS} client.augmentation=crop"
-    reply = ask(RecordDict(), "query", words, **{"data-path": str(own)})
+    reply = ask(RecordDict(), "query", words, **{"data-path": str(path)})
     assert reply.has_error()
     assert str(reply.error.reason).startswith("SettingsError: client.augmentation must be")
 

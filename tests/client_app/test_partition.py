@@ -56,8 +56,8 @@ def test_shards_have_one_class(seed: int, clients: int, shards: int, size: int) 
     assert any(count % size for count in Counter(train.tolist()).values())
     shares = share(train, test, clients, shards, size, seed=seed)
     assert len(shares) == clients
-    for own in shares:
-        counts = Counter(train[own.train].tolist())
+    for client_rows in shares:
+        counts = Counter(train[client_rows.train].tolist())
         assert sum(counts.values()) == shards * size
         assert len(counts) <= shards
         assert all(count % size == 0 for count in counts.values())
@@ -68,7 +68,10 @@ def test_no_row_is_given_twice(seed: int) -> None:
     """Neither a training row nor a test row has two owners."""
     train, test = random_labels(seed)
     shares = share(train, test, 10, 2, 10, seed=seed)
-    for rows in ([own.train for own in shares], [own.test for own in shares]):
+    for rows in (
+        [client_rows.train for client_rows in shares],
+        [client_rows.test for client_rows in shares],
+    ):
         flat = np.concatenate(rows)
         assert len(np.unique(flat)) == len(flat)
 
@@ -77,8 +80,8 @@ def test_no_row_is_given_twice(seed: int) -> None:
 def test_test_part_has_the_classes_of_the_training_part(seed: int) -> None:
     """A client is tested on the classes it trains on, and on no other."""
     train, test = random_labels(seed)
-    for own in share(train, test, 10, 2, 10, seed=seed):
-        assert set(test[own.test].tolist()) == set(train[own.train].tolist())
+    for client_rows in share(train, test, 10, 2, 10, seed=seed):
+        assert set(test[client_rows.test].tolist()) == set(train[client_rows.train].tolist())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -86,9 +89,9 @@ def test_test_part_has_the_proportions_of_the_training_part(seed: int) -> None:
     """Each shard of 10 brings its tenth of a class' test rows, rounded up or down."""
     train, test = labels(40, 50, 60), labels(22, 25, 33)
     seen: Counter[int] = Counter()
-    for own in share(train, test, 5, 3, 10, seed=seed):
-        given = Counter(test[own.test].tolist())
-        for c, count in Counter(train[own.train].tolist()).items():
+    for client_rows in share(train, test, 5, 3, 10, seed=seed):
+        given = Counter(test[client_rows.test].tolist())
+        for c, count in Counter(train[client_rows.train].tolist()).items():
             shards = count // 10
             exact = {0: 22 / 4, 1: 25 / 5, 2: 33 / 6}[c] * shards
             assert abs(given[c] - exact) < shards
@@ -99,11 +102,15 @@ def test_test_part_has_the_proportions_of_the_training_part(seed: int) -> None:
 def test_proportions_hold_where_rows_are_left_out() -> None:
     """A client with as many training rows of two classes has as many test rows of both."""
     train, test = labels(19, 20), labels(19, 20)  # 1 + 2 shards
-    shares = [own for seed in range(10) for own in share(train, test, 1, 2, 10, seed=seed)]
-    mixed = [own for own in shares if len(set(train[own.train].tolist())) == 2]
+    shares = [
+        client_rows for seed in range(10) for client_rows in share(train, test, 1, 2, 10, seed=seed)
+    ]
+    mixed = [
+        client_rows for client_rows in shares if len(set(train[client_rows.train].tolist())) == 2
+    ]
     assert mixed
-    for own in mixed:
-        zeros, ones = np.bincount(test[own.test], minlength=2)
+    for client_rows in mixed:
+        zeros, ones = np.bincount(test[client_rows.test], minlength=2)
         assert abs(int(zeros) - int(ones)) <= 1
 
 
@@ -129,8 +136,8 @@ def test_seed_decides_who_gets_which_classes() -> None:
     """Over ten seeds the two shards of a client meet in more than one combination of classes."""
     train, test = labels(20, 20, 20), labels(6, 6, 6)
     seen = {
-        tuple(sorted(set(train[own.train].tolist())))
-        for own in (share(train, test, 3, 2, 10, seed=seed)[0] for seed in range(10))
+        tuple(sorted(set(train[client_rows.train].tolist())))
+        for client_rows in (share(train, test, 3, 2, 10, seed=seed)[0] for seed in range(10))
     }
     assert len(seen) > 1
 
@@ -138,14 +145,14 @@ def test_seed_decides_who_gets_which_classes() -> None:
 def test_rows_within_a_class_are_shuffled() -> None:
     """Rows that are neighbours in the data are not dealt together."""
     train = labels(100)
-    own = share(train, train, 2, 1, 50)[0]
-    assert sorted(own.train.tolist()) not in (list(range(50)), list(range(50, 100)))
+    client_rows = share(train, train, 2, 1, 50)[0]
+    assert sorted(client_rows.train.tolist()) not in (list(range(50)), list(range(50, 100)))
 
 
 def test_every_shard_can_be_dealt() -> None:
     """As many clients as the shards allow is enough, and all whole shards are used."""
     shares = share(labels(25, 19, 30), labels(9, 9, 9), 3, 2, 10)
-    assert sum(len(own.train) for own in shares) == 60
+    assert sum(len(client_rows.train) for client_rows in shares) == 60
 
 
 def test_too_few_shards() -> None:
@@ -186,10 +193,12 @@ def test_some_rows_of_each_shard(kept: int, seed: int) -> None:
     """A client keeps the first rows of every shard it was dealt: its classes and proportions."""
     train, test = random_labels(seed)
     whole, part = (share(train, test, 7, 3, 10, kept=k, seed=seed) for k in (None, kept))
-    for full, own in zip(whole, part, strict=True):
-        np.testing.assert_array_equal(own.train, full.train.reshape(3, 10)[:, :kept].reshape(-1))
-        assert own.train.shape == (3 * kept,)
-        counts = np.bincount(train[own.train], minlength=5)
+    for full, client_rows in zip(whole, part, strict=True):
+        np.testing.assert_array_equal(
+            client_rows.train, full.train.reshape(3, 10)[:, :kept].reshape(-1)
+        )
+        assert client_rows.train.shape == (3 * kept,)
+        counts = np.bincount(train[client_rows.train], minlength=5)
         np.testing.assert_array_equal(
             counts * 10, np.bincount(train[full.train], minlength=5) * kept
         )
@@ -198,10 +207,10 @@ def test_some_rows_of_each_shard(kept: int, seed: int) -> None:
 def test_test_part_is_kept_whole() -> None:
     """Where few training rows of a shard are kept, its test rows still are all there."""
     train, test = random_labels(1)
-    for full, own in zip(
+    for full, client_rows in zip(
         share(train, test, 7, 3, 10), share(train, test, 7, 3, 10, kept=1), strict=True
     ):
-        np.testing.assert_array_equal(own.test, full.test)
+        np.testing.assert_array_equal(client_rows.test, full.test)
 
 
 def test_nothing_is_said_to_the_user() -> None:

@@ -43,7 +43,9 @@ def share(
 
 def counts(labels: Labels, rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return how many rows of each class each client has, (clients, classes)."""
-    return np.stack([np.bincount(labels[own], minlength=labels.max() + 1) for own in rows])
+    return np.stack(
+        [np.bincount(labels[client_rows], minlength=labels.max() + 1) for client_rows in rows]
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 1000.0])
@@ -53,7 +55,7 @@ def counts(labels: Labels, rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 def test_equal_sizes(alpha: float, clients: int, samples: int | None, size: int) -> None:
     """Every client has samples_per_client training rows, by default all rows / clients."""
     shares = share(*random_labels(1), clients, alpha=alpha, samples=samples)
-    assert [len(own.train) for own in shares] == [size] * clients
+    assert [len(client_rows.train) for client_rows in shares] == [size] * clients
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -63,8 +65,8 @@ def test_no_row_is_given_twice(seed: int, samples: int | None) -> None:
     train, test = random_labels(seed)
     shares = share(train, test, samples=samples, seed=seed)
     for rows, total in (
-        (np.concatenate([own.train for own in shares]), len(train)),
-        (np.concatenate([own.test for own in shares]), len(test)),
+        (np.concatenate([client_rows.train for client_rows in shares]), len(train)),
+        (np.concatenate([client_rows.test for client_rows in shares]), len(test)),
     ):
         assert rows.dtype == np.int64
         assert len(np.unique(rows)) == len(rows)
@@ -75,8 +77,8 @@ def test_no_row_is_given_twice(seed: int, samples: int | None) -> None:
 def test_all_rows_are_dealt(seed: int) -> None:
     """Where the clients take all training rows, they take all test rows too."""
     shares = share(*random_labels(seed), seed=seed)
-    assert sum(len(own.train) for own in shares) == 1000
-    assert sum(len(own.test) for own in shares) == 437
+    assert sum(len(client_rows.train) for client_rows in shares) == 1000
+    assert sum(len(client_rows.test) for client_rows in shares) == 437
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -88,8 +90,8 @@ def test_test_part_has_the_proportions_of_the_training_part(
     """Of each class a client's share of the test rows is that of the training rows, to a row."""
     train, test = random_labels(seed)
     shares = share(train, test, alpha=alpha, samples=samples, seed=seed)
-    dealt = counts(train, [own.train for own in shares])
-    given = counts(test, [own.test for own in shares])
+    dealt = counts(train, [client_rows.train for client_rows in shares])
+    given = counts(test, [client_rows.test for client_rows in shares])
     exact = dealt * np.bincount(test) / np.bincount(train)
     assert np.abs(given - exact).max() < 1
     assert np.abs(given.sum(axis=0) - exact.sum(axis=0)).max() < 1
@@ -105,7 +107,7 @@ def test_class_distributions_follow_the_law(alpha: float) -> None:
     """
     train, test, n = balanced(10, 2000), balanced(10, 1000), 20
     shares = share(train, test, 200, alpha=alpha, samples=n)
-    dealt = counts(train, [own.train for own in shares])
+    dealt = counts(train, [client_rows.train for client_rows in shares])
     same = (dealt * (dealt - 1)).sum(axis=1) / (n * (n - 1))
     expected = (alpha + 1) / (10 * alpha + 1)
     assert abs(same.mean() - expected) < SIGMAS * same.std() / np.sqrt(200)
@@ -119,7 +121,9 @@ def test_small_alpha_is_concentrated() -> None:
     train, test = balanced(10, 600), balanced(10, 300)
     largest = [
         np.mean(
-            counts(train, [own.train for own in share(train, test, 60, alpha=alpha)]).max(axis=1)
+            counts(
+                train, [client_rows.train for client_rows in share(train, test, 60, alpha=alpha)]
+            ).max(axis=1)
         )
         for alpha in (0.1, 1.0, 1000.0)
     ]
@@ -146,10 +150,14 @@ def test_global_generator_plays_no_part() -> None:
     drawn, dealt = [], []
     for _ in range(2):
         np.random.seed(5)  # noqa: NPY002
-        dealt.append(np.concatenate([own.train for own in share(*random_labels(1))]))
+        dealt.append(
+            np.concatenate([client_rows.train for client_rows in share(*random_labels(1))])
+        )
         drawn.append(np.random.random())  # noqa: NPY002
         np.random.seed(6)  # noqa: NPY002
-        dealt.append(np.concatenate([own.train for own in share(*random_labels(1))]))
+        dealt.append(
+            np.concatenate([client_rows.train for client_rows in share(*random_labels(1))])
+        )
     np.random.seed(5)  # noqa: NPY002
     assert drawn == [np.random.random()] * 2  # noqa: NPY002
     for rows in dealt[1:]:
@@ -159,8 +167,8 @@ def test_global_generator_plays_no_part() -> None:
 def test_rows_within_a_class_are_shuffled() -> None:
     """Rows that are neighbours in the data are not dealt together."""
     train = np.zeros(100, dtype=np.int64)
-    own = share(train, train, 2)[0]
-    for rows in (own.train, own.test):
+    client_rows = share(train, train, 2)[0]
+    for rows in (client_rows.train, client_rows.test):
         assert sorted(rows.tolist()) not in (list(range(50)), list(range(50, 100)))
 
 
@@ -168,9 +176,9 @@ def test_classes_may_have_gaps() -> None:
     """Labels need not be 0, 1, ..; classes that only the test set has are dealt to nobody."""
     train, test = balanced(3, 100) * 7 + 5, np.repeat([2, 5, 12, 19, 30], 40)
     shares = share(train, test, 5, alpha=1.0)
-    assert {c for own in shares for c in train[own.train].tolist()} == {5, 12, 19}
-    assert {c for own in shares for c in test[own.test].tolist()} == {5, 12, 19}
-    assert sum(len(own.test) for own in shares) == 120
+    assert {c for client_rows in shares for c in train[client_rows.train].tolist()} == {5, 12, 19}
+    assert {c for client_rows in shares for c in test[client_rows.test].tolist()} == {5, 12, 19}
+    assert sum(len(client_rows.test) for client_rows in shares) == 120
 
 
 def test_nothing_is_said_to_the_user() -> None:

@@ -30,8 +30,8 @@ def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[list[S
 @pytest.mark.parametrize("client_test", [[30, 7, -2, 7], [30, 7, -2, 7, 99]])
 def test_test_rows_of_the_same_clients(client_test: list[int]) -> None:
     """Each client has its own rows of both sets; what the test set has of others is left out."""
-    found, own = shares(client_test)
-    assert not own
+    found, divided = shares(client_test)
+    assert not divided
     assert [share.train.tolist() for share in found] == list(ROWS.values())
     assert [share.test.tolist() for share in found] == [[2], [1, 3], [0]]
 
@@ -39,8 +39,8 @@ def test_test_rows_of_the_same_clients(client_test: list[int]) -> None:
 @pytest.mark.parametrize("client_test", [None, [5, 5, 6]])
 def test_test_rows_of_nobody_or_of_others(client_test: list[int] | None) -> None:
     """Then each client's own training rows are divided, and both parts have rows."""
-    found, own = shares(client_test)
-    assert own
+    found, divided = shares(client_test)
+    assert divided
     for share, rows in zip(found, ROWS.values(), strict=True):
         assert sorted([*share.train, *share.test]) == rows
         assert len(share.test) == 1
@@ -94,9 +94,9 @@ def test_clients_of_a_file(tmp_path: Path) -> None:
     data = load(save(tmp_path))
     assert (data.num_clients, data.input_shape, data.num_classes) == (3, (2,), 4)
     for client, rows in enumerate(ROWS.values()):
-        own = data.client(client)
-        np.testing.assert_array_equal(own.x_train, ARRAYS["x_train"][rows])
-        np.testing.assert_array_equal(own.y_train, Y_TRAIN[rows])
+        client_data = data.client(client)
+        np.testing.assert_array_equal(client_data.x_train, ARRAYS["x_train"][rows])
+        np.testing.assert_array_equal(client_data.y_train, Y_TRAIN[rows])
         np.testing.assert_array_equal(data.labels(client), Y_TRAIN[rows])
     np.testing.assert_array_equal(data.client(1).x_test, ARRAYS["x_test"][[1, 3]])
     np.testing.assert_array_equal(data.client(1).y_test, [1, 3])
@@ -109,9 +109,9 @@ def test_clients_of_a_file_without_test_rows_of_theirs(
     """The test set is left out: every client's parts are its own training rows, each once."""
     data = load(save(tmp_path, client_test=client_test), test_fraction=0.4)
     for client, rows in enumerate(ROWS.values()):
-        own = data.client(client)
-        x = np.concatenate([own.x_train, own.x_test])
-        y = np.concatenate([own.y_train, own.y_test])
+        client_data = data.client(client)
+        x = np.concatenate([client_data.x_train, client_data.x_test])
+        y = np.concatenate([client_data.y_train, client_data.y_test])
         order = np.argsort(x[:, 0])
         np.testing.assert_array_equal(x[order], ARRAYS["x_train"][rows])
         np.testing.assert_array_equal(y[order], Y_TRAIN[rows])
@@ -135,12 +135,12 @@ def test_sound(tmp_path: Path) -> None:
     sound["x_train"][1, :2] = -(2**15), 2**15 - 1
     data = load(save(tmp_path, **sound))
     assert data.input_shape == (1, 50)
-    own = data.client(0)
-    assert own.x_train.dtype == np.float32
-    np.testing.assert_array_equal(own.x_train[:, 0], sound["x_train"][ROWS[-2]] / 32768)
-    np.testing.assert_array_equal(own.x_test[:, 0], sound["x_test"][[2]] / 32768)
-    assert own.x_train[0, 0, 0] == -1
-    assert 0.9999 < own.x_train[0, 0, 1] < 1
+    client = data.client(0)
+    assert client.x_train.dtype == np.float32
+    np.testing.assert_array_equal(client.x_train[:, 0], sound["x_train"][ROWS[-2]] / 32768)
+    np.testing.assert_array_equal(client.x_test[:, 0], sound["x_test"][[2]] / 32768)
+    assert client.x_train[0, 0, 0] == -1
+    assert 0.9999 < client.x_train[0, 0, 1] < 1
 
 
 @pytest.mark.parametrize("num_clients", [None, 3])
@@ -257,11 +257,11 @@ def test_real_mnist_by_writer(real_data: Path) -> None:
     assert sorted(np.concatenate(rows).tolist()) == list(range(60_000))
     with np.load(path) as archive:
         writers, labels = archive["client_train"], archive["y_train"]
-    for client, own in enumerate(rows):
-        assert len(set(writers[own].tolist())) == 1
-        share, total = data._shares[client], len(own)
+    for client, client_rows in enumerate(rows):
+        assert len(set(writers[client_rows].tolist())) == 1
+        share, total = data._shares[client], len(client_rows)
         assert len(share.test) == round(0.2 * total)
-        counts = np.bincount(labels[own], minlength=10)
+        counts = np.bincount(labels[client_rows], minlength=10)
         tested = np.bincount(labels[share.test], minlength=10)
         assert (tested < np.maximum(counts, 1)).all()  # each class is trained on
         assert np.abs(tested - counts * len(share.test) / total).max() < 1.5
@@ -272,11 +272,11 @@ def test_real_spoken_digits(real_data: Path) -> None:
     """6 speakers with the official split: 450 and 50 recordings of each, 45 and 5 of a digit."""
     data = load(str(real_data / "spoken_digits_by_speaker.npz"), priority="all")
     assert (data.num_clients, data.input_shape, data.num_classes) == (6, (1, 8000), 10)
-    for own in map(data.client, range(6)):
-        assert own.x_train.shape == (450, 1, 8000)
-        assert np.bincount(own.y_train).tolist() == [45] * 10
-        assert np.bincount(own.y_test).tolist() == [5] * 10
-        assert -1 <= own.x_train.min() < -0.1
-        assert 0.1 < own.x_train.max() <= 1
+    for client in map(data.client, range(6)):
+        assert client.x_train.shape == (450, 1, 8000)
+        assert np.bincount(client.y_train).tolist() == [45] * 10
+        assert np.bincount(client.y_test).tolist() == [5] * 10
+        assert -1 <= client.x_train.min() < -0.1
+        assert 0.1 < client.x_train.max() <= 1
     tests = np.concatenate([share.test for share in data._shares])
     assert sorted(tests.tolist()) == list(range(300))

@@ -42,8 +42,8 @@ def arrays(kind: str = "grey") -> LabelledArrays:
 
 def divide(kind: str = "grey", seed: int = 1, **settings: Any) -> PartitionedData:
     tiny = {"num_clients": 10, "shards_per_client": 2, "shard_size": 4}
-    own = PartitionedSettings(name="tiny", **{**tiny, **settings})
-    return PartitionedData(arrays(kind), own, seed)
+    all_settings = PartitionedSettings(name="tiny", **{**tiny, **settings})
+    return PartitionedData(arrays(kind), all_settings, seed)
 
 
 def rows(x: np.ndarray[Any, Any], kind: str) -> list[int]:
@@ -57,8 +57,8 @@ def test_shapes_and_types(kind: str) -> None:
     """Every client gets float32 inputs, images with channels first, and int64 labels."""
     data = divide(kind)
     assert (data.input_shape, data.num_classes, data.num_clients) == (INPUT_SHAPES[kind], 10, 10)
-    for own in map(data.client, range(10)):
-        for x, y, n in ((own.x_train, own.y_train, 8), (own.x_test, own.y_test, 4)):
+    for client in map(data.client, range(10)):
+        for x, y, n in ((client.x_train, client.y_train, 8), (client.x_test, client.y_test, 4)):
             assert x.shape == (n, *data.input_shape)
             assert x.dtype == np.float32
             assert x.flags.c_contiguous
@@ -70,10 +70,10 @@ def test_shapes_and_types(kind: str) -> None:
 def test_samples_and_labels_are_those_of_the_arrays(kind: str) -> None:
     """Pixels are divided by 255, floats stay; each sample has its own part's label."""
     data, given = divide(kind), arrays(kind)
-    for own in map(data.client, range(10)):
+    for client in map(data.client, range(10)):
         for x, y, all_x, all_y in (
-            (own.x_train, own.y_train, given.x_train, given.y_train),
-            (own.x_test, own.y_test, given.x_test, given.y_test),
+            (client.x_train, client.y_train, given.x_train, given.y_train),
+            (client.x_test, client.y_test, given.x_test, given.y_test),
         ):
             chosen = rows(x, kind)
             np.testing.assert_array_equal(y, all_y[chosen])
@@ -97,8 +97,11 @@ def test_rows_are_dealt_once(kind: str) -> None:
 
 def test_test_classes_are_the_training_classes() -> None:
     """A client's test part has its training part's classes, in the same proportions."""
-    for own in map(divide().client, range(10)):
-        train, test = np.bincount(own.y_train, minlength=10), np.bincount(own.y_test, minlength=10)
+    for client in map(divide().client, range(10)):
+        train, test = (
+            np.bincount(client.y_train, minlength=10),
+            np.bincount(client.y_test, minlength=10),
+        )
         np.testing.assert_array_equal(train, 2 * test)
         assert np.count_nonzero(train) <= 2
 
@@ -106,10 +109,10 @@ def test_test_classes_are_the_training_classes() -> None:
 def test_a_client_may_change_its_data() -> None:
     """What a client does to its arrays stays there: the next time they are as before."""
     data = divide("floats")
-    own = data.client(3)
-    before = own.x_train.copy()
-    own.x_train[:] = 0
-    own.y_train[:] = 0
+    client = data.client(3)
+    before = client.x_train.copy()
+    client.x_train[:] = 0
+    client.y_train[:] = 0
     np.testing.assert_array_equal(data.client(3).x_train, before)
     assert data.client(3).y_train.any()
 
@@ -163,15 +166,17 @@ def test_dirichlet_partition(kind: str) -> None:
     data = divide(kind, partition="dirichlet", alpha=1.0, **unused)
     given = arrays(kind)
     clients = list(map(data.client, range(10)))
-    for own in clients:
-        assert own.x_train.shape == (8, *data.input_shape)
-        np.testing.assert_array_equal(own.y_train, given.y_train[rows(own.x_train, kind)])
-        np.testing.assert_array_equal(own.y_test, given.y_test[rows(own.x_test, kind)])
-        assert set(own.y_test.tolist()) <= set(own.y_train.tolist())
+    for client in clients:
+        assert client.x_train.shape == (8, *data.input_shape)
+        np.testing.assert_array_equal(client.y_train, given.y_train[rows(client.x_train, kind)])
+        np.testing.assert_array_equal(client.y_test, given.y_test[rows(client.x_test, kind)])
+        assert set(client.y_test.tolist()) <= set(client.y_train.tolist())
     for n, parts in ((TRAIN, [c.x_train for c in clients]), (TEST, [c.x_test for c in clients])):
         assert sorted(rows(np.concatenate(parts), kind)) == list(range(n))
     other = divide(kind, seed=2, partition="dirichlet", alpha=1.0)
-    assert any(not np.array_equal(other.labels(k), own.y_train) for k, own in enumerate(clients))
+    assert any(
+        not np.array_equal(other.labels(k), client.y_train) for k, client in enumerate(clients)
+    )
 
 
 def test_settings_of_the_dirichlet_partition() -> None:
@@ -198,12 +203,12 @@ def test_fewer_samples_per_shard() -> None:
     whole, part = divide(), divide(samples_per_shard=1)
     assert part.priority == whole.priority
     for k in range(10):
-        full, own = whole.client(k), part.client(k)
-        assert len(own.y_train) == 2
-        assert set(rows(own.x_train, "grey")) <= set(rows(full.x_train, "grey"))
-        assert set(own.y_train.tolist()) == set(full.y_train.tolist())
-        np.testing.assert_array_equal(own.x_test, full.x_test)
-        np.testing.assert_array_equal(own.y_test, full.y_test)
+        full, client = whole.client(k), part.client(k)
+        assert len(client.y_train) == 2
+        assert set(rows(client.x_train, "grey")) <= set(rows(full.x_train, "grey"))
+        assert set(client.y_train.tolist()) == set(full.y_train.tolist())
+        np.testing.assert_array_equal(client.x_test, full.x_test)
+        np.testing.assert_array_equal(client.y_test, full.y_test)
 
 
 @pytest.mark.parametrize("experiment", ["fedalign/fmnist", "fedalign/emnist"])
@@ -281,12 +286,12 @@ def test_real_fashion_mnist(real_data: Path) -> None:
     )
     assert sorted(train.tolist()) == list(range(60_000))
     assert sorted(test.tolist()) == list(range(10_000))
-    for own in map(data.client, range(60)):
-        counts = np.bincount(own.y_train, minlength=10)
+    for client in map(data.client, range(60)):
+        counts = np.bincount(client.y_train, minlength=10)
         assert sorted(counts[counts > 0].tolist()) in ([1000], [500, 500])
         # 1,000 test rows of a class in 12 shards: 83 or 84 each.
-        assert np.abs(np.bincount(own.y_test, minlength=10) - counts / 6).max() < 2
-        assert own.x_train.shape == (1000, 1, 28, 28)
+        assert np.abs(np.bincount(client.y_test, minlength=10) - counts / 6).max() < 2
+        assert client.x_train.shape == (1000, 1, 28, 28)
     one, two = (set(data.client(k).y_train.tolist()) for k in data.priority)
     assert not one & two
 
@@ -298,14 +303,14 @@ def test_real_cifar10_subset(cifar10_subset: Path) -> None:
     assert (data.input_shape, data.num_classes) == ((3, 32, 32), 10)
     train = np.concatenate([share.train for share in data._shares])
     assert sorted(train.tolist()) == list(range(15_000))
-    for own in map(data.client, range(60)):
-        assert own.x_train.shape == (250, 3, 32, 32)
-        assert own.x_test.shape == (50, 3, 32, 32)
-        assert set(own.y_test.tolist()) == set(own.y_train.tolist())
-        assert (own.x_train.min(), own.x_train.max()) == (0.0, 1.0)
+    for client in map(data.client, range(60)):
+        assert client.x_train.shape == (250, 3, 32, 32)
+        assert client.x_test.shape == (50, 3, 32, 32)
+        assert set(client.y_test.tolist()) == set(client.y_train.tolist())
+        assert (client.x_train.min(), client.x_train.max()) == (0.0, 1.0)
         # Neighbouring pixels of a photograph are alike; they are not where axes are mixed up.
-        assert np.abs(np.diff(own.x_train, axis=2)).mean() < 0.1
-        assert np.abs(np.diff(own.x_train, axis=3)).mean() < 0.1
+        assert np.abs(np.diff(client.x_train, axis=2)).mean() < 0.1
+        assert np.abs(np.diff(client.x_train, axis=3)).mean() < 0.1
 
 
 @pytest.mark.slow
@@ -327,10 +332,10 @@ def test_real_fashion_mnist_by_dirichlet(real_data: Path) -> None:
     assert sorted(test.tolist()) == list(range(10_000))
     assert data.priority == tuple(range(250))
     largest = []
-    for own in map(data.client, range(250)):
-        counts = np.bincount(own.y_train, minlength=10)
+    for client in map(data.client, range(250)):
+        counts = np.bincount(client.y_train, minlength=10)
         assert counts.sum() == 240
-        assert np.abs(np.bincount(own.y_test, minlength=10) - counts / 6).max() < 1
+        assert np.abs(np.bincount(client.y_test, minlength=10) - counts / 6).max() < 1
         largest.append(counts.max() / 240)
     # The mean largest share of Dir(0.1) over 10 classes is 0.665.
     assert 0.6 < np.mean(largest) < 0.7

@@ -100,17 +100,17 @@ def test_speakers_are_clients(root: Path) -> None:
     """The test list has other speakers, so a client's test part is of its own training files."""
     data = load_data(SpeechCommandsSettings(root=str(root)), 1)
     assert (data.num_clients, data.input_shape, data.num_classes) == (2, (1, 16_000), 2)
-    own = data.client(1)
-    assert (own.x_train.shape, own.x_test.shape) == ((5, 1, 16_000), (1, 1, 16_000))
-    assert own.x_train.dtype == np.float32
-    words = sorted([*own.y_train.tolist(), *own.y_test.tolist()])
+    client = data.client(1)
+    assert (client.x_train.shape, client.x_test.shape) == ((5, 1, 16_000), (1, 1, 16_000))
+    assert client.x_train.dtype == np.float32
+    words = sorted([*client.y_train.tolist(), *client.y_test.tolist()])
     assert words == [0, 0, 0, 1, 1, 1]
 
 
 def test_the_test_list_serves_other_partitions(root: Path) -> None:
     """Divided at random, clients are tested on the official test set."""
-    own = SpeechCommandsSettings(root=str(root), partition="iid", num_clients=3)
-    data = load_data(own, 1)
+    settings = SpeechCommandsSettings(root=str(root), partition="iid", num_clients=3)
+    data = load_data(settings, 1)
     assert [len(data.client(k).y_test) for k in range(3)] == [2, 2, 2]
     assert [len(data.client(k).y_train) for k in range(3)] == [4, 4, 4]
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from client_app.data.base import Labels
-from client_app.data.split import Rows, own_split
+from client_app.data.split import Rows, split_client
 
 
 def split(
     labels: Labels | list[int], fraction: float = 0.2, *, client: int = 0, seed: int = 1
 ) -> tuple[Rows, Rows]:
-    return own_split(np.asarray(labels), fraction, client=client, seed=seed)
+    return split_client(np.asarray(labels), fraction, client=client, seed=seed)
 
 
 def random_labels(seed: int) -> Labels:

@@ -39,8 +39,8 @@ def pool(data: Synth, part: str) -> dict[bytes, int]:
     """Return the rows of all priority clients' ``train`` or ``test`` parts."""
     rows: dict[bytes, int] = {}
     for k in data.priority:
-        own = data.client(k)
-        rows |= labels_by_row(getattr(own, f"x_{part}"), getattr(own, f"y_{part}"))
+        client = data.client(k)
+        rows |= labels_by_row(getattr(client, f"x_{part}"), getattr(client, f"y_{part}"))
     return rows
 
 
@@ -83,8 +83,8 @@ def test_types_and_shapes() -> None:
     """Inputs are float32 (n, 60), labels int64 (n,) from 0 to 9, for both kinds of clients."""
     for noise in ("additive", "flip"):
         data = equal(30, num_clients=3, num_priority=1, noise=noise)
-        for own in map(data.client, range(3)):
-            for x, y in ((own.x_train, own.y_train), (own.x_test, own.y_test)):
+        for client in map(data.client, range(3)):
+            for x, y in ((client.x_train, client.y_train), (client.x_test, client.y_test)):
                 assert x.dtype == np.float32
                 assert y.dtype == np.int64
                 assert x.shape == (len(y), 60)
@@ -107,15 +107,15 @@ def test_equal_sizes(samples: int, test_fraction: float, train: int, test: int) 
         num_priority=2,
         irrelevant_fraction=0.0,
     )
-    for own in map(data.client, range(3)):
-        assert (len(own.y_train), len(own.y_test)) == (train, test)
+    for client in map(data.client, range(3)):
+        assert (len(client.y_train), len(client.y_test)) == (train, test)
 
 
 def test_lognormal_sizes() -> None:
     """Sizes are 50 + floor(L), ln L ~ N(4, 2^2): the share in each of four ranges fits."""
     data = synth(num_clients=401, num_priority=1, irrelevant_fraction=0.0, sizes="lognormal")
     clients = [data.client(k) for k in range(1, 401)]
-    extra = np.array([len(own.y_train) + len(own.y_test) - 50 for own in clients])
+    extra = np.array([len(client.y_train) + len(client.y_test) - 50 for client in clients])
     assert extra.min() >= 0
     cuts = [8, 55, 404]  # about e^2, e^4, e^6: one standard deviation apart
     law = NormalDist(4, 2)
@@ -123,7 +123,8 @@ def test_lognormal_sizes() -> None:
     counts = np.bincount(np.searchsorted(cuts, extra, side="right"), minlength=4)
     assert_counts(counts.tolist(), np.diff(below).tolist())
     assert all(
-        len(own.y_test) == round(0.2 * (len(own.y_test) + len(own.y_train))) for own in clients
+        len(client.y_test) == round(0.2 * (len(client.y_test) + len(client.y_train)))
+        for client in clients
     )
 
 
@@ -252,8 +253,11 @@ def test_without_noise_others_hold_rows_of_the_priority_clients(priority: Any, n
     assert (len(parts["train"]), len(parts["test"])) == (80, 20)
     others = set(range(6)) - set(data.priority)
     assert len(others) == 4
-    for own in map(data.client, others):
-        train, test = labels_by_row(own.x_train, own.y_train), labels_by_row(own.x_test, own.y_test)
+    for client in map(data.client, others):
+        train, test = (
+            labels_by_row(client.x_train, client.y_train),
+            labels_by_row(client.x_test, client.y_test),
+        )
         assert (len(train), len(test)) == (40, 10)  # none drawn twice while the pool has enough
         assert train.items() <= parts["train"].items()
         assert test.items() <= parts["test"].items()
@@ -263,10 +267,12 @@ def test_pool_smaller_than_a_client() -> None:
     """A client larger than the pool gets its full size, by drawing rows again."""
     data = synth(num_clients=40, num_priority=1, irrelevant_fraction=0.0)
     train = pool(data, "train")
-    larger = [own for own in map(data.client, range(1, 40)) if len(own.y_train) > len(train)]
+    larger = [
+        client for client in map(data.client, range(1, 40)) if len(client.y_train) > len(train)
+    ]
     assert larger
-    for own in larger:
-        assert {row.tobytes() for row in own.x_train} <= train.keys()
+    for client in larger:
+        assert {row.tobytes() for row in client.x_train} <= train.keys()
 
 
 # --- noise -----------------------------------------------------------------------------------
@@ -302,11 +308,11 @@ def test_additive_irrelevant_rows() -> None:
     data = equal(100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5)
     train, test = pool(data, "train"), pool(data, "test")
     for j, extra_train, extra_test in ((1, 10, 2), (2, 20, 5), (3, 30, 8), (4, 40, 10)):
-        own = data.client(j)
-        assert len(own.y_train) == 80 + extra_train
-        assert sum(row.tobytes() not in train for row in own.x_train) == extra_train
-        assert len(own.y_test) == 20 + extra_test
-        assert sum(row.tobytes() not in test for row in own.x_test) == extra_test
+        client = data.client(j)
+        assert len(client.y_train) == 80 + extra_train
+        assert sum(row.tobytes() not in train for row in client.x_train) == extra_train
+        assert len(client.y_test) == 20 + extra_test
+        assert sum(row.tobytes() not in test for row in client.x_test) == extra_test
 
 
 def test_flip_irrelevant_rows() -> None:
@@ -314,19 +320,19 @@ def test_flip_irrelevant_rows() -> None:
     data = equal(100, num_clients=5, num_priority=1, noise="flip", noise_skew=1.0)
     train, test = pool(data, "train"), pool(data, "test")
     for j, replaced_train, replaced_test in ((1, 0, 0), (2, 27, 7), (3, 53, 13), (4, 80, 20)):
-        own = data.client(j)
-        assert (len(own.y_train), len(own.y_test)) == (80, 20)
-        assert sum(row.tobytes() not in train for row in own.x_train) == replaced_train
-        assert sum(row.tobytes() not in test for row in own.x_test) == replaced_test
+        client = data.client(j)
+        assert (len(client.y_train), len(client.y_test)) == (80, 20)
+        assert sum(row.tobytes() not in train for row in client.x_train) == replaced_train
+        assert sum(row.tobytes() not in test for row in client.x_test) == replaced_test
 
 
 @pytest.mark.parametrize("noise", ["additive", "flip"])
 def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> None:
     """Irrelevant inputs are N(0, I), whatever the priority clients' are, and labels uniform."""
     data = equal(5000, num_clients=3, num_priority=1, noise=noise)
-    own, known = data.client(2), pool(data, "train")
-    foreign = np.array([row.tobytes() not in known for row in own.x_train])
-    x, y = own.x_train[foreign].astype(np.float64), own.y_train[foreign]
+    client, known = data.client(2), pool(data, "train")
+    foreign = np.array([row.tobytes() not in known for row in client.x_train])
+    x, y = client.x_train[foreign].astype(np.float64), client.y_train[foreign]
     assert len(y) == 4000
     assert np.abs(x.mean(axis=0)).max() <= SIGMAS / math.sqrt(len(x))
     assert np.abs(x.var(axis=0) - 1).max() <= SIGMAS * math.sqrt(2 / len(x))
@@ -337,10 +343,10 @@ def test_irrelevant_rows_are_standard_normal_with_uniform_labels(noise: str) -> 
 
 def shifts(data: Synth, client: int) -> list[int]:
     """Return how often a client's labels differ from the pool's by 0, 1, .., 9 modulo 10."""
-    own, known = data.client(client), pool(data, "train")
+    client_data, known = data.client(client), pool(data, "train")
     moves = Counter(
         (int(label) - known[row.tobytes()]) % 10
-        for row, label in zip(own.x_train, own.y_train, strict=True)
+        for row, label in zip(client_data.x_train, client_data.y_train, strict=True)
         if row.tobytes() in known
     )
     return [moves[move] for move in range(10)]
@@ -386,11 +392,11 @@ def test_flip_label_noise(client: int, level: float, factor: float) -> None:
 def test_test_part_has_the_same_label_noise() -> None:
     """The share of moved labels of a test part is that of the formula as well."""
     data = equal(5000, num_clients=2, num_priority=1, test_fraction=0.5, irrelevant_fraction=0.0)
-    own, known = data.client(1), pool(data, "test")
+    client, known = data.client(1), pool(data, "test")
     moved = sum(
         int(label) != known[row.tobytes()]
-        for row, label in zip(own.x_test, own.y_test, strict=True)
+        for row, label in zip(client.x_test, client.y_test, strict=True)
     )
     law = NormalDist(0, 2.5)
     stays = law.cdf(0.5) - law.cdf(-0.5) + 2 * (law.cdf(10.5) - law.cdf(9.5))
-    assert_counts([moved, len(own.y_test) - moved], [1 - stays, stays])
+    assert_counts([moved, len(client.y_test) - moved], [1 - stays, stays])

@@ -34,8 +34,8 @@ def save(folder: Path, seed: int = 0) -> Path:
 
 
 def load(path: Path, seed: int = 1, **settings: Any) -> TabularData:
-    own = CsvSettings(path=str(path), client_column="client", target="label", **settings)
-    data = load_data(own, seed)
+    csv_settings = CsvSettings(path=str(path), client_column="client", target="label", **settings)
+    data = load_data(csv_settings, seed)
     assert isinstance(data, TabularData)
     return data
 
@@ -53,15 +53,18 @@ def test_shapes_and_types(tmp_path: Path) -> None:
     assert data._table.columns == ("row", "size", "sparse", "kind=x", "kind=y", "kind=z", "kind=")
     assert data.priority == (0, 1, 2)
     for client, n in enumerate(SIZES.values()):
-        own = data.client(client)
-        assert own.x_train.dtype == np.float32
-        assert own.y_train.dtype == np.int64
-        assert len(own.y_test) == max(round(0.2 * n), 1)
-        for x, y in ((own.x_train, own.y_train), (own.x_test, own.y_test)):
+        client_data = data.client(client)
+        assert client_data.x_train.dtype == np.float32
+        assert client_data.y_train.dtype == np.int64
+        assert len(client_data.y_test) == max(round(0.2 * n), 1)
+        for x, y in (
+            (client_data.x_train, client_data.y_train),
+            (client_data.x_test, client_data.y_test),
+        ):
             assert x.shape == (len(y), 7)
             assert x.flags.c_contiguous
             assert np.isfinite(x).all()
-        np.testing.assert_array_equal(data.labels(client), own.y_train)
+        np.testing.assert_array_equal(data.labels(client), client_data.y_train)
 
 
 def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
@@ -72,9 +75,9 @@ def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
     for client, (train, test) in enumerate(data._rows):
         assert not set(train) & set(test)
         assert {cells["client"][row] for row in [*train, *test]} == {"abc"[client]}
-        own = data.client(client)
-        assert own.y_train.tolist() == [int(cells["label"][row]) for row in train]
-        assert own.y_test.tolist() == [int(cells["label"][row]) for row in test]
+        client_data = data.client(client)
+        assert client_data.y_train.tolist() == [int(cells["label"][row]) for row in train]
+        assert client_data.y_test.tolist() == [int(cells["label"][row]) for row in test]
         seen += [*train, *test]
     assert sorted(seen) == list(range(sum(SIZES.values())))
 
@@ -85,7 +88,7 @@ def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int) -> N
     path = save(tmp_path)
     data, cells = load(path, seed), raw(path)
     for client, (train, test) in enumerate(data._rows):
-        own = data.client(client)
+        client_data = data.client(client)
         for column, name in enumerate(("row", "size")):
             known = [float(cells[name][row]) for row in train if cells[name][row]]
             median = (
@@ -96,12 +99,12 @@ def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int) -> N
             filled = [float(cells[name][row] or median) for row in train]
             mean = sum(filled) / len(filled)
             sd = (sum((v - mean) ** 2 for v in filled) / len(filled)) ** 0.5 or 1.0
-            for x, rows in ((own.x_train, train), (own.x_test, test)):
+            for x, rows in ((client_data.x_train, train), (client_data.x_test, test)):
                 expected = [(float(cells[name][row] or median) - mean) / sd for row in rows]
                 np.testing.assert_allclose(x[:, column], expected, rtol=1e-5, atol=1e-5)
         if len(train) > 1:
-            np.testing.assert_allclose(own.x_train[:, :2].mean(axis=0), 0, atol=1e-6)
-            np.testing.assert_allclose(own.x_train[:, :2].std(axis=0), 1, atol=1e-6)
+            np.testing.assert_allclose(client_data.x_train[:, :2].mean(axis=0), 0, atol=1e-6)
+            np.testing.assert_allclose(client_data.x_train[:, :2].std(axis=0), 1, atol=1e-6)
 
 
 def test_test_rows_do_not_matter_for_the_scale(tmp_path: Path) -> None:
@@ -129,9 +132,9 @@ def test_a_constant_column_is_0(tmp_path: Path) -> None:
     data = load(path)
     column = data._table.columns.index("same")
     for client in range(3):
-        own = data.client(client)
-        assert not own.x_train[:, column].any()
-        assert not own.x_test[:, column].any()
+        client_data = data.client(client)
+        assert not client_data.x_train[:, column].any()
+        assert not client_data.x_test[:, column].any()
 
 
 def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -> None:
@@ -147,9 +150,9 @@ def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -
         )
     )
     data = load(path, num_clients=3)
-    own = data.client(0)
+    client = data.client(0)
     column = data._table.columns.index("same")
-    np.testing.assert_allclose(own.x_test[:, column], [2.5, *[0] * (len(own.x_test) - 1)])
+    np.testing.assert_allclose(client.x_test[:, column], [2.5, *[0] * (len(client.x_test) - 1)])
 
 
 def test_a_column_without_numbers_is_0(tmp_path: Path) -> None:
@@ -172,8 +175,8 @@ def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
     path = save(tmp_path)
     data, cells = load(path), raw(path)
     for client, (train, test) in enumerate(data._rows):
-        own = data.client(client)
-        for x, rows in ((own.x_train, train), (own.x_test, test)):
+        client_data = data.client(client)
+        for x, rows in ((client_data.x_train, train), (client_data.x_test, test)):
             expected = [
                 [cells["kind"][row] == kind for kind in ("x", "y", "z", "")] for row in rows
             ]
@@ -183,10 +186,10 @@ def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
 def test_a_client_may_change_its_data(tmp_path: Path) -> None:
     """What a client does to its arrays stays there: the next time they are as before."""
     data = load(save(tmp_path))
-    own = data.client(0)
-    before = own.x_train.copy()
-    own.x_train[:] = 0
-    own.y_train[:] = -1
+    client = data.client(0)
+    before = client.x_train.copy()
+    client.x_train[:] = 0
+    client.y_train[:] = -1
     np.testing.assert_array_equal(data.client(0).x_train, before)
     assert data.labels(0).min() >= 0
 
@@ -264,12 +267,13 @@ def test_real_berka(real_data: Path) -> None:
         f"frequency=POPLATEK {word}" for word in ("MESICNE", "PO OBRATU", "TYDNE")
     ]
     clients = [data.client(k) for k in range(7)]
-    assert sum(len(own.y_train) + len(own.y_test) for own in clients) == 621
-    assert sum(int(own.y_train.sum() + own.y_test.sum()) for own in clients) == 75
-    assert [len(own.y_train) + len(own.y_test) for own in clients] == [84, 90, 84, 117, 60, 129, 57]
-    for own in clients:
-        assert 1 <= own.y_test.sum() <= 4
-        np.testing.assert_allclose(own.x_train[:, :13].mean(axis=0), 0, atol=1e-5)
+    sizes = [len(client.y_train) + len(client.y_test) for client in clients]
+    assert sum(sizes) == 621
+    assert sum(int(client.y_train.sum() + client.y_test.sum()) for client in clients) == 75
+    assert sizes == [84, 90, 84, 117, 60, 129, 57]
+    for client in clients:
+        assert 1 <= client.y_test.sum() <= 4
+        np.testing.assert_allclose(client.x_train[:, :13].mean(axis=0), 0, atol=1e-5)
 
 
 def test_real_heart(real_data: Path) -> None:
@@ -279,10 +283,11 @@ def test_real_heart(real_data: Path) -> None:
     assert data._table.client_names == ("cleveland", "hungarian", "switzerland", "va")
     assert "num" not in data._table.columns
     clients = [data.client(k) for k in range(4)]
-    assert [len(own.y_train) + len(own.y_test) for own in clients] == [303, 294, 123, 200]
-    assert [int(own.y_train.sum() + own.y_test.sum()) for own in clients] == [139, 106, 115, 149]
+    assert [len(client.y_train) + len(client.y_test) for client in clients] == [303, 294, 123, 200]
+    positive = [int(client.y_train.sum() + client.y_test.sum()) for client in clients]
+    assert positive == [139, 106, 115, 149]
     chol = data._table.columns.index("chol")
     assert not clients[2].x_train[:, chol].any()
     assert np.isnan(data._table.numbers[:, chol]).sum() == 30 + 172
-    for own in clients:
-        assert 0 < own.y_test.sum() < len(own.y_test)
+    for client in clients:
+        assert 0 < client.y_test.sum() < len(client.y_test)

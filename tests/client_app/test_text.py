@@ -143,9 +143,9 @@ def test_header_of_a_file_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize("partition", ["natural", "iid"])
 def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partition: str) -> None:
     """No question is in a training and in a test part."""
-    own = pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), partition=partition, test_fraction=0.4)
-    own.num_clients = 2
-    data = load_data(own, seed)
+    settings = pairs(save(tmp_path, f"{HEADER}\n{PAIRS}"), partition=partition, test_fraction=0.4)
+    settings.num_clients = 2
+    data = load_data(settings, seed)
     sides: dict[str, set[int]] = {"train": set(), "test": set()}
     for k in range(2):
         client = data.client(k)
@@ -197,8 +197,8 @@ def test_numbers_follow_from_what_is_trained_on(tmp_path: Path, tokens: str, see
     """Tokens of test rows alone, or of clients left out, are unknown and no targets."""
     signs = [chr(0x4E00 + i) for i in range(100)]
     text = f"role,text\nLEAR,{' '.join(signs)}\nFOOL,xyz\n"
-    own = roles(save(tmp_path, text), tokens=tokens, min_samples=3)
-    data = load_data(own, seed)
+    settings = roles(save(tmp_path, text), tokens=tokens, min_samples=3)
+    data = load_data(settings, seed)
     assert data.num_clients == 1
     client = data.client(0)
     trained = {*client.x_train.ravel().tolist(), *client.y_train.ravel().tolist()} - {0, -100}
@@ -328,10 +328,10 @@ def of(arrays: LabelledArrays) -> tuple[int, int]:
 def test_real_medical_question_pairs(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """3,048 pairs of 11 doctors; both pairs of a question are on one side."""
     monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
-    own = compose("custom", "data=mqp seed=91").settings.data
-    assert isinstance(own, TextSettings)
-    assert of(text_arrays(own)) == (3048, 11)
-    data = load_data(own, 1)
+    settings = compose("custom", "data=mqp seed=91").settings.data
+    assert isinstance(settings, TextSettings)
+    assert of(text_arrays(settings)) == (3048, 11)
+    data = load_data(settings, 1)
     total = [len(data.client(k).y_train) + len(data.client(k).y_test) for k in range(11)]
     assert sum(total) == 3048
     for client in map(data.client, range(11)):
@@ -342,9 +342,9 @@ def test_real_medical_question_pairs(real_data: Path, monkeypatch: pytest.Monkey
 def test_real_shakespeare(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of all roles, by character: every target is the next input."""
     monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
-    own = compose("custom", "data=shakespeare seed=92").settings.data
-    assert isinstance(own, TextSettings)
-    arrays = text_arrays(own)
+    settings = compose("custom", "data=shakespeare seed=92").settings.data
+    assert isinstance(settings, TextSettings)
+    arrays = text_arrays(settings)
     assert of(arrays)[1] == 299
     x, y = np.asarray(arrays.x_train[:]), arrays.y_train
     inside = x[:, 1:] > 0
@@ -352,5 +352,5 @@ def test_real_shakespeare(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 0.9 < (y >= 0).mean() <= 1
     assert arrays.num_tokens is not None
     assert 60 <= arrays.num_tokens <= 70
-    data = load_data(own, 1)
+    data = load_data(settings, 1)
     assert data.num_clients > 200

@@ -36,10 +36,10 @@ def small_cnn(dropout: float = 0.0) -> nn.Module:
 def test_alone_returns_arrays_of_its_own() -> None:
     """What the shared model does later does not change them."""
     model = small_cnn()
-    own, start = trainer(model), arrays_of(model)
-    first = own.alone(start, 0, 0)
+    local_trainer, start = trainer(model), arrays_of(model)
+    first = local_trainer.alone(start, 0, 0)
     kept = [array.copy() for array in first]
-    own.alone(start, 1, 0)
+    local_trainer.alone(start, 1, 0)
     for array, before in zip(first, kept, strict=True):
         np.testing.assert_array_equal(array, before)
         assert array.flags.c_contiguous
@@ -52,16 +52,16 @@ def test_each_is_alone(make: Any, cores: int) -> None:
     torch.manual_seed(0)
     model = make()
     start, clients = arrays_of(model), [3, 0, 2, 1, 3, 0]
-    own = trainer(model, cores=cores)
+    local_trainer = trainer(model, cores=cores)
     for _ in range(2):  # in models that trained before, too
-        for found, client in zip(each(own, start, clients), clients, strict=True):
+        for found, client in zip(each(local_trainer, start, clients), clients, strict=True):
             for array, expected in zip(found, trainer(model).alone(start, client, 1), strict=True):
                 np.testing.assert_array_equal(array, expected, strict=True)
     for array, before in zip(arrays_of(model), start, strict=True):
         np.testing.assert_array_equal(array, before)
 
 
-def each(own: Trainer, start: Any, clients: list[int], t: int = 1) -> list[Any]:
+def each(local_trainer: Trainer, start: Any, clients: list[int], t: int = 1) -> list[Any]:
     """Return each client's arrays, or its exception, in the order of the clients."""
     found: dict[int, Any] = {}
 
@@ -69,7 +69,7 @@ def each(own: Trainer, start: Any, clients: list[int], t: int = 1) -> list[Any]:
         assert all(len(model) == len(places) for model in models)
         return [[model[i].numpy().copy() for model in models] for i in range(len(places))]
 
-    for places, result in own.each(start, clients, t, copied):
+    for places, result in local_trainer.each(start, clients, t, copied):
         assert not found.keys() & set(places)
         each_of = [result] * len(places) if isinstance(result, Exception) else result
         found |= dict(zip(places, each_of, strict=True))
@@ -81,28 +81,30 @@ def each(own: Trainer, start: Any, clients: list[int], t: int = 1) -> list[Any]:
 def test_a_client_that_fails_takes_no_other_with_it(make: Any, cores: int) -> None:
     """Its exception stands in its place, and ``alone`` raises it."""
     model = make()
-    own, start = trainer(model, cores=cores), arrays_of(model)
-    first, failed, last = each(own, start, [2, 77, 1], 0)
+    local_trainer, start = trainer(model, cores=cores), arrays_of(model)
+    first, failed, last = each(local_trainer, start, [2, 77, 1], 0)
     assert isinstance(failed, KeyError)
     with pytest.raises(KeyError, match="77"):
-        own.alone(start, 77, 0)
+        local_trainer.alone(start, 77, 0)
     for found, client in ((first, 2), (last, 1)):
         assert isinstance(found, list)
-        for array, expected in zip(found, own.alone(start, client, 0), strict=True):
+        for array, expected in zip(found, local_trainer.alone(start, client, 0), strict=True):
             np.testing.assert_array_equal(array, expected)
 
 
 def test_a_model_is_valid_while_it_is_used() -> None:
     """While a consumer looks at a model no other client trains in its memory."""
     model = small_cnn()
-    own, start = trainer(model, cores=2), arrays_of(model)
+    local_trainer, start = trainer(model, cores=2), arrays_of(model)
 
     def stays(_: list[int], models: list[torch.Tensor]) -> bool:
         seen = [tensor.clone() for tensor in models]
         time.sleep(0.02)
         return all(map(torch.equal, models, seen))
 
-    assert all(result is True for _, result in own.each(start, [3, 0, 2, 1] * 3, 1, stays))
+    assert all(
+        result is True for _, result in local_trainer.each(start, [3, 0, 2, 1] * 3, 1, stays)
+    )
 
 
 @pytest.mark.parametrize("batching", ["auto", "batched"])
@@ -112,9 +114,9 @@ def test_a_closed_form_trains_together(batching: str) -> None:
     assert trainer(model, batching).trains_together()
     assert not trainer(model, "sequential").trains_together()
     assert {trainer(model, way).way for way in (batching, "sequential")} == {"batched, closed form"}
-    own, start = trainer(model, "sequential"), arrays_of(model)
+    local_trainer, start = trainer(model, "sequential"), arrays_of(model)
     together = each(trainer(model, batching), start, [0, 1, 2, 3], 2)
-    for found, expected in zip(own.alone(start, 1, 2), together[1], strict=True):
+    for found, expected in zip(local_trainer.alone(start, 1, 2), together[1], strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -134,10 +136,10 @@ def test_the_device_decides_for_other_models(
 ) -> None:
     """Where there is no closed form a GPU trains clients together and a CPU each alone."""
     set_device(device, monkeypatch)
-    own = trainer(small_cnn(), batching)
-    assert own.trains_together() is expected
+    local_trainer = trainer(small_cnn(), batching)
+    assert local_trainer.trains_together() is expected
     alone = "alone, closed form" if device == "cpu" else "alone, autograd"
-    assert own.way == ("batched, autograd" if expected else alone)
+    assert local_trainer.way == ("batched, autograd" if expected else alone)
 
 
 def set_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +177,9 @@ def test_what_cannot_be_batched_trains_alone(
 ) -> None:
     """Whatever the setting and the device are."""
     set_device("cuda", monkeypatch)
-    own = trainer(make(), batching)
-    assert not own.trains_together()
-    assert own.way == "alone, autograd"
+    local_trainer = trainer(make(), batching)
+    assert not local_trainer.trains_together()
+    assert local_trainer.way == "alone, autograd"
 
 
 class Branching(nn.Module):
@@ -202,12 +204,12 @@ def test_what_vmap_cannot_run_trains_alone(monkeypatch: pytest.MonkeyPatch) -> N
     said: list[str] = []
     monkeypatch.setattr(module, "log", lambda _, text, *rest: said.append(text % rest))
     model = Branching()
-    own = trainer(model)
-    assert not own.trains_together()
-    assert not own.trains_together()
+    local_trainer = trainer(model)
+    assert not local_trainer.trains_together()
+    assert not local_trainer.trains_together()
     (line,) = said
     assert "Branching cannot be batched" in line
-    assert own.alone(arrays_of(model), 0, 0)[0].shape == (CLASSES, 64)
+    assert local_trainer.alone(arrays_of(model), 0, 0)[0].shape == (CLASSES, 64)
 
 
 def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +221,7 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert fresh.trains_together()
     for found, expected in zip(
-        *(each(own, start, [0, 1], 2) for own in (tried, fresh)), strict=True
+        *(each(local_trainer, start, [0, 1], 2) for local_trainer in (tried, fresh)), strict=True
     ):
         for array, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(array, other)

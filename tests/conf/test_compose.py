@@ -154,8 +154,8 @@ def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("FEDQUORUM_DATA", "/somewhere")
     root = yaml.safe_load(compose("fedalign/fmnist", "seed=101").to_yaml())["data"]["root"]
     assert root == "/somewhere"
-    own = compose("fedalign/fmnist", "seed=101 data.root=/mine").to_yaml()
-    assert yaml.safe_load(own)["data"]["root"] == "/mine"
+    text = compose("fedalign/fmnist", "seed=101 data.root=/mine").to_yaml()
+    assert yaml.safe_load(text)["data"]["root"] == "/mine"
 
 
 MISTAKES = {

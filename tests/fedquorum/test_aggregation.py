@@ -51,8 +51,10 @@ def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     updates = np.array(
         [
-            np.concatenate([(own[n].astype(np.float64) - model[n]).reshape(-1) for n in ("a", "b")])
-            for own in clients
+            np.concatenate(
+                [(arrays[n].astype(np.float64) - model[n]).reshape(-1) for n in ("a", "b")]
+            )
+            for arrays in clients
         ]
     )
     whole = inner_products(model, clients)

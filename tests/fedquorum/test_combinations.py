@@ -96,10 +96,10 @@ OMEGA: Mapping[str, tuple[Mapping[int, float], ...]] = {
 
 def test_these_are_all_that_the_settings_offer() -> None:
     """No part that can be chosen by name is left out, nor any of their combinations."""
-    alone_or_own = {"alone", "no_weight", CUSTOM}
-    offered = [sorted(set(options(part)) - alone_or_own) for part in PARTS]
+    not_combined = {"alone", "no_weight", CUSTOM}
+    offered = [sorted(set(options(part)) - not_combined) for part in PARTS]
     assert offered == [sorted(SELECTED), sorted(WEIGHED), sorted(CORRECTED)]
-    assert sorted(OPTIMIZERS) == sorted(set(options("server_optimizer")) - alone_or_own)
+    assert sorted(OPTIMIZERS) == sorted(set(options("server_optimizer")) - not_combined)
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
@@ -251,11 +251,11 @@ def divisors() -> list[str]:
     """Return the lines of the tables in docs/composition.md, as the rules say them."""
     lines = []
     for name in WEIGHED:
-        own, over = WEIGHTINGS[name](), "the fixed population"
-        covers = "the clients admitted in the round" if not own.fixed_divisor else over
-        cells = [f"`{name}`", own.factor, own.divisor.format(whom=covers)]
+        weighing, over = WEIGHTINGS[name](), "the fixed population"
+        covers = "the clients admitted in the round" if not weighing.fixed_divisor else over
+        cells = [f"`{name}`", weighing.factor, weighing.divisor.format(whom=covers)]
         try:
-            cells.append(corrected(own, "fedau").divisor.format(whom=over))
+            cells.append(corrected(weighing, "fedau").divisor.format(whom=over))
         except ParameterError as error:
             cells.append(f"refused: {error.reason}")
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")

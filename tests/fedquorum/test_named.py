@@ -55,8 +55,8 @@ def test_a_named_strategy_is_its_rules(name: str) -> None:
 
 def test_the_papers_own_methods_are_no_baselines() -> None:
     """One for each question that is not the average."""
-    own = {key: named.answers for key, named in NAMED.items() if not named.baseline}
-    assert own == {
+    answers = {key: named.answers for key, named in NAMED.items() if not named.baseline}
+    assert answers == {
         "fedalign": Question.PRIORITY,
         "fedau": Question.PARTICIPATION,
         "aaggff_s": Question.FAIRNESS,
@@ -110,8 +110,8 @@ def test_parts_of_ones_own_come_by_their_path() -> None:
     rules = built(COMPOSED, selection=selection, weighting=weighting, participation=none)
     assert rules == Rules(PriorityOnly(EVERYONE), TiltedLoss(2.0))
     optimizer = {"name": CUSTOM, "path": "fedquorum.server_optimizer.Adam", "args": {"tau": 0.5}}
-    own = build({"name": "fedavg", "server_lr": 0.5}, optimizer, FACTS)
-    assert own.server_optimizer == Adam(0.5, tau=0.5)
+    fedavg_rules = build({"name": "fedavg", "server_lr": 0.5}, optimizer, FACTS)
+    assert fedavg_rules.server_optimizer == Adam(0.5, tau=0.5)
 
 
 @pytest.mark.parametrize(

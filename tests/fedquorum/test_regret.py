@@ -116,8 +116,8 @@ def test_best_fixed_of_many_clients_and_negative_responses() -> None:
     table = np.empty((200, size))
     for row in table:
         sample = rng.choice(size, asked, replace=False)
-        own = asked / size * level[sample]
-        row[:] = doubly_robust(own, sample, size, asked / size, float(own.mean()))
+        sampled = asked / size * level[sample]
+        row[:] = doubly_robust(sampled, sample, size, asked / size, float(sampled.mean()))
     assert table.min() < 0
     best = best_fixed_mixing(table)
     gradient = -(table / (1 + table @ best.mixing)[:, None]).sum(axis=0)
@@ -211,9 +211,9 @@ def drive_d(
     losses, table, linear = [], [], 0.0
     for t in range(rounds):
         sample = np.sort(rng.choice(size, asked, replace=False))
-        own = adversary(t, mixing, c2)[sample]
-        rbar = float(own.mean())
-        response = doubly_robust(own, sample, size, fraction, rbar)
+        sampled = adversary(t, mixing, c2)[sample]
+        rbar = float(sampled.mean())
+        response = doubly_robust(sampled, sample, size, fraction, rbar)
         losses.append(decision_loss(mixing, response))
         table.append(response)
         gradient = linearised_gradient(mixing, response, rbar)

@@ -109,8 +109,10 @@ def expected_estimate(response: FloatArray, m: int, rbar: float | None) -> Float
     total = np.zeros(k)
     samples = [np.array(s) for s in itertools.combinations(range(k), m)]
     for sample in samples:
-        own = response[sample]
-        total += doubly_robust(own, sample, k, m / k, float(own.mean()) if rbar is None else rbar)
+        sampled = response[sample]
+        total += doubly_robust(
+            sampled, sample, k, m / k, float(sampled.mean()) if rbar is None else rbar
+        )
     return total / len(samples)
 
 

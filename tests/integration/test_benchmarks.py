@@ -28,14 +28,14 @@ def test_engines(tmp_path: Path) -> None:
     """Named competitors with their speed, paired ratio, and memory where there is one."""
     names = ["in_process_batched", "bare_arithmetic"]
     words = ["--workload", "flute_mnist", "--rounds", "2", "--pairs", "1", "--only", *names]
-    own, bare = results_of(tmp_path, "engines.py", *words)
-    assert [own["name"], bare["name"]] == names
+    in_process, bare = results_of(tmp_path, "engines.py", *words)
+    assert [in_process["name"], bare["name"]] == names
     (ratio,) = json.loads((tmp_path / "results.json").read_text())["ratios"]
     assert (ratio["name"], ratio["reference"], ratio["pairs"]) == (*reversed(names), 1)
-    assert ratio["median"] == bare["ms_a_round"][0] / own["ms_a_round"][0]
+    assert ratio["median"] == bare["ms_a_round"][0] / in_process["ms_a_round"][0]
     assert bare["ms_a_round"] == [pytest.approx(1000 / bare["rounds_per_second"])]
-    assert own["peak_memory_mb"] > 100
-    assert own["start_seconds"] > 0
+    assert in_process["peak_memory_mb"] > 100
+    assert in_process["start_seconds"] > 0
     assert bare["peak_memory_mb"] is None
 
 

@@ -48,7 +48,7 @@ def write_all(path: Path) -> None:
         key: np.concatenate([part[key] for part in parts]) for key in parts[0]
     }
     for part in ("train", "test"):
-        counts = [len(own[f"y_{part}"]) for own in parts]
+        counts = [len(client_data[f"y_{part}"]) for client_data in parts]
         arrays[f"client_{part}"] = np.repeat(np.arange(CLIENTS), counts)
     np.savez(path, **arrays)
 
@@ -150,7 +150,7 @@ def test_a_node_does_not_trust_another_certificate(deployment: Deployment) -> No
 
 def test_no_secret_is_left_behind(deployment: Deployment) -> None:
     """No private key is in any record, log or database of the runs above."""
-    own = {"keys", "tls", "elsewhere"}
+    private_folders = {"keys", "tls", "elsewhere"}
     private = [path for path in (deployment.folder / "keys").iterdir() if not path.suffix]
     secrets = [
         line.encode()
@@ -162,7 +162,7 @@ def test_no_secret_is_left_behind(deployment: Deployment) -> None:
     left = [
         path
         for path in deployment.folder.rglob("*")
-        if path.is_file() and path.relative_to(deployment.folder).parts[0] not in own
+        if path.is_file() and path.relative_to(deployment.folder).parts[0] not in private_folders
     ]
     assert {"superlink.log", "superlink.db", "node-0.log"} <= {path.name for path in left}
     for path in left:

@@ -233,8 +233,8 @@ def test_a_foreign_app_runs_in_a_bare_environment(bare_python: Path, tmp_path: P
     assert done.returncode == 0, done.stderr[-4000:]
     assert "rejected" not in done.stderr  # unavailable clients are not taken for faulty ones
     printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    *own, library = map(Path, printed["files"])
-    assert all(path.is_relative_to(tmp_path) for path in own)
+    *modules, library = map(Path, printed["files"])
+    assert all(path.is_relative_to(tmp_path) for path in modules)
     assert library.is_relative_to(bare_python.parents[1])
     assert printed["evaluated"] == list(range(1, ROUNDS + 1))
     trained = {tuple(pair) for pair in printed["trained"]}

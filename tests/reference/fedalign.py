@@ -59,9 +59,9 @@ def warmup_rounds(strategy: dict[str, Any], total: int) -> Fraction:
 
 def priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
     """Return lambda_k: what the settings say of this client, else 1 with priority and 0 without."""
-    own = config["data"]["priority_weights"] or {}
-    if row["client"] in own:
-        return Fraction(str(own[row["client"]]))
+    weights = config["data"]["priority_weights"] or {}
+    if row["client"] in weights:
+        return Fraction(str(weights[row["client"]]))
     return Fraction(int(row["priority"]))
 
 

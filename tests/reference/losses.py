@@ -69,8 +69,8 @@ def cross_entropy_slope(
     """Return d mean / d outputs (n, c): w_y (softmax - onehot) / sum of w_y."""
     power = np.exp(outputs - outputs.max(axis=1, keepdims=True))
     error = power / power.sum(axis=1, keepdims=True) - np.eye(outputs.shape[1])[y]
-    own = np.ones(len(y)) if weights is None else np.asarray(weights)[y]
-    result: NDArray[np.float64] = error * own[:, None] / own.sum()
+    sample_weights = np.ones(len(y)) if weights is None else np.asarray(weights)[y]
+    result: NDArray[np.float64] = error * sample_weights[:, None] / sample_weights.sum()
     return result
 
 
@@ -78,9 +78,9 @@ def binary_slope(
     outputs: NDArray[Any], y: NDArray[Any], weights: Sequence[float] | None = None
 ) -> NDArray[np.float64]:
     """Return d mean / d outputs (n, 1): w_y (sigmoid - y) / sum of w_y."""
-    own = np.ones(len(y)) if weights is None else np.asarray(weights)[y]
+    sample_weights = np.ones(len(y)) if weights is None else np.asarray(weights)[y]
     error = 1 / (1 + np.exp(-outputs[:, 0])) - y
-    result: NDArray[np.float64] = (error * own / own.sum())[:, None]
+    result: NDArray[np.float64] = (error * sample_weights / sample_weights.sum())[:, None]
     return result
 
 

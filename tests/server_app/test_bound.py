@@ -50,7 +50,7 @@ def training_losses(run: Path) -> list[float]:
     saved = load_file(run / "model.safetensors")
     model = sgd.read([saved["linear.weight"], saved["linear.bias"]])
     clients = [data.client(k) for k in range(6)]
-    return [sgd.measure(model, own.x_train, own.y_train)[0] for own in clients]
+    return [sgd.measure(model, client.x_train, client.y_train)[0] for client in clients]
 
 
 def test_terms_by_their_formulas(runs: Path) -> None:

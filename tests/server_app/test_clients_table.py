@@ -52,11 +52,14 @@ def test_table_file_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[st
     rows = read(output / "clients.csv")
     assert len(rows) == 6
     for client, row in enumerate(rows):
-        own = data.client(client)
+        client_data = data.client(client)
         assert int(row["client"]) == client
         assert (row["priority"] == "1") == (client in data.priority)
-        assert (int(row["train"]), int(row["test"])) == (len(own.y_train), len(own.y_test))
-        for part, y in (("train", own.y_train), ("test", own.y_test)):
+        assert (int(row["train"]), int(row["test"])) == (
+            len(client_data.y_train),
+            len(client_data.y_test),
+        )
+        for part, y in (("train", client_data.y_train), ("test", client_data.y_test)):
             counts = [int(row[f"{part}_class_{c}"]) for c in range(3)]
             assert counts == np.bincount(y, minlength=3).tolist()
     printed = capsys.readouterr().out

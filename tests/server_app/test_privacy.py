@@ -128,7 +128,7 @@ def test_the_server_clips_every_client() -> None:
     got = play(strategy, lambda k: update(k, lengths[k]))
     assert got is not None
     clipped = [update(k, min(2.0, lengths[k])).arrays for k in lengths]
-    wanted = np.mean([own["w"].astype(np.float64) for own in clipped if own], axis=0)
+    wanted = np.mean([arrays["w"].astype(np.float64) for arrays in clipped if arrays], axis=0)
     np.testing.assert_allclose(got["w"], wanted, rtol=1e-4, atol=1e-7)
     np.testing.assert_array_equal(got["b"], START["b"])
 

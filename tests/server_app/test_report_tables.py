@@ -264,9 +264,9 @@ def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
 
 def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
     """Same settings are left out, and those that only one strategy has."""
-    for strategy, own, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
+    for strategy, setting, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
         client = f"client:\n  lr: {lr}\n  batch_size: 16\n"
-        settings = f"rounds: 1\n{client}strategy:\n  name: {strategy}\n  {own}\n"
+        settings = f"rounds: 1\n{client}strategy:\n  name: {strategy}\n  {setting}\n"
         make_run(tmp_path / strategy, [line(1)], settings=settings, strategy=strategy)
     table = settings_table(group_runs(load_all(tmp_path)), "x")
     assert table.rows == (

@@ -107,11 +107,11 @@ def test_settings_that_change_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     """Sampling, schedules, a memory in files, rare evaluations: bit-identical, from any round."""
-    own = tuple(word.format(tmp_path) for word in words)
-    whole = run(tmp_path / "whole", *own)
+    overrides = tuple(word.format(tmp_path) for word in words)
+    whole = run(tmp_path / "whole", *overrides)
     for in_round in (1, 2, 7):
-        stopped = interrupted(monkeypatch, tmp_path / str(in_round), *own, in_round=in_round)
-        run(stopped, *own, f"resume={stopped}")
+        stopped = interrupted(monkeypatch, tmp_path / str(in_round), *overrides, in_round=in_round)
+        run(stopped, *overrides, f"resume={stopped}")
         assert_same_run(whole, stopped)
 
 

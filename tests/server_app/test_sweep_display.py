@@ -18,8 +18,8 @@ def jobs(tmp_path: Path) -> list[Job]:
     """Return three jobs of four rounds."""
     words = [("rounds=4", f"seed={seed}") for seed in (1, 2, 3)]
     return [
-        Job(number, own, own[1], tmp_path / str(number), compose_words(own))
-        for number, own in enumerate(words)
+        Job(number, job_words, job_words[1], tmp_path / str(number), compose_words(job_words))
+        for number, job_words in enumerate(words)
     ]
 
 

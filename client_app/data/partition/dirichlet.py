@@ -79,8 +79,8 @@ def dirichlet_shares(
             [np.count_nonzero(train_labels[rows_of_client] == c) for rows_of_client in train]
         )
         total = int(np.count_nonzero(train_labels == c))
-        for own_test, part in zip(test, _proportional(rows, dealt, total), strict=True):
-            own_test.append(part)
+        for test_of_client, part in zip(test, _proportional(rows, dealt, total), strict=True):
+            test_of_client.append(part)
     shares = [
         Shares(train_rows, np.concatenate(parts))
         for train_rows, parts in zip(train, test, strict=True)

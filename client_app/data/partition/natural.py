@@ -5,7 +5,7 @@ from fedquorum.errors import DataError
 
 from client_app.data.base import Labels
 from client_app.data.partition.base import Rows, Shares
-from client_app.data.split import own_split
+from client_app.data.split import split_client
 
 ClientOfRow = Labels
 
@@ -26,7 +26,7 @@ def natural_shares(
     every one of them, as for spoken digits by speaker, a client's test part is these rows. If it
     has rows of none of them, as for MNIST by writer, or names no clients, then the whole test set
     is left out, and every client's own training rows are divided at random, ``test_fraction`` of
-    them for testing; see ``own_split``. Test rows of others are left out in either case.
+    them for testing; see ``split_client``. Test rows of others are left out in either case.
 
     Parameters
     ----------
@@ -78,15 +78,15 @@ def natural_shares(
         return [Shares(*parts) for parts in zip(train, test, strict=True)], False
     shares = []
     for client, (name, rows) in enumerate(zip(ids, train, strict=True)):
-        own_groups = None if groups is None else groups[rows]
-        if len(rows) == 1 or (own_groups is not None and len(np.unique(own_groups)) == 1):
+        client_groups = None if groups is None else groups[rows]
+        if len(rows) == 1 or (client_groups is not None and len(np.unique(client_groups)) == 1):
             raise DataError(
                 "data.partition must be another than natural where a client has fewer than 2 rows "
                 f"to divide into a training and a test part, got 1 row of client {name} "
                 "(data.min_samples leaves such clients out)"
             )
-        for_training, for_testing = own_split(
-            y_train[rows], test_fraction, client=client, seed=seed, groups=own_groups
+        for_training, for_testing = split_client(
+            y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
         )
         shares.append(Shares(rows[for_training], rows[for_testing]))
     return shares, True

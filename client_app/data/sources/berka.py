@@ -85,19 +85,19 @@ def _read(folder: Path, name: str) -> Any:
 def _loans(tables: dict[str, Any]) -> Any:
     loan, account, district = (tables[name] for name in ("loan", "account", "district"))
     ids = _whole(loan["account_id"])
-    own_account = _rows_of(_whole(account["account_id"]), ids, "account")
-    districts = _whole(account["district_id"])[own_account]
-    own_district = _rows_of(_whole(district["A1"]), districts, "district")
+    account_rows = _rows_of(_whole(account["account_id"]), ids, "account")
+    districts = _whole(account["district_id"])[account_rows]
+    district_rows = _rows_of(_whole(district["A1"]), districts, "district")
     status = loan["status"].to_pylist()
     unknown = sorted({str(one) for one in status} - set(DEFAULT))
     if unknown:
         raise ValueError(f"the status of a loan must be A, B, C or D, got {unknown[0]}")
-    granted, opened = _whole(loan["date"]), _whole(account["date"])[own_account]
+    granted, opened = _whole(loan["date"]), _whole(account["date"])[account_rows]
     order_count, order_sum = _sums(tables["order"], ids, ("amount",))
     count, amount, balance = _sums(tables["trans"], ids, ("amount", "balance"), until=granted)
-    of_district = {name: _floats(district[name])[own_district] for name in NEEDED["district"][2:]}
+    of_district = {name: _floats(district[name])[district_rows] for name in NEEDED["district"][2:]}
     columns = {
-        "region": [district["A3"][int(row)].as_py() for row in own_district],
+        "region": [district["A3"][int(row)].as_py() for row in district_rows],
         "default": [DEFAULT[one] for one in status],
         "loan_amount": _floats(loan["amount"]),
         "duration": _floats(loan["duration"]),
@@ -115,7 +115,7 @@ def _loans(tables: dict[str, Any]) -> Any:
         "num_trans": count,
         "average_trans_amount": _ratio(amount, count),
         "average_trans_balance": _ratio(balance, count),
-        "frequency": [account["frequency"][int(row)].as_py() for row in own_account],
+        "frequency": [account["frequency"][int(row)].as_py() for row in account_rows],
     }
     return pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
 

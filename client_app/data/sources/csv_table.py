@@ -182,9 +182,9 @@ class _Columns:
     arrow: Any
 
     def table(self, settings: CsvSettings) -> Table:
-        own_client = settings.client_column
+        client_column = settings.client_column
         for key, names in (
-            ("client_column", [own_client] if own_client is not None else []),
+            ("client_column", [client_column] if client_column is not None else []),
             ("target", [settings.target]),
             ("drop", settings.drop),
         ):
@@ -192,8 +192,8 @@ class _Columns:
         agreed = self._agreed(settings)
         client_names: tuple[str, ...] = ("",)
         clients = np.zeros(self.arrow.num_rows, dtype=np.int64)
-        if own_client is not None:
-            client_names, clients = self._distinct("client_column", own_client)
+        if client_column is not None:
+            client_names, clients = self._distinct("client_column", client_column)
         labels = self._target(settings, agreed)
         if len(agreed.classes) == 1:
             raise DataError(
@@ -201,10 +201,10 @@ class _Columns:
                 f"{settings.target}, which is always {agreed.classes[0]}"
             )
         for name, count in zip(client_names, np.bincount(clients), strict=True):
-            if count == 1 and own_client is not None:
+            if count == 1 and client_column is not None:
                 raise DataError(
                     f"data.client_column must be a column whose every value is in at least 2 rows "
-                    f"of {self.path}, for training and for testing, got {own_client}, where "
+                    f"of {self.path}, for training and for testing, got {client_column}, where "
                     f"{name} is in 1"
                 )
         numbers, categories = self._inputs(settings, agreed)

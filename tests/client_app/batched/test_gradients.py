@@ -79,8 +79,8 @@ def by_autograd(
     model.train()
     layers = dict(dropouts(model))
     for k, size in enumerate(batches.sizes.tolist()):
-        own = {name: tensor[k] for name, tensor in {**parameters, **buffers}.items()}
-        model.load_state_dict(own)
+        state = {name: tensor[k] for name, tensor in {**parameters, **buffers}.items()}
+        model.load_state_dict(state)
         for name, mask in batches.masks.items():
             layers[name].mask = mask[k, :size]
         model.zero_grad()

@@ -84,8 +84,8 @@ def groups(rng: np.random.Generator, clients: int) -> list[list[int]]:
 
 
 def assert_same_bits(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-    for own, other in zip(found, expected, strict=True):
-        assert own.numpy().tobytes() == other.numpy().tobytes()
+    for tensor, other in zip(found, expected, strict=True):
+        assert tensor.numpy().tobytes() == other.numpy().tobytes()
 
 
 @pytest.mark.parametrize(("batch_size", "option", "seed"), sampled(CASES, 60))
@@ -94,22 +94,22 @@ def test_a_client_trains_to_the_same_bits_in_any_group(
 ) -> None:
     """Alone, beside others, in any order, with any memory, whoever else the process hosts."""
     rng = np.random.default_rng([batch_size, list(OPTIONS).index(option), seed])
-    own = problem(rng)
+    case = problem(rng)
     lr, epochs = float(rng.choice([0.01, 0.1, 1.0])), int(rng.integers(1, 4))
     how = LocalTraining(lr, batch_size, epochs, **OPTIONS[option])
-    start = arrays_of(own.model)
+    start = arrays_of(case.model)
 
     def trained(clients: Sequence[int], hosted: Iterable[int], memory: int) -> list[torch.Tensor]:
         batched = BatchedTraining(
-            own.model, own.examples(hosted), how, own.task, seed=SEED, memory_bytes=memory
+            case.model, case.examples(hosted), how, case.task, seed=SEED, memory_bytes=memory
         )
         assert batched.closed_form
         return batched.train(start, clients, T)
 
-    everyone = range(len(own.data))
+    everyone = range(len(case.data))
     with torch_threads(1):
         whole = trained(everyone, everyone, PLENTY)
-        for group in groups(rng, len(own.data)):
+        for group in groups(rng, len(case.data)):
             hosted = everyone if rng.random() < 0.5 else group
             found = trained(group, hosted, int(rng.choice([1, 20_000, PLENTY])))
             assert_same_bits(found, [tensor[group] for tensor in whole])
@@ -126,21 +126,21 @@ def bits(measured: Measurement) -> bytes:
 def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
     """In closed form: beside any others, in passes of any size, on any number of workers."""
     rng = np.random.default_rng([9, seed])
-    own = problem(rng)
-    gradients = dense_gradients(own.model, own.task)
+    case = problem(rng)
+    gradients = dense_gradients(case.model, case.task)
     assert gradients is not None
-    metric, state = str(rng.choice(["accuracy", "f1", "auroc"])), own.model.state_dict()
+    metric, state = str(rng.choice(["accuracy", "f1", "auroc"])), case.model.state_dict()
 
     def measured(
         clients: Sequence[int], hosted: Iterable[int], rows: int, workers: int
     ) -> dict[int, bytes]:
-        measuring = DenseMeasuring(gradients, own.examples(hosted), own.task, rows)
+        measuring = DenseMeasuring(gradients, case.examples(hosted), case.task, rows)
         found = measuring.measure(state, clients, metric, Workers(workers))
         return {client: bits(found[client]) for client in clients}
 
-    everyone = range(len(own.data))
+    everyone = range(len(case.data))
     whole = measured(everyone, everyone, 4096, 1)
-    for group in groups(rng, len(own.data)):
+    for group in groups(rng, len(case.data)):
         hosted = everyone if rng.random() < 0.5 else group
         rows, workers = int(rng.choice([1, 100, 4096])), int(rng.integers(1, 4))
         assert measured(group, hosted, rows, workers) == {k: whole[k] for k in group}

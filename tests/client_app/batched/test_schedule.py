@@ -63,8 +63,8 @@ def alone(
 
 def batches(schedule: Schedule, place: int) -> list[list[int]]:
     """Return the rows of each step of the client in this place."""
-    own = zip(schedule.rows[:, place].tolist(), schedule.sizes[:, place].tolist(), strict=True)
-    return [rows[:size] for rows, size in own if size]
+    steps = zip(schedule.rows[:, place].tolist(), schedule.sizes[:, place].tolist(), strict=True)
+    return [rows[:size] for rows, size in steps if size]
 
 
 HOW = {

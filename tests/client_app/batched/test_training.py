@@ -75,9 +75,9 @@ OPTIONS = {
 FUNCTIONAL = ("plain", "momentum, decay, proximal", "theorem", "few local steps")
 CASES = [
     (kind, option)
-    for kind, own in KINDS.items()
+    for kind, model_kind in KINDS.items()
     for option in OPTIONS
-    if own.closed_form or kind.startswith("small_cnn") or option in FUNCTIONAL
+    if model_kind.closed_form or kind.startswith("small_cnn") or option in FUNCTIONAL
 ]
 
 
@@ -105,7 +105,7 @@ def alone(
         train(model, x, y, how, draws, t=T, task=task)
         models.append(arrays_of(model))
     put(start, model)
-    return [np.stack(own) for own in zip(*models, strict=True)]
+    return [np.stack(arrays) for arrays in zip(*models, strict=True)]
 
 
 def together(
@@ -124,9 +124,9 @@ def together(
 def assert_close(
     found: Sequence[NDArray[Any]], expected: Sequence[NDArray[Any]], tolerance: float
 ) -> None:
-    for own, other in zip(found, expected, strict=True):
-        assert (own.shape, own.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(own, other, rtol=tolerance, atol=tolerance)
+    for array, other in zip(found, expected, strict=True):
+        assert (array.shape, array.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(array, other, rtol=tolerance, atol=tolerance)
 
 
 def check(
@@ -139,12 +139,12 @@ def check(
     """Compare all clients' models, of which everyone's differs from what was received."""
     model, examples = problem(kind, dtype)
     before = arrays_of(model)
-    own_task, clients = task or CrossEntropy(), range(len(kind.counts))
-    expected = alone(model, examples, how, own_task, clients)
-    found = together(model, examples, how, own_task, clients)
+    chosen_task, clients = task or CrossEntropy(), range(len(kind.counts))
+    expected = alone(model, examples, how, chosen_task, clients)
+    found = together(model, examples, how, chosen_task, clients)
     assert_close(found, expected, tolerance)
     for position in (0, -1):
-        assert all(not np.array_equal(own, before[position]) for own in found[position])
+        assert all(not np.array_equal(array, before[position]) for array in found[position])
     assert_close(arrays_of(model), before, 0)
 
 
@@ -181,11 +181,11 @@ def test_many_inputs(lr: float, dtype: torch.dtype, tolerance: float) -> None:
 def test_augmentation(name: str, kind: str) -> None:
     """Each client's images change by its own stream, in whichever place it trains."""
     shape = (3, 8, 8)
-    own: dict[str, Callable[[], nn.Module]] = {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "mlp": lambda: MLP(shape, CLASSES, 9),
         "small_cnn": lambda: SmallCNN(shape, CLASSES, (6,), 0.2),
     }
-    images = Kind(own[kind], shape, RAGGED, 0.05)
+    images = Kind(makers[kind], shape, RAGGED, 0.05)
     check(images, LocalTraining(0.05, 8, 2, augmentation=name))
 
 
@@ -296,7 +296,7 @@ def test_inputs_that_are_not_ready() -> None:
     """Batches made when they are needed give the same models, to the last bit."""
     model, ready = problem(KINDS["mlp"])
     data = ragged_data(RAGGED, KINDS["mlp"].shape, CLASSES)
-    pool = pooled({k: part_of(own, "train") for k, own in data.items()})
+    pool = pooled({k: part_of(client_data, "train") for k, client_data in data.items()})
     made = Examples(pool, CPU, torch.float64, kept_bytes=0)
     how, task = OPTIONS["plain"], CrossEntropy()
     both = [together(model, examples, how, task, range(5)) for examples in (ready, made)]

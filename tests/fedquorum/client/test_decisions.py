@@ -99,29 +99,29 @@ measures = st.one_of(st.floats(0, 10), st.sampled_from([0.1, 0.3, 0.5, NAN]))
 epsilons = st.one_of(st.floats(0, 10), st.sampled_from([0.0, 0.2, INF]))
 
 
-def restated(own: float, common: float, epsilon: float, sign: int) -> bool:
+def restated(local: float, common: float, epsilon: float, sign: int) -> bool:
     """Independently: badness is measured upwards; refuse unless it is proven small enough."""
-    if any(map(math.isnan, (own, common))) or not epsilon > 0:
+    if any(map(math.isnan, (local, common))) or not epsilon > 0:
         return False
-    return not sign * own > sign * common + epsilon
+    return not sign * local > sign * common + epsilon
 
 
-@given(own=measures, common=measures, epsilon=epsilons)
-def test_decision_is_the_formula(own: float, common: float, epsilon: float) -> None:
+@given(local=measures, common=measures, epsilon=epsilons)
+def test_decision_is_the_formula(local: float, common: float, epsilon: float) -> None:
     """Both criteria agree with an independent restatement and look at nothing but their own."""
     by_loss = joins(
-        "loss", epsilon, global_loss=common, global_accuracy=NAN, loss=own, accuracy=NAN
+        "loss", epsilon, global_loss=common, global_accuracy=NAN, loss=local, accuracy=NAN
     )
     by_accuracy = joins(
-        "accuracy", epsilon, global_loss=NAN, global_accuracy=common, loss=NAN, accuracy=own
+        "accuracy", epsilon, global_loss=NAN, global_accuracy=common, loss=NAN, accuracy=local
     )
-    assert by_loss is restated(own, common, epsilon, 1)
-    assert by_accuracy is restated(own, common, epsilon, -1)
+    assert by_loss is restated(local, common, epsilon, 1)
+    assert by_accuracy is restated(local, common, epsilon, -1)
 
 
-@given(own=measures, common=measures, epsilon=epsilons, more=st.floats(0, 10))
+@given(local=measures, common=measures, epsilon=epsilons, more=st.floats(0, 10))
 def test_larger_epsilon_never_closes(
-    own: float, common: float, epsilon: float, more: float
+    local: float, common: float, epsilon: float, more: float
 ) -> None:
     """Who joins at an epsilon also joins at a larger one."""
     for criterion in ("loss", "accuracy"):
@@ -131,8 +131,8 @@ def test_larger_epsilon_never_closes(
                 value,
                 global_loss=common,
                 global_accuracy=common,
-                loss=own,
-                accuracy=own,
+                loss=local,
+                accuracy=local,
             )
             for value in (epsilon, epsilon + more)
         )

@@ -171,8 +171,8 @@ def test_the_ten_keywords_are_fedavgs(name: str) -> None:
     assert [(p.name, p.default) for p in ours[:10]] == [(p.name, p.default) for p in flowers]
     assert [p.kind for p in ours[:10]] == [p.kind for p in flowers]
     assert all(p.default is not inspect.Parameter.empty for p in ours)
-    own = [item.name for item in EVERY[name].declared.parameters]  # type: ignore[attr-defined]
-    assert [p.name for p in ours[len(ours) - len(own) :]] == own
+    names = [item.name for item in EVERY[name].declared.parameters]  # type: ignore[attr-defined]
+    assert [p.name for p in ours[len(ours) - len(names) :]] == names
     assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in ours)
 
 

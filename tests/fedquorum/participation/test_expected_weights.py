@@ -154,10 +154,10 @@ def test_omega_multiplies_mixing_over_all_that_can_count(
     np.testing.assert_allclose(weight[late][heard], expected[late][heard], rtol=1e-12)
     # without omega p is divided by that of who is there; a gate then needs a priority update
     plain, mixing = played(rule, FIVE, presence, selected)
-    own = presence * mixing * covered
-    counted = presence[:, :2].any(axis=1) & (own.sum(axis=1) > 0)
-    own /= np.maximum(own.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-    np.testing.assert_allclose(plain[counted], own[counted], rtol=1e-9)
+    shares = presence * mixing * covered
+    counted = presence[:, :2].any(axis=1) & (shares.sum(axis=1) > 0)
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    np.testing.assert_allclose(plain[counted], shares[counted], rtol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "rule.py").write_text("one = 1\n")
     (tmp_path / "README.md").write_text("text\n")
-    own = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*own, *words], cwd=tmp_path, check=True)
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
     return tmp_path
 
 

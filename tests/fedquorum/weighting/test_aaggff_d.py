@@ -137,9 +137,9 @@ def test_d_takes_its_share_from_the_call(pool: frozenset[int] | None, share: flo
     assert sampled_fraction(call, 8) == share
     rule = DoublyRobustMixing(c1=0.0, c2=1.0)
     _, weights = rule.weigh(rule.init(Population.of(8)), call, heard({0: 1.0, 1: 3.0}), np.ones(2))
-    own = bounded_responses(np.array([1.0, 3.0]), "weibull", 0.0, 1.0)
-    expected = np.full(8, own.mean())
-    expected[:2] = (1 - 1 / share) * own.mean() + own / share
+    bounded = bounded_responses(np.array([1.0, 3.0]), "weibull", 0.0, 1.0)
+    expected = np.full(8, bounded.mean())
+    expected[:2] = (1 - 1 / share) * bounded.mean() + bounded / share
     assert weights.estimate is not None
     np.testing.assert_allclose(weights.estimate, expected, rtol=1e-12)
 

@@ -53,8 +53,8 @@ def test_fedmgda_with_more_clients_than_dimensions() -> None:
     rng = np.random.default_rng(6)
     updates, order = rng.normal(size=(9, 4)) + 0.3, rng.permutation(9)
     steps = [
-        weigh(MinNorm(0.2), responses([1.0] * 9, updates=own), 9).weight @ own
-        for own in (updates, updates[order])
+        weigh(MinNorm(0.2), responses([1.0] * 9, updates=ordered), 9).weight @ ordered
+        for ordered in (updates, updates[order])
     ]
     np.testing.assert_allclose(steps[0], steps[1], atol=1e-6)
 
