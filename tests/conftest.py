@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import settings
 
 from tests.cases import LONG
 
@@ -27,6 +28,10 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# How long an example takes says something of the machine only.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 INTEGRATION = Path(__file__).parent / "integration"
 FAST_CASES = 2
