@@ -6,7 +6,7 @@ joined by dots, as in a ``state_dict``; numbers become arrays of shape ().
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,7 @@ def from_arrays(template: StateT, name: str, arrays: Mapping[str, NDArray[Any]])
     StateError
         If an array is missing or has another shape or dtype.
     """
-    restored: Any = _restore(template, name, arrays)
-    return restored  # type: ignore[no-any-return]
+    return cast("StateT", _restore(template, name, arrays))
 
 
 def array_like(
