@@ -9,6 +9,7 @@ from typing import Any
 from fedquorum import Communication, ComposedStrategy, Population, Robustness
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
+from fedquorum.quorum import Quorum
 from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
@@ -57,6 +58,7 @@ def _communication(settings: Settings, population: Population) -> Communication:
     nodes = engine.nodes
     return Communication(
         round_timeout=engine.round_timeout,
+        quorum=Quorum(engine.quorum, engine.quorum_of, engine.grace),
         startup_timeout=engine.startup_timeout,
         startup_clients=engine.startup_clients,
         # A sum of several clients' updates cannot be clipped one by one.

@@ -72,7 +72,7 @@ def run(
     strategy = build_strategy(settings, population, rates)
     arrays = initial_arrays(settings, data)
     driven = with_privacy(strategy, settings.privacy, arrays)
-    parts = _Parts(WaitingGrid(grid), strategy, driven, settings, rates)
+    parts = _Parts(strategy.waiting(grid), strategy, driven, settings, rates)
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
     arithmetic = arithmetic_of(composed, data, in_process=isinstance(grid, InProcessGrid))

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from fedquorum.flower.communication import EVALUATED_CLIENTS
-from fedquorum.parameters import COUNT, FAIRNESS_METRIC, POSITIVE, OneOf
+from fedquorum.parameters import COUNT, FAIRNESS_METRIC, NON_NEGATIVE, POSITIVE, OneOf
+from fedquorum.quorum import QUORUM_OF, QUORUM_SIZE
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
@@ -37,6 +38,10 @@ class EngineSettings:
 
     ``num_supernodes`` null leaves the number to Flower.
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
+    ``quorum``: how many clients must have replied for a round to close, a share below 1 or a
+    whole number; null waits for all until ``round_timeout``. ``quorum_of``: whether all clients
+    asked are counted, or the priority clients alone. ``grace``: how many seconds longer a round
+    waits for further replies.
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
@@ -54,6 +59,9 @@ class EngineSettings:
     name: str = parameter(MISSING, OneOf(("in-process", "flower")))
     num_supernodes: int | None = parameter(None, COUNT)
     round_timeout: float = parameter(3600.0, POSITIVE)
+    quorum: float | None = parameter(None, QUORUM_SIZE)
+    quorum_of: str = parameter("asked", QUORUM_OF)
+    grace: float = parameter(0.0, NON_NEGATIVE)
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, COUNT)
     partial_aggregation: bool = True

@@ -42,6 +42,8 @@ STATUS_COLOURS = (
     ("unavailable", "#C8C8C8"),
     ("rejected", "#D55E00"),
     ("failed", "#000000"),
+    ("late", "#CC79A7"),
+    ("busy", "#56B4E9"),
 )
 TENTHS = Ticks((0.0, 10.0, 50.0, 90.0, 100.0), ("0", "10", "50", "90", "100"))
 MAX_ROWS = 300

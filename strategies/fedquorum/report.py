@@ -40,6 +40,18 @@ class ClientDecision:
 
 
 @dataclass(frozen=True)
+class LateReply:
+    """A client's reply to an earlier round that a quorum had closed.
+
+    ``round`` is that round, ``seconds`` how long after its message was sent the reply came.
+    """
+
+    round: int
+    client: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TrainReport:
     """All decisions of one round, ascending by client id.
 
@@ -49,6 +61,7 @@ class TrainReport:
     ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before; ``divergence`` is
     KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, where the server
     knows them of all clients. ``unknown`` are the clients whose nodes the server has never met.
+    ``late`` are the replies to earlier rounds that came since the round before.
     """
 
     server_round: int
@@ -61,6 +74,7 @@ class TrainReport:
     estimate: FloatArray | None = None
     divergence: float | None = None
     unknown: tuple[int, ...] = ()
+    late: tuple[LateReply, ...] = ()
 
     @property
     def empty(self) -> bool:

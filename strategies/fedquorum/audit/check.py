@@ -29,9 +29,6 @@ from .replay import (
 )
 
 TOLERANCE = 1e-9
-COUNTED = ("trained", "silent", "unavailable", "rejected", "failed")
-"""The statuses that a line of rounds.jsonl counts."""
-
 SHOWN_DIGITS = 9
 
 
@@ -229,7 +226,7 @@ def _expected_record(
         "global_loss": replayed.objective.loss,
         "global_accuracy": replayed.objective.accuracy,
         "asked": len(call.clients),
-        **{status: statuses[status] for status in COUNTED},
+        **{status: statuses[status] for status in STATUSES},
         "admitted": sum(row["weight"] != 0.0 for row in rows),
         "priority_data": None if call.draws is None else call.draws.priority_data,
     }
@@ -318,14 +315,16 @@ def _unknown(
             "the records"
         )
     if statuses["absent"]:
-        yield f"that clients were unavailable or failed ({statuses['absent']} times)"
+        yield (
+            f"that clients were unavailable, late or busy, or failed ({statuses['absent']} times)"
+        )
     missing = len(recorded.run.rounds) - rounds
     if missing and recorded.run.status == "running":
         yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
 
 
 def _kind(row: Row) -> str:
-    if row["status"] in ("unavailable", "failed"):
+    if row["status"] in ("unavailable", "failed", "late", "busy"):
         return "absent"
     if row["status"] == "rejected" and row["num_examples"] is None:
         return "unusable"

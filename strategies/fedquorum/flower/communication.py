@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from ..composition import Rules
 from ..parameters import COUNT, POSITIVE, OneOf
+from ..quorum import Quorum
 from ..report import TrainReport
 from ..robustness import Robustness
 from ..rule import check_parameters, parameter
@@ -62,6 +63,8 @@ class Communication:
     clients_of_keys : mapping of str to frozenset of int, optional
         The clients of every node's public key, by its fingerprint; by default nodes are believed
         which clients they host. See ``ClientDirectory``.
+    quorum : Quorum
+        How many replies are enough to close a round; by default all.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class Communication:
     last_round: int | None = parameter(None, COUNT)
     robustness: Robustness = field(default_factory=Robustness)
     clients_of_keys: ClientsOfKeys | None = None
+    quorum: Quorum = field(default_factory=Quorum)
 
     def __post_init__(self) -> None:
         check_parameters(self)

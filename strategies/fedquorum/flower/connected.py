@@ -28,7 +28,7 @@ class ConnectedNodes(Communication):
         How many clients must be connected for a round to begin; the strategy waits without limit.
         By default every client of the population must be there, for ``startup_timeout``.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
-        As in ``Communication``.
+        As in ``Communication``; so is ``quorum``.
 
     Raises
     ------

@@ -40,7 +40,6 @@ from .codec import (
 from .recognition import RECOGNISED, speaks_protocol
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
-from .training import Asked
 
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -117,16 +116,17 @@ class DropIn(ComposedStrategy):
     """
 
     declared: ClassVar[Named]
+    __signature__: ClassVar[inspect.Signature]
 
     def __init_subclass__(cls, declared: Named | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if declared is not None:
             cls.declared = declared
-            cls.__signature__ = _signature(declared)  # type: ignore[attr-defined]
+            cls.__signature__ = _signature(declared)
         elif "__init__" in cls.__dict__:
             # A user's subclass with a constructor of its own.
             parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-            cls.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+            cls.__signature__ = inspect.Signature(parameters)
 
     def __init__(
         self,
@@ -213,10 +213,10 @@ class DropIn(ComposedStrategy):
         finally:
             self._last_round = 0
 
-    def _limit_replies(self, grid: Grid, asked: Asked) -> None:
-        # A node that speaks the protocol may reply for any number of clients.
-        if not self._recognises:
-            super()._limit_replies(grid, asked)
+    @property
+    def _hears_all(self) -> bool:
+        """Whether a node may reply for any number of clients, as one that speaks the protocol."""
+        return self._recognises
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

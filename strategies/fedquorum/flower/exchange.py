@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, 
 from flwr.serverapp import Grid
 
 from ..composition import Rules
-from ..report import TrainReport
+from ..report import LateReply, TrainReport
 from ..round import ClientAnswer
 from ..types import Population
 from ..weighting import Weighting
@@ -75,6 +75,10 @@ class Exchange:
         self.directory = communication.directory(population, rules)
         self.traffic = traffic or Traffic()
         self._evaluating: Mapping[int, tuple[int, ...]] = {}
+        self._grid: WaitingGrid | None = None
+        self._busy: frozenset[int] = frozenset()
+        self._awaited: tuple[frozenset[int], Mapping[int, tuple[int, ...]]] = frozenset(), {}
+        self._asked_in: dict[int, Mapping[int, tuple[int, ...]]] = {}
 
     @property
     def present(self) -> frozenset[int] | None:
@@ -123,21 +127,61 @@ class Exchange:
             any_group=not self._communication.follows_protocol,
         )
 
-    def limit_replies(
-        self, grid: Grid, asked_at: Mapping[int, tuple[int, ...]], model: NamedArrays | None
+    def reach(self, grid: Grid, clients: Iterable[int]) -> dict[int, tuple[int, ...]]:
+        """Return the nodes that can be asked for ``clients``, each with its share.
+
+        A node handles one message at a time: with one of an earlier round it is busy.
+        """
+        asked_at = self.directory.by_node(sorted(clients))
+        busy = grid.busy if isinstance(grid, WaitingGrid) else frozenset()
+        self._busy = frozenset(k for node in busy for k in asked_at.pop(node, ()))
+        return asked_at
+
+    def expect(
+        self,
+        grid: Grid,
+        asked: Iterable[int],
+        asked_at: Mapping[int, tuple[int, ...]],
+        model: NamedArrays | None,
+        *,
+        limited: bool = True,
     ) -> None:
-        """Have a grid that waits itself refuse replies before they take the memory.
+        """Note whose replies are awaited; refuse replies that would take too much memory.
 
         What a message weighs beside its payload is left to the check of the payload.
         """
-        if isinstance(grid, WaitingGrid):
-            largest = self._communication.largest_reply
-            grid.limit_replies(
-                {
-                    node: OVERHEAD_BYTES + OVERHEAD * largest(len(clients), model)
-                    for node, clients in asked_at.items()
-                }
-            )
+        self._awaited = frozenset(asked), asked_at
+        self._grid = grid if isinstance(grid, WaitingGrid) else None
+        if self._grid is None:
+            return
+        largest = self._communication.largest_reply
+        limits = {
+            node: OVERHEAD_BYTES + OVERHEAD * largest(len(clients), model)
+            for node, clients in asked_at.items()
+        }
+        self._grid.limit_replies(limits if limited else {})
+
+    def is_quorum(self, nodes: Iterable[int], population: Population) -> bool:
+        """Say whether the replies of these nodes are enough for the round to close."""
+        asked, asked_at = self._awaited
+        replied = [client for node in nodes for client in asked_at.get(node, ())]
+        return self._communication.quorum.is_met(asked, replied, population.priority)
+
+    def note_late_replies(self, server_round: int) -> tuple[LateReply, ...]:
+        """Return the replies to earlier rounds that have come since the last time."""
+        if self._grid is None:
+            return ()
+        late = []
+        for arrival in self._grid.late_arrivals():
+            message_type, _, number = arrival.message.metadata.group_id.partition(" ")
+            if message_type == MessageType.TRAIN:
+                clients = self._asked_in.get(int(number), {}).get(arrival.node, ())
+                late += [LateReply(int(number), k, arrival.seconds) for k in clients]
+        if not self._grid.busy:
+            self._asked_in.clear()
+        if self._grid.closed_early:
+            self._asked_in[server_round] = self._awaited[1]
+        return tuple(late)
 
     def evaluate_messages(
         self,
@@ -151,8 +195,8 @@ class Exchange:
         extra: ConfigRecord,
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
-        self._evaluating = self.directory.by_node(sorted(tested | measured))
-        self.limit_replies(grid, self._evaluating, None)
+        self._evaluating = self.reach(grid, tested | measured)
+        self.expect(grid, tested | measured, self._evaluating, None)
         requests = {
             node: EvaluateRequest(
                 server_round,
@@ -214,9 +258,7 @@ class Exchange:
             return ClientAnswer(client, "rejected", answers.malformed[client])
         part = answers.parts.get(client)
         if part is None:
-            if self.directory.node_of(client) is None:
-                return ClientAnswer(client, "unavailable", "its node is not connected")
-            return ClientAnswer(client, "failed", "no reply in time")
+            return ClientAnswer(client, *self._silence(client))
         if part.status is not Status.DONE:
             reason = part.reason
             if part.status is Status.FAILED:
@@ -235,6 +277,16 @@ class Exchange:
             loss=part.loss,
             accuracy=part.accuracy,
         )
+
+    def _silence(self, client: int) -> tuple[str, str]:
+        """Return the status of a client of whom nothing came, and why."""
+        if self.directory.node_of(client) is None:
+            return "unavailable", "its node is not connected"
+        if client in self._busy:
+            return "busy", "its node still has the message of an earlier round"
+        if self._grid is not None and self._grid.closed_early:
+            return "late", "the quorum closed the round before its reply came"
+        return "failed", "no reply in time"
 
     def tell(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
         """Log what became of a round where no records are kept of it.

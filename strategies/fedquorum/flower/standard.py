@@ -95,8 +95,10 @@ class StandardProtocol(ConnectedNodes):
         The same of the evaluations.
     fraction_evaluate, min_evaluate_nodes, min_available_nodes
         As in ``ConnectedNodes``.
-    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
-        As in ``Communication``; the last needs ``query``.
+    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, quorum
+        As in ``Communication``.
+    clients_of_keys : mapping of str to frozenset of int, optional
+        As in ``Communication``; needs ``query``.
 
     Raises
     ------

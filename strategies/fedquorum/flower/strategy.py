@@ -43,7 +43,7 @@ from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .replies import Answers, usable_evaluations
 from .training import Asked, Memory, round_answers, take_step
-from .waiting import WaitingGrid
+from .waiting import FLOWERS_OWN, WaitingGrid
 
 
 @dataclass(frozen=True)
@@ -218,12 +218,23 @@ class ComposedStrategy(Strategy):
             self._measured &= frozenset(self._call(1).clients)
         self._keep(evaluations)
 
+    def waiting(self, grid: Grid) -> WaitingGrid:
+        """Return a grid that waits for the strategy's quorum."""
+        quorum = self.communication.quorum
+        if quorum.waits_for_all:
+            return WaitingGrid(grid)
+        return WaitingGrid(grid, enough=self._is_quorum, grace=quorum.grace)
+
+    def _is_quorum(self, nodes: Iterable[int]) -> bool:
+        return self._exchange.is_quorum(nodes, self.population)
+
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
 
         Of Flower's own grids the wait for replies is replaced, see ``WaitingGrid``.
         """
-        grid = WaitingGrid.around(grid)
+        if isinstance(grid, FLOWERS_OWN):
+            grid = self.waiting(grid)
         if self.needs_initial:
             messages = self.configure_initial(initial_arrays, grid)
             timeout = self.communication.round_timeout
@@ -238,10 +249,11 @@ class ComposedStrategy(Strategy):
         """Return one train message for each node that hosts a client asked in this round."""
         self._meet(grid)
         call = self._call(server_round)
-        asked_at = self._exchange.directory.by_node(call.clients)
+        asked_at = self._exchange.reach(grid, call.clients)
         proportions = self._proportions(call)
         self._asked = Asked(server_round, call, decode_arrays(arrays), asked_at, proportions)
-        self._limit_replies(grid, self._asked)
+        limited = not self._hears_all
+        self._exchange.expect(grid, call.clients, asked_at, self._asked.model, limited=limited)
         sampled = (len(asked_at), len(self._exchange.directory.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
         requests = {
@@ -260,9 +272,6 @@ class ComposedStrategy(Strategy):
             for node, request in requests.items()
         }
         return self._exchange.messages(contents, MessageType.TRAIN, server_round, config)
-
-    def _limit_replies(self, grid: Grid, asked: Asked) -> None:
-        self._exchange.limit_replies(grid, asked.asked_at, asked.model)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -283,7 +292,8 @@ class ComposedStrategy(Strategy):
         )
         moved, decided = self._moved(asked, answers, decided)
         self._state = replace(self._state, rounds=decided.following)
-        self._outcome = replace(self._outcome, last_report=decided.report)
+        report = replace(decided.report, late=self._exchange.note_late_replies(server_round))
+        self._outcome = replace(self._outcome, last_report=report)
         self._exchange.tell(decided.report, answers)
         contents = [answers.contents[k] for k in decided.clients]
         metrics = self.communication.train_metrics(decided.report, contents)
@@ -382,6 +392,11 @@ class ComposedStrategy(Strategy):
     @property
     def _needs_objective(self) -> bool:
         return self.rules.needs_objective and self.communication.follows_protocol
+
+    @property
+    def _hears_all(self) -> bool:
+        """Whether a node may reply for any number of clients."""
+        return False
 
     @property
     def _broadcast_objective(self) -> Objective | None:

@@ -105,10 +105,29 @@ class WaitingGrid(Grid):
     ----------
     grid : Grid
         Through which messages and replies go.
+    enough : callable, optional
+        Takes the nodes that have replied in an exchange, other than by an error, and says whether
+        they are a quorum. By default an exchange waits for all.
+    grace : float
+        Seconds to wait for further replies after the quorum.
+
+    Attributes
+    ----------
+    closed_early : bool
+        Whether a quorum ended the last exchange before its deadline.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        enough: Callable[[Collection[int]], bool] | None = None,
+        grace: float = 0.0,
+    ) -> None:
         self._grid = inner_grid(grid)
+        self._enough = enough
+        self._grace = grace
+        self.closed_early = False
         self._arrived = queue.SimpleQueue[tuple[str, Message | Exception]]()
         self._unanswered: dict[str, Unanswered] = {}
         self._largest: dict[int, int] = {}
@@ -118,11 +137,6 @@ class WaitingGrid(Grid):
         self._stored: StoredReplies | None = None
         if isinstance(self._grid, HttpGrid):
             self._stored = StoredReplies(self._grid, self._deliver)
-
-    @classmethod
-    def around(cls, grid: Grid) -> Grid:
-        """Return one of Flower's own grids with a wait of its own, and any other as it is."""
-        return cls(grid) if isinstance(grid, FLOWERS_OWN) else grid
 
     @property
     def inner(self) -> Grid:
@@ -157,12 +171,7 @@ class WaitingGrid(Grid):
         return [arrival.message for arrival in self.exchange(messages, timeout=timeout)]
 
     def exchange(
-        self,
-        messages: Iterable[Message],
-        *,
-        timeout: float | None = None,
-        enough: Callable[[Collection[int]], bool] | None = None,
-        grace: float = 0.0,
+        self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Arrival]:
         """Send messages and return the replies that came in time, in the order of arrival.
 
@@ -172,20 +181,16 @@ class WaitingGrid(Grid):
             At most one for each node.
         timeout : float, optional
             Seconds until the deadline, when the messages expire. By default there is none.
-        enough : callable, optional
-            Takes the nodes that have replied and says whether they are a quorum. By default the
-            quorum is all of them.
-        grace : float
-            Seconds to wait for further replies after the quorum.
         """
+        self.closed_early = False
         started = time.monotonic()
-        closes = math.inf if timeout is None else started + timeout
+        deadline = math.inf if timeout is None else started + timeout
         if not self._waits_itself:
             replies = self._grid.send_and_receive(messages, timeout=timeout)
             return [_arrival(reply, time.monotonic() - started) for reply in replies]
-        waiting = self._push(messages, timeout, closes)
+        waiting = self._push(messages, timeout, deadline)
         arrivals: list[Arrival] = []
-        is_quorum = False
+        closes = deadline
         with self._polling():
             while waiting and (arrived := self._next(closes)) is not None:
                 key, arrival = arrived
@@ -194,11 +199,14 @@ class WaitingGrid(Grid):
                     continue
                 waiting.remove(key)
                 arrivals.append(arrival)
-                if enough is not None and not is_quorum:
-                    is_quorum = enough([arrival.node for arrival in arrivals])
-                    if is_quorum:
-                        closes = min(closes, time.monotonic() + grace)
+                if closes == deadline and self._is_quorum(arrivals):
+                    closes = min(deadline, time.monotonic() + self._grace)
+        self.closed_early = bool(waiting) and time.monotonic() < deadline
         return arrivals
+
+    def _is_quorum(self, arrivals: Iterable[Arrival]) -> bool:
+        replied = [arrival.node for arrival in arrivals if not arrival.message.has_error()]
+        return self._enough is not None and self._enough(replied)
 
     @property
     def _waits_itself(self) -> bool:

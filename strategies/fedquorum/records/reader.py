@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import RunError
+from ..report import LateReply
 from .round_record import TEST_GROUPS, RoundRecord
 from .settings import (
     DamagedSettingsError,
@@ -42,6 +43,7 @@ _COUNTS = (
 )
 _NUMBERS = ("global_loss", "global_accuracy", "seconds")
 # Records of older runs lack these.
+_LATER_COUNTS = ("state_bytes", "late", "busy")
 _LATER_NUMBERS = ("weight_error", "decision_loss", "decision_loss_sum", "kl", "priority_data")
 _OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
@@ -282,13 +284,20 @@ def _round_record(line: Any) -> RoundRecord:
     values |= {name: _number(fields, name) for name in _NUMBERS}
     for name in _OPTIONAL_NUMBERS:
         values[name] = None if _field(fields, name) is None else _number(fields, name)
-    values["state_bytes"] = _count({"state_bytes": 0, **fields}, "state_bytes")
     for name in _LATER_NUMBERS:
         values[name] = None if fields.get(name) is None else _number(fields, name)
+    for name in _LATER_COUNTS:
+        values[name] = _count({name: 0, **fields}, name)
     values["unknown"] = tuple(fields.get("unknown", ()))
+    values["late_replies"] = tuple(map(_late_reply, fields.get("late_replies", ())))
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
     return RoundRecord(**values)
+
+
+def _late_reply(given: Any) -> LateReply:
+    reply = _object(given, "late_replies")
+    return LateReply(_count(reply, "round"), _count(reply, "client"), _number(reply, "seconds"))
 
 
 def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | None]:

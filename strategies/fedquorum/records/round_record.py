@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..report import ClientEvaluation, TrainReport
+from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
@@ -25,6 +25,8 @@ class RoundRecord:
     unavailable: int
     rejected: int
     failed: int
+    late: int
+    busy: int
     admitted: int
     bytes_down: int
     bytes_up: int
@@ -38,6 +40,7 @@ class RoundRecord:
     theta: float | None
     priority_data: float | None
     unknown: tuple[int, ...]
+    late_replies: tuple[LateReply, ...]
     test: Mapping[str, Mapping[str, float] | None] | None
 
 
@@ -68,10 +71,7 @@ def round_record(
         global_loss=report.objective.loss,
         global_accuracy=report.objective.accuracy,
         asked=len(report.call.clients),
-        **{
-            status: report.count(status)
-            for status in ("trained", "silent", "unavailable", "rejected", "failed")
-        },
+        **{status: report.count(status) for status in STATUSES},
         admitted=report.admitted,
         bytes_down=bytes_down,
         bytes_up=bytes_up,
@@ -85,6 +85,7 @@ def round_record(
         theta=report.theta,
         priority_data=None if draws is None else draws.priority_data,
         unknown=report.unknown,
+        late_replies=report.late,
         test=evaluation_summary(evaluations, metric, all_evaluated),
     )
 

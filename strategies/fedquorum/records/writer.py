@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from ..errors import RunError
-from ..report import ClientEvaluation, TrainReport
+from ..report import ClientEvaluation, LateReply, TrainReport
 from ..state import StateArrays
 from ..types import Population
 from .checkpoint import Checkpoint, read_manifest
@@ -363,6 +363,10 @@ def _json_value(value: Any) -> Any:
     """JSON has no NaN and no infinity: null and, for a threshold, the word that Hydra reads."""
     if isinstance(value, Mapping):
         return {key: _json_value(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, LateReply):
+        return asdict(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value

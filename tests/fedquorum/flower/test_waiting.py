@@ -1,16 +1,22 @@
 """The grid that waits itself, over Flower's real message store: honest nodes and hostile ones."""
 
+import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Self
 
 import numpy as np
 import pytest
+from fedquorum import ComposedStrategy, Population, StandardProtocol
 from fedquorum.flower.codec import encode_arrays
 from fedquorum.flower.waiting import Arrival, WaitingGrid
-from flwr.app import Message, MessageType, MetricRecord, RecordDict
+from fedquorum.named import build
+from fedquorum.quorum import Quorum
+from fedquorum.report import LateReply
+from fedquorum.rule import RunFacts
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import Message as StoredMessage
 
@@ -46,10 +52,15 @@ def honest(node: SuperNode, message: Message) -> None:
 class Federation:
     """Nodes that behave, each in a thread of its own, while the server waits."""
 
-    def __init__(self, *behaviours: Behaviour) -> None:
+    def __init__(
+        self,
+        *behaviours: Behaviour,
+        enough: Callable[[Collection[int]], bool] | None = None,
+        grace: float = 0.0,
+    ) -> None:
         link = SuperLink()
         self.nodes = [link.node() for _ in behaviours]
-        self.grid = WaitingGrid(link.grid())
+        self.grid = WaitingGrid(link.grid(), enough=enough, grace=grace)
         self._behaviours = behaviours
         self._ended = threading.Event()
         self._threads = [
@@ -308,12 +319,11 @@ def slow(seconds: float) -> Behaviour:
 
 def test_a_quorum_ends_the_exchange() -> None:
     """Who is late is busy meanwhile, and its reply comes later, to nobody."""
-    with Federation(honest, honest, slow(1.0)) as federation:
+    with Federation(honest, honest, slow(1.0), enough=lambda nodes: len(nodes) >= 2) as federation:
         grid = federation.grid
-        arrivals = grid.exchange(
-            asked(federation.nodes), timeout=ENOUGH, enough=lambda nodes: len(nodes) >= 2
-        )
+        arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
+        assert grid.closed_early
         assert grid.busy == {federation.nodes[2].id}
         arrivals = grid.exchange(asked(federation.nodes[:2]), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
@@ -329,11 +339,9 @@ def test_a_quorum_ends_the_exchange() -> None:
 
 def test_grace_waits_a_little_longer() -> None:
     """Replies that come soon after the quorum still count."""
-    with Federation(honest, slow(0.3), slow(30.0)) as federation:
+    with Federation(honest, slow(0.3), enough=bool, grace=5.0) as federation:
         started = time.monotonic()
-        arrivals = federation.grid.exchange(
-            asked(federation.nodes[:2]), timeout=ENOUGH, enough=bool, grace=5.0
-        )
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
         assert time.monotonic() - started < 5.0
 
@@ -343,8 +351,74 @@ def test_a_message_lives_until_its_deadline() -> None:
     with Federation(slow(1.5)) as federation:
         grid = federation.grid
         assert grid.exchange(asked(federation.nodes), timeout=SOON) == []
+        assert not grid.closed_early
         assert grid.busy == frozenset()
         time.sleep(1.5)
         arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0}
         assert grid.late_arrivals() == []
+
+
+def averaging(clients: int, quorum: Quorum) -> ComposedStrategy:
+    """Return FedAvg with so many clients that are a node each."""
+    rules = build({"name": "fedavg"}, {"name": "sgd"}, RunFacts())
+    protocol = StandardProtocol(quorum=quorum)
+    return ComposedStrategy(rules, population=Population.of(clients), communication=protocol)
+
+
+def trains(node: SuperNode, message: Message) -> None:
+    """Reply as a ClientApp written for FedAvg."""
+    metrics = MetricRecord({"num-examples": 10, "train_loss": 1.0})
+    arrays = message.content["arrays"]
+    node.push(Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message))
+
+
+def trains_slowly(node: SuperNode, message: Message) -> None:
+    """Reply when the round is over, but in time for its deadline."""
+    time.sleep(1.5)
+    trains(node, message)
+
+
+def test_who_misses_a_quorum_is_late_then_busy_then_asked_again() -> None:
+    """The late reply counts in no round, and the records tell how late it was."""
+    strategy = averaging(3, Quorum(2))
+    arrays = encode_arrays({"w": np.zeros(3, np.float32)})
+    seen: list[str] = []
+    late: list[LateReply] = []
+    with Federation(trains, trains, trains_slowly) as federation:
+        # Node ids are random, and the ascending ones are the clients.
+        slow_client = sorted(node.id for node in federation.nodes).index(federation.nodes[2].id)
+        grid = strategy.waiting(federation.grid.inner)
+        until = time.monotonic() + ENOUGH
+        for server_round in itertools.count(1):
+            messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+            strategy.aggregate_train(server_round, grid.send_and_receive(messages, timeout=ENOUGH))
+            report = strategy.outcome.report
+            of_client = {d.client: d for d in report.decisions}
+            seen.append(of_client[slow_client].status)
+            late += report.late
+            others = {d.status for k, d in of_client.items() if k != slow_client}
+            assert others == {"trained"}
+            assert report.admitted == 2
+            if seen.count("late") == 2 or time.monotonic() > until:
+                break
+            time.sleep(0.05)
+    assert seen[0] == "late"
+    assert set(seen[1:-1]) == {"busy"}
+    assert seen[-1] == "late"
+    [reply] = late
+    assert (reply.round, reply.client) == (1, slow_client)
+    assert 1.4 < reply.seconds < 10.0
+
+
+def test_without_a_quorum_a_round_waits_for_all() -> None:
+    """By default, and a client that misses the deadline has failed."""
+    strategy = averaging(2, Quorum())
+    arrays = encode_arrays({"w": np.zeros(3, np.float32)})
+    with Federation(trains, trains_slowly) as federation:
+        grid = strategy.waiting(federation.grid.inner)
+        for server_round, timeout in ((1, ENOUGH), (2, SOON)):
+            messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+            strategy.aggregate_train(server_round, grid.send_and_receive(messages, timeout=timeout))
+            statuses = sorted(d.status for d in strategy.outcome.report.decisions)
+            assert statuses == (["trained"] * 2 if server_round == 1 else ["failed", "trained"])

@@ -82,6 +82,8 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "unavailable": 0,
         "rejected": 1,
         "failed": 0,
+        "late": 0,
+        "busy": 0,
         "admitted": 1,
         "bytes_down": 5,
         "bytes_up": 7,
@@ -95,6 +97,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "theta": 0.8,
         "priority_data": None,
         "unknown": [],
+        "late_replies": [],
         "test": {
             "priority": pytest.approx(
                 {

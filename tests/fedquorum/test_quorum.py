@@ -1,0 +1,62 @@
+"""How many replies are enough."""
+
+import math
+
+import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.quorum import Quorum
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "needed"),
+    [(None, 7, 7), (3, 7, 3), (9, 7, 7), (0.5, 7, 4), (0.5, 8, 4), (0.01, 7, 1), (1, 7, 1)],
+)
+def test_the_number_of_replies(size: float | None, asked: int, needed: int) -> None:
+    """A whole number is of clients, never more than were asked; a share is rounded up."""
+    quorum = Quorum(size)
+    for replied in range(asked + 1):
+        assert quorum.is_met(range(asked), range(replied), ()) == (replied >= needed)
+
+
+def test_priority_clients_alone() -> None:
+    """Volunteers are not waited for, and do not stand in for a priority client."""
+    quorum = Quorum(None, of="priority")
+    assert not quorum.waits_for_all
+    assert not quorum.is_met(range(10), [0, 3, 4, 5, 6, 7, 8, 9], [0, 1])
+    assert quorum.is_met(range(10), [0, 1], [0, 1])
+    half = Quorum(0.5, of="priority")
+    assert half.is_met(range(10), [1], [0, 1])
+    assert not half.is_met(range(10), [2, 3], [0, 1])
+    # A round that asks none of them waits for those that it asks.
+    assert not quorum.is_met([4, 5], [4], [0, 1])
+    assert quorum.is_met([4, 5], [4, 5], [0, 1])
+
+
+@given(
+    st.sets(st.integers(0, 30), min_size=1),
+    st.sets(st.integers(0, 30)),
+    st.sets(st.integers(0, 30)),
+    st.one_of(st.none(), st.integers(1, 40), st.floats(0.01, 0.99)),
+    st.sampled_from(["asked", "priority"]),
+)
+def test_everybody_is_always_enough(
+    asked: set[int], replied: set[int], priority: set[int], size: float | None, of: str
+) -> None:
+    """Of any quorum; more replies never make it fewer; clients not asked do not count."""
+    quorum = Quorum(size, of=of)
+    assert quorum.is_met(asked, asked, priority)
+    before = quorum.is_met(asked, replied & asked, priority)
+    assert quorum.is_met(asked, replied, priority) == before
+    assert not before or quorum.is_met(asked, replied | asked, priority)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, math.nan, math.inf, True, "half"])
+def test_impossible_sizes(size: object) -> None:
+    """They are refused with what is allowed."""
+    allowed = r"size must be a share in \(0, 1\), or a whole number of clients >= 1, got"
+    with pytest.raises(ParameterError, match=allowed):
+        Quorum(size)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="grace must be a number >= 0"):
+        Quorum(grace=-1.0)
