@@ -33,7 +33,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,6 +58,12 @@ MEMORY_ROUNDS = WARM + 2  # of the run in which memory is watched
 REFERENCE = "in_process_auto"
 BATCHING = ("auto", "batched", "sequential")
 IMAGE = 2  # dimensions of an image without channels
+VARIANTS = {
+    "fedprox": ("client.mu=0.1",),
+    "momentum": ("client.momentum=0.9",),
+    "weight_decay": ("client.weight_decay=0.001",),
+}
+"""Steps that are more than plain SGD."""
 BEFORE = "before_"
 MARK = "FEDQUORUM_BENCHMARK"
 
@@ -206,6 +212,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--peers-dir", type=Path, default=ENVIRONMENTS, help="the peers' environments"
     )
+    parser.add_argument(
+        "--variants", action="store_true", help="run FedProx, momentum and weight decay too"
+    )
     parser.add_argument("--baseline", type=Path, help="another checkout of this project")
     parser.add_argument(
         "--baseline-python", default=sys.executable, help="the interpreter of --baseline"
@@ -309,6 +318,10 @@ def _competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competit
                 _in_process, work, folder, checkout, device=options.device, batching=batching
             )
             yield Competitor(f"{prefix}in_process_{batching}", run)
+    if options.variants:
+        for name, words in VARIANTS.items():
+            run = partial(_in_process, work, folder, here, device=options.device, words=words)
+            yield Competitor(f"in_process_{name}", run)
     yield Competitor("bare_arithmetic", Bare(work, options.device), watched=False)
     if options.peers:
         yield from _peers(work, folder, options.peers_dir)
@@ -382,16 +395,17 @@ def _in_process(
     rounds: int,
     *,
     device: str,
-    batching: str = "batched",
+    batching: str = "auto",
+    words: Sequence[str] = (),
 ) -> Timed:
     run = _fresh(folder)
-    words = _overrides(work, _data(work, folder), device)
-    words += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run / 'run'}"]
+    given = [*_overrides(work, _data(work, folder), device), *words]
+    given += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run / 'run'}"]
     times = run / "times"
     paths = [checkout.folder, checkout.folder / "strategies"]
     started = time.time()
     _call(
-        [checkout.python, str(checkout.folder / "benchmarks" / "timed.py"), str(times), *words],
+        [checkout.python, str(checkout.folder / "benchmarks" / "timed.py"), str(times), *given],
         {"PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
     # The last round is not timed: it alone evaluates.

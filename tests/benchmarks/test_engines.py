@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,16 @@ from client_app.training import LocalTraining
 
 ROOT = Path(__file__).resolve().parents[2]
 CNN = Job((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)
+
+
+@pytest.mark.parametrize("variants", [False, True])
+def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
+    """FedProx, momentum and weight decay run where they are asked for."""
+    asked = Namespace(workload="synth", device="cpu", baseline=None, peers=False, variants=variants)
+    names = {competitor.name for competitor in engines._competitors(asked, tmp_path)}
+    more = {"in_process_fedprox", "in_process_momentum", "in_process_weight_decay"}
+    assert names & more == (more if variants else set())
+    assert {"in_process_auto", "bare_arithmetic", "stock_flower"} <= names
 
 
 def test_repetitions_go_forth_and_back() -> None:
