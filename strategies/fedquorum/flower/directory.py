@@ -260,7 +260,9 @@ class ClientDirectory:
     def _hear(self, grid: Grid) -> list[str]:
         problems = []
         for reply in grid.pull_messages(list(self._queries)):
-            node = self._queries.pop(reply.metadata.reply_to_message_id)
+            node = self._queries.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                continue  # it answers no query of ours, whatever it says
             del self._ask_after[node]
             problem = reply.error.reason if reply.has_error() else self._register(node, reply)
             if problem is not None:

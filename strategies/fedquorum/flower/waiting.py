@@ -189,6 +189,8 @@ class WaitingGrid(Grid):
             replies = self._grid.send_and_receive(messages, timeout=timeout)
             return [_arrival(reply, time.monotonic() - started) for reply in replies]
         waiting = self._push(messages, timeout, deadline)
+        if not waiting:
+            return []
         arrivals: list[Arrival] = []
         closes = deadline
         with self._polling():

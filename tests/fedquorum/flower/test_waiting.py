@@ -287,20 +287,35 @@ def test_objects_that_never_come_hold_no_round() -> None:
             assert set(by_node(federation, arrivals)) == {1}, by_node(federation, arrivals)
 
 
-def test_a_query_that_answers_another() -> None:
-    """What a node says of a query of its own never counts for another node's."""
-    with Federation(honest, honest) as federation:
+def test_a_query_that_is_answered_as_another() -> None:
+    """Queries are answered outside of exchanges, and a forged answer is the attacker's failure."""
+    messages: dict[int, Message] = {}
+    both = threading.Barrier(2)
+
+    def attack(node: SuperNode, message: Message) -> None:
+        messages[0] = message
+        both.wait()
+        as_another(node, message, victim=messages[1])
+
+    def victim(node: SuperNode, message: Message) -> None:
+        messages[1] = message
+        both.wait()
+        honest(node, message)
+
+    with Federation(attack, victim) as federation:
         grid = federation.grid
-        messages = [
+        queries = [
             Message(RecordDict(), node.id, MessageType.QUERY, group_id=GROUP)
             for node in federation.nodes
         ]
-        keys = list(grid.push_messages(messages))
-        found: list[Message] = []
+        first, second = grid.push_messages(queries)
+        found: dict[str, Message] = {}
         until = time.monotonic() + ENOUGH
         while len(found) < 2 and time.monotonic() < until:
-            found += grid.pull_messages(keys)
-        assert {m.metadata.reply_to_message_id for m in found} == set(keys)
+            replies = grid.pull_messages([first, second])
+            found |= {reply.metadata.reply_to_message_id: reply for reply in replies}
+        assert "it names another node and another message" in found[first].error.reason
+        assert value_of(found[second]) == float(federation.nodes[1].id)
         assert grid.busy == frozenset()
 
 
