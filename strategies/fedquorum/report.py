@@ -162,23 +162,32 @@ class ClientEvaluation:
         return self.priority_weight > 0
 
     @property
+    def measured(self) -> bool:
+        """Whether it tells a part of the objective."""
+        return self.priority and not math.isnan(self.loss)
+
+    @property
     def objective_data(self) -> float:
         """lambda_k D_k, the client's share of the objective up to a common factor."""
         return self.priority_weight * self.num_examples
 
 
-def priority_objective(evaluations: Sequence[ClientEvaluation]) -> Objective:
+def priority_objective(
+    evaluations: Sequence[ClientEvaluation], stale: Sequence[ClientEvaluation] = ()
+) -> Objective:
     """Return F(w) = sum_k lambda_k p_k F_k(w) and the accuracy alike.
 
     p_k = D_k / sum_i lambda_i D_i, over the priority clients that answered; NaN if none did.
+    ``stale`` are evaluations of an earlier model that stand in for those of the same client.
     """
-    heard = sorted(
-        (e for e in evaluations if e.priority and not math.isnan(e.loss)), key=lambda e: e.client
-    )
+    answered = {e.client for e in evaluations if e.measured}
+    standing_in = [e for e in stale if e.measured and e.client not in answered]
+    heard = sorted((e for e in (*evaluations, *standing_in) if e.measured), key=lambda e: e.client)
     total = sum(e.objective_data for e in heard)
     if total == 0:
         return Objective(math.nan, math.nan)
     return Objective(
         loss=sum(e.objective_data / total * e.loss for e in heard),
         accuracy=sum(e.objective_data / total * e.accuracy for e in heard),
+        stale=tuple(sorted(e.client for e in standing_in)),
     )

@@ -1,7 +1,8 @@
 """What a strategy remembers from round to round, beside the model, as named arrays and back."""
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from .aggregation import as_float64, trained
 from .composition import Rules
 from .memory import UpdateMemory
+from .report import ClientEvaluation
 from .round import RoundState
 from .state import StateArrays, array_like, bytes_of, from_arrays, grown, to_arrays
 from .types import Objective, Population, Told
@@ -27,11 +29,14 @@ class ServerState:
         The server optimizer's state, None before its first step.
     objective : Objective or None
         F(w_t) of the model that the next round broadcasts, None before it is measured.
+    measured : mapping of int to ClientEvaluation
+        What each priority client last measured of the objective, where it may miss the next time.
     """
 
     rounds: RoundState
     optimizer: Any = None
     objective: Objective | None = None
+    measured: Mapping[int, ClientEvaluation] = field(default_factory=dict)
 
     @classmethod
     def initial(cls, rules: Rules, population: Population) -> Self:
@@ -71,6 +76,7 @@ class ServerState:
         clients = sorted(examples)
         updates = {} if memory is None else memory.state()
         objective = self.objective
+        measured = [self.measured[k] for k in sorted(self.measured)]
         return {
             **to_arrays(self.rounds.weighting, "weighting"),
             **to_arrays(self.rounds.covered, "covered"),
@@ -80,6 +86,21 @@ class ServerState:
                 {}
                 if objective is None
                 else {"measure": np.array([objective.loss, objective.accuracy])}
+            ),
+            **(
+                {"stale": np.array(objective.stale, dtype=np.int64)}
+                if objective is not None and objective.stale
+                else {}
+            ),
+            **(
+                {
+                    "measured.client": np.array([e.client for e in measured], dtype=np.int64),
+                    "measured.values": np.array(
+                        [[e.num_examples, e.loss, e.accuracy] for e in measured]
+                    ),
+                }
+                if measured
+                else {}
             ),
             "examples.client": np.array(clients, dtype=np.int64),
             "examples.data": np.array([examples[k] for k in clients], dtype=np.float64),
@@ -110,13 +131,31 @@ class ServerState:
             template = rules.server_optimizer.init(trained(as_float64(model), model))
             optimizer = from_arrays(template, "optimizer", arrays)
         if "measure" in arrays:
-            objective = Objective(*array_like(np.zeros(2), "measure", arrays).tolist())
+            loss, accuracy = array_like(np.zeros(2), "measure", arrays).tolist()
+            stale = arrays.get("stale", np.zeros(0, dtype=np.int64)).tolist()
+            objective = Objective(loss, accuracy, tuple(stale))
         rounds = RoundState(
             from_arrays(initial.weighting, "weighting", arrays),
             covered,
             Told(dict(zip(clients, data, strict=True))),
         )
-        return cls(rounds, optimizer, objective)
+        return cls(rounds, optimizer, objective, _measured(arrays, population))
+
+
+def _measured(
+    arrays: Mapping[str, NDArray[Any]], population: Population
+) -> dict[int, ClientEvaluation]:
+    if "measured.client" not in arrays:
+        return {}
+    clients = arrays["measured.client"].tolist()
+    values = array_like(np.zeros((len(clients), 3)), "measured.values", arrays).tolist()
+    nothing = math.nan
+    return {
+        k: ClientEvaluation(
+            k, population.priority_weight(k), data, loss, accuracy, nothing, nothing, nothing
+        )
+        for k, (data, loss, accuracy) in zip(clients, values, strict=True)
+    }
 
 
 def memory_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -112,10 +112,13 @@ class Objective:
     """F(w_t) and the accuracy of w_t on the priority clients' training data.
 
     NaN where no priority client answered; comparisons with NaN are false, so no gate opens.
+    ``stale`` are the clients that missed the measuring: what counts is what they last measured, of
+    an earlier model.
     """
 
     loss: float
     accuracy: float
+    stale: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

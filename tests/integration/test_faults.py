@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.audit.check import audit
 from fedquorum.named import NAMED
 from safetensors.numpy import load_file
 
@@ -55,19 +56,24 @@ class Faulty(FaultyGrid):
     away, mute = AWAY, MUTE
 
 
+def with_grid(monkeypatch: pytest.MonkeyPatch, kind: type[FaultyGrid]) -> None:
+    """Have runs in process made on such a grid, which knows the round."""
+    play = server_app.loop._round
+
+    def in_round(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        parts.grid.inner.server_round = server_round
+        return play(parts, arrays, server_round, previous)
+
+    monkeypatch.setattr("server_app.loop._round", in_round)
+    monkeypatch.setattr("server_app.in_process.InProcessGrid", kind)
+
+
 @pytest.mark.parametrize("strategy", sorted({*NAMED, "composed"}))
 def test_every_strategy_under_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """Late, slow, dead, all dead, back again: each is in the trail, and the model stays finite."""
-    play = server_app.loop._round
-
-    def in_round(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
-        parts.grid.server_round = server_round
-        return play(parts, arrays, server_round, previous)
-
-    monkeypatch.setattr("server_app.loop._round", in_round)
-    monkeypatch.setattr("server_app.in_process.InProcessGrid", Faulty)
+    with_grid(monkeypatch, Faulty)
     words: tuple[str, ...] = (*FAST, f"strategy={strategy}")
     if strategy == "known_statistics":
         words = (*words, "strategy.probabilities=[0.5,0.5,0.5,0.5]")
@@ -99,6 +105,50 @@ def test_every_strategy_under_faults(
         assert rows[5, 3]["status"] in ("trained", "silent", "rejected")
     model = load_file(tmp_path / "model.safetensors")
     assert all(np.isfinite(array).all() for array in model.values())
+
+
+class Missing(FaultyGrid):
+    """Client 1, which has priority, misses rounds 3 and 4."""
+
+    mute: Mapping[int, set[int]] = {3: {2}, 4: {2}}
+
+
+def test_who_misses_the_measuring_counts_with_the_last_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a quorum may close an evaluation; the records name the client, and the audit fits."""
+    with_grid(monkeypatch, Missing)
+
+    def lines(name: str, *words: str) -> list[dict[str, Any]]:
+        given = (*FAST, "strategy=fedalign", "strategy.epsilon=0.5", "rounds=6", *words)
+        run_in_process(compose_words(given), str(tmp_path / name))
+        text = (tmp_path / name / "rounds.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    with_quorum = lines("quorum", "engine.quorum=0.5")
+    assert [line["stale"] for line in with_quorum] == [[], [], [], [1], [1], []]
+    assert all(math.isfinite(line["global_loss"]) for line in with_quorum)
+    assert not audit(tmp_path / "quorum").problems
+    rows = pq.read_table(tmp_path / "quorum" / "evaluations").to_pylist()
+    lost = {row["client"]: row for row in rows if row["round"] == 2}
+    here = {row["client"]: row for row in rows if row["round"] == 3}
+    assert 1 not in here
+    parts = [here[0], lost[1]]
+    total = sum(part["num_examples"] for part in parts)
+    mean = sum(part["num_examples"] / total * part["loss"] for part in parts)
+    assert with_quorum[3]["global_loss"] == pytest.approx(mean, rel=1e-12)
+    # Without a quorum, F is of those that answered.
+    without = lines("all")
+    assert [line["stale"] for line in without] == [[]] * 6
+    assert without[3]["global_loss"] == pytest.approx(here[0]["loss"], rel=1e-12)
+    # What stands in is in the checkpoints.
+    lines("resumed", "engine.quorum=0.5", "rounds=3", "engine.checkpoint_every=1")
+    words = (f"resume={tmp_path / 'resumed'}", "rounds=6", "engine.quorum=0.5")
+    run_in_process(compose_words((*FAST, "strategy=fedalign", "strategy.epsilon=0.5", *words)), "")
+    text = (tmp_path / "resumed" / "rounds.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [line["global_loss"] for line in found] == [line["global_loss"] for line in with_quorum]
+    assert [line["stale"] for line in found] == [line["stale"] for line in with_quorum]
 
 
 # --- real processes ----------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def _replay_round(
         state,
         server_round=record.round,
         call=call,
-        objective=Objective(record.global_loss, record.global_accuracy),
+        objective=Objective(record.global_loss, record.global_accuracy, record.stale),
         answers=_answers(rows, population, record),
         robustness=Robustness(max_weight=_max_weight(recorded.run)),
         weighs=decidable,
@@ -249,7 +249,7 @@ def _replay_round(
         rows=rows,
         call=call,
         called_by_rule=by_rule,
-        objective=_objective(rules, recorded.evaluations(record.round - 1), call),
+        objective=_objective(rules, recorded, record, call),
         round=decided,
         decidable=decidable,
     )
@@ -279,11 +279,24 @@ def _call(
     return rules.call(record.round - 1, population, told), True
 
 
-def _objective(rules: Rules, evaluations: Sequence[ClientEvaluation], call: Call) -> Objective:
+def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call) -> Objective:
     """Return F(w_t) of the clients that the round asks; of all where no round needs F."""
     asked = frozenset(call.clients)
     needed = rules.needs_objective
-    return priority_objective([e for e in evaluations if not needed or e.client in asked])
+    evaluations = recorded.evaluations(record.round - 1)
+    return priority_objective(
+        [e for e in evaluations if not needed or e.client in asked],
+        [_last_measured(recorded, client, record.round - 1) for client in record.stale],
+    )
+
+
+def _last_measured(recorded: Recorded, client: int, before: int) -> ClientEvaluation:
+    """Return what a client measured last before an evaluation that it missed."""
+    for number in range(before - 1, -1, -1):
+        for evaluation in recorded.evaluations(number):
+            if evaluation.client == client and evaluation.measured:
+                return evaluation
+    raise ValueError(f"client {client} is stale, but has measured nothing before round {before}")
 
 
 def _usable(row: Row) -> bool:

@@ -376,8 +376,13 @@ class ComposedStrategy(Strategy):
         return evaluations
 
     def _keep(self, evaluations: Sequence[ClientEvaluation]) -> Objective:
-        objective = priority_objective([e for e in evaluations if e.client in self._measured])
-        self._state = replace(self._state, objective=objective)
+        """Keep F of those that were asked for it, and what stands in for them the next time."""
+        heard = [e for e in evaluations if e.client in self._measured]
+        known = self._state.measured
+        objective = priority_objective(heard, [known[k] for k in self._measured & known.keys()])
+        if not self.communication.quorum.waits_for_all:
+            known = {**known, **{e.client: e for e in heard if e.measured}}
+        self._state = replace(self._state, objective=objective, measured=known)
         self._outcome = replace(self._outcome, evaluations=tuple(evaluations))
         return objective
 

@@ -289,6 +289,7 @@ def _round_record(line: Any) -> RoundRecord:
     for name in _LATER_COUNTS:
         values[name] = _count({name: 0, **fields}, name)
     values["unknown"] = tuple(fields.get("unknown", ()))
+    values["stale"] = tuple(fields.get("stale", ()))
     values["late_replies"] = tuple(map(_late_reply, fields.get("late_replies", ())))
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))

@@ -40,6 +40,7 @@ class RoundRecord:
     theta: float | None
     priority_data: float | None
     unknown: tuple[int, ...]
+    stale: tuple[int, ...]
     late_replies: tuple[LateReply, ...]
     test: Mapping[str, Mapping[str, float] | None] | None
 
@@ -85,6 +86,7 @@ def round_record(
         theta=report.theta,
         priority_data=None if draws is None else draws.priority_data,
         unknown=report.unknown,
+        stale=report.objective.stale,
         late_replies=report.late,
         test=evaluation_summary(evaluations, metric, all_evaluated),
     )

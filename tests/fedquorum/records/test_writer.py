@@ -97,6 +97,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "theta": 0.8,
         "priority_data": None,
         "unknown": [],
+        "stale": [],
         "late_replies": [],
         "test": {
             "priority": pytest.approx(
