@@ -60,7 +60,7 @@ BATCHING = ("auto", "batched", "sequential")
 IMAGE = 2  # dimensions of an image without channels
 VARIANTS = {
     "fedprox": ("client.mu=0.1",),
-    "momentum": ("client.momentum=0.9",),
+    "local_momentum": ("client.momentum=0.9",),
     "weight_decay": ("client.weight_decay=0.001",),
 }
 """Steps that are more than plain SGD."""

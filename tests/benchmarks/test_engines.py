@@ -29,7 +29,7 @@ def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
     """FedProx, momentum and weight decay run where they are asked for."""
     asked = Namespace(workload="synth", device="cpu", baseline=None, peers=False, variants=variants)
     names = {competitor.name for competitor in engines._competitors(asked, tmp_path)}
-    more = {"in_process_fedprox", "in_process_momentum", "in_process_weight_decay"}
+    more = {"in_process_fedprox", "in_process_local_momentum", "in_process_weight_decay"}
     assert names & more == (more if variants else set())
     assert {"in_process_auto", "bare_arithmetic", "stock_flower"} <= names
 

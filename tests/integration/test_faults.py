@@ -268,18 +268,25 @@ def test_real_nodes_under_faults(tmp_path: Path) -> None:
     manifest = json.loads((faults.directory / "manifest.json").read_text())
     assert (manifest["status"], manifest["rounds_completed"]) == ("completed", ROUNDS)
     rows = pq.read_table(faults.directory / "clients").to_pylist()
-    became = {(row["round"], row["client"]): (row["status"], row["reason"]) for row in rows}
+    became = {(row["round"], row["client"]): row["status"] for row in rows}
     assert len(rows) == len(became) == 3 * ROUNDS
-    trained, late = ("trained", None), ("failed", "no reply in time")
-    away = ("unavailable", "its node is not connected")
-    assert set(became.values()) == {trained, late, away}
+    # Flower may notice before the timeout that a node is gone, and then says so.
+    gone = "Error: Node Unavailable — The destination node failed to report a heartbeat"
+    for row in rows:
+        reason = row["reason"]
+        if row["status"] == "failed":
+            assert reason == "no reply in time" or reason.startswith(gone)
+        else:
+            away = "its node is not connected"
+            assert (row["status"], reason) in {("trained", None), ("unavailable", away)}
+    assert set(became.values()) == {"trained", "failed", "unavailable"}
     of_round = [[became[n, client] for client in range(3)] for n in range(1, ROUNDS + 1)]
-    assert of_round[0] == [trained, trained, away]
-    assert of_round[together - 1] == of_round[back - 1] == [trained] * 3
-    assert of_round[together] == [trained, late, late]
-    assert of_round[together + 1][0] == late
-    assert of_round[back] == [late] * 3
-    assert of_round[-1] == [away] * 3
+    assert of_round[0] == ["trained", "trained", "unavailable"]
+    assert of_round[together - 1] == of_round[back - 1] == ["trained"] * 3
+    assert of_round[together] == ["trained", "failed", "failed"]
+    assert of_round[together + 1][0] == "failed"
+    assert of_round[back] == ["failed"] * 3
+    assert of_round[-1] == ["unavailable"] * 3
     lines = faults.rounds()
     assert manifest["summary"]["empty_rounds"] == sum(line["trained"] == 0 for line in lines)
     model = load_file(faults.directory / "model.safetensors")
