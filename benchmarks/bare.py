@@ -14,7 +14,6 @@ Which way is faster depends on the machine and the workload; ``benchmarks/engine
 before it measures, and keeps to it.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -25,13 +24,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from client_app.allocator import keep_memory
 
 WAYS = ("threads", "shared")
 CLASSES = 10
 CHANNELS = 32
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PLAIN = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)  # stride, padding, dilation of a convolution
 
 aten = torch.ops.aten
@@ -92,6 +95,8 @@ class SmallCNN:
         # As (in, out), the first one with its inputs in the order height, width, channel.
         self.weights = [torch.rand(before, after) / before for before, after in pairwise(sizes)]
         self.biases = [torch.zeros(after) for after in sizes[1:]]
+        # Products are written where those of the step before were.
+        self.products = [torch.empty_like(weight) for weight in self.weights]
         self._to(job.device)
 
     def gradients(self) -> list[torch.Tensor]:
@@ -113,7 +118,8 @@ class SmallCNN:
         error /= len(self.labels)
         dense = []
         for layer in reversed(range(len(self.weights))):
-            dense += [error.sum(dim=0), outputs[layer].t() @ error]
+            product = torch.mm(outputs[layer].t(), error, out=self.products[layer])
+            dense += [error.sum(dim=0), product]
             error = error @ self.weights[layer].t()
             error = aten.threshold_backward(error, outputs[layer], 0)
         n, channels, height, width = maps[-1].shape
@@ -137,16 +143,8 @@ class SmallCNN:
 
     def _to(self, device: str) -> None:
         self.images, self.labels = self.images.to(device), self.labels.to(device)
-        for name in ("filters", "filter_biases", "weights", "biases"):
+        for name in ("filters", "filter_biases", "weights", "biases", "products"):
             setattr(self, name, [tensor.to(device) for tensor in getattr(self, name)])
-
-
-def keep_memory() -> None:
-    """Let glibc keep freed memory: faulting the same pages in every step costs up to a half."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
 def of_round(job: Job, workers: int) -> list[Callable[[], None]]:
