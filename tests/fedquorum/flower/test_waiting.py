@@ -96,7 +96,15 @@ def by_node(federation: Federation, arrivals: Iterable[Arrival]) -> dict[int, Me
 
 def value_of(message: Message) -> float:
     """Return what an honest reply holds."""
-    return float(message.content["metrics"]["x"])
+    value = message.content.metric_records["metrics"]["x"]
+    assert isinstance(value, float)
+    return value
+
+
+def reason_of(message: Message) -> str:
+    """Return why there is an error in the place of a reply."""
+    assert message.error.reason is not None
+    return message.error.reason
 
 
 def test_replies_arrive_as_they_come() -> None:
@@ -141,7 +149,7 @@ def test_no_node_answers_as_another() -> None:
     with Federation(attack, victim) as federation:
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
-        assert found[0].error.reason == (
+        assert reason_of(found[0]) == (
             "the reply cannot be used: it names another node and another message"
         )
         assert value_of(found[1]) == float(federation.nodes[1].id)
@@ -162,7 +170,7 @@ def test_a_reply_that_contradicts_its_message(field: str, value: str) -> None:
     with Federation(attack, honest) as federation:
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
-        assert found[0].error.reason.startswith("the reply cannot be used: it names another ")
+        assert reason_of(found[0]).startswith("the reply cannot be used: it names another ")
         assert found[1].has_content()
 
 
@@ -214,8 +222,8 @@ def test_what_cannot_be_read_is_one_failure(attack: Behaviour) -> None:
     with Federation(honest, attack, honest) as federation:
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
-        assert found[1].error.reason.startswith("the reply cannot be used: ")
-        assert len(found[1].error.reason) < 500
+        assert reason_of(found[1]).startswith("the reply cannot be used: ")
+        assert len(reason_of(found[1])) < 500
         assert found[0].has_content()
         assert found[2].has_content()
 
@@ -248,7 +256,7 @@ def test_an_array_that_names_one_part_many_times() -> None:
         federation.grid.limit_replies({node.id: 2 * 2**20 for node in federation.nodes})
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
-        assert "bytes, more than 2097152" in found[0].error.reason
+        assert "bytes, more than 2097152" in reason_of(found[0])
         assert found[1].has_content()
 
 
@@ -263,7 +271,7 @@ def test_a_reply_that_is_too_large() -> None:
         federation.grid.limit_replies({node.id: 10**5 for node in federation.nodes})
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
-        assert "it is larger than 100000 bytes" in found[0].error.reason
+        assert "it is larger than 100000 bytes" in reason_of(found[0])
         assert found[1].has_content()
 
 
@@ -314,7 +322,7 @@ def test_a_query_that_is_answered_as_another() -> None:
         while len(found) < 2 and time.monotonic() < until:
             replies = grid.pull_messages([first, second])
             found |= {reply.metadata.reply_to_message_id: reply for reply in replies}
-        assert "it names another node and another message" in found[first].error.reason
+        assert "it names another node and another message" in reason_of(found[first])
         assert value_of(found[second]) == float(federation.nodes[1].id)
         assert grid.busy == frozenset()
 
