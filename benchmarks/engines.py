@@ -133,7 +133,7 @@ WORKLOADS = {
     ),
 }
 GROWTH = (10, 100, 1_000, 10_000)
-PEER_ATTEMPTS = 3  # torchrun's processes sometimes abort while they connect
+PEER_ATTEMPTS = 3  # torchrun's processes sometimes abort, also after their last round
 PEERS_TRAIN = ("fmnist_logreg", "pfl_cifar10", "fedau_cnn", "flute_mnist")
 
 
