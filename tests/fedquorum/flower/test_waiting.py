@@ -130,8 +130,8 @@ def as_another(node: SuperNode, message: Message, *, victim: Message) -> None:
     node.push(answer(message), says=answer(victim, 666.0))
 
 
-def test_no_node_answers_as_another() -> None:
-    """The forged reply is the attacker's failure; the victim's own reply counts."""
+def attacker_and_victim(pause: float) -> tuple[Behaviour, Behaviour]:
+    """Return a node that forges the other's reply, and one that replies ``pause`` s later."""
     messages: dict[int, Message] = {}
     both = threading.Barrier(2)
 
@@ -143,10 +143,16 @@ def test_no_node_answers_as_another() -> None:
     def victim(node: SuperNode, message: Message) -> None:
         messages[1] = message
         both.wait()
-        time.sleep(0.2)  # the forged one comes first
+        time.sleep(pause)
         honest(node, message)
 
-    with Federation(attack, victim) as federation:
+    return attack, victim
+
+
+def test_no_node_answers_as_another() -> None:
+    """The forged reply is the attacker's failure; the victim's own reply counts."""
+    # The forged one comes first.
+    with Federation(*attacker_and_victim(0.2)) as federation:
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         found = by_node(federation, arrivals)
         assert reason_of(found[0]) == (
@@ -297,20 +303,7 @@ def test_objects_that_never_come_hold_no_round() -> None:
 
 def test_a_query_that_is_answered_as_another() -> None:
     """Queries are answered outside of exchanges, and a forged answer is the attacker's failure."""
-    messages: dict[int, Message] = {}
-    both = threading.Barrier(2)
-
-    def attack(node: SuperNode, message: Message) -> None:
-        messages[0] = message
-        both.wait()
-        as_another(node, message, victim=messages[1])
-
-    def victim(node: SuperNode, message: Message) -> None:
-        messages[1] = message
-        both.wait()
-        honest(node, message)
-
-    with Federation(attack, victim) as federation:
+    with Federation(*attacker_and_victim(0.0)) as federation:
         grid = federation.grid
         queries = [
             Message(RecordDict(), node.id, MessageType.QUERY, group_id=GROUP)
