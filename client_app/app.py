@@ -32,6 +32,7 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
+from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
 from fedquorum.summation import NOT_SUMMED, Grid
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -69,12 +70,17 @@ def _only_available(message: Message, context: Context, call_next: ClientAppCall
     return _AVAILABILITY(message, context, call_next)
 
 
+def _response_times(context: Context) -> NodeResponseTimes | None:
+    node, hosted = _node(context)
+    return node.response_times(hosted)
+
+
 def _privacy(context: Context) -> tuple[PrivacySettings, tuple[int, ...]]:
     node, hosted = _node(context)
     return node.privacy, hosted
 
 
-app = ClientApp(mods=[_only_available, ClippingMod(_privacy)])
+app = ClientApp(mods=[_only_available, ResponseTimeMod(_response_times), ClippingMod(_privacy)])
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from fedquorum.client.availability import NodeAvailability
 from fedquorum.flower.codec import CLIENT_ID
+from fedquorum.flower.response_times import NodeResponseTimes
 from fedquorum.parameters import Number
 from torch import nn
 
@@ -22,6 +23,7 @@ from client_app.dropout import give_dropout
 from client_app.examples import Examples
 from client_app.measurements import Measurements
 from client_app.models import example_inputs, model_for
+from client_app.response_times import response_times
 from client_app.tasks import build_task
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
@@ -74,6 +76,7 @@ class Node:
         if settings.client.compile:
             _check_compiler(self._device)
         self._process = client_processes(settings, self._data)
+        self._times = response_times(settings.response_time, self._data.num_clients)
         self._clients: dict[int, FederatedClient] = {}
 
     def host(self, clients: Sequence[int]) -> None:
@@ -130,6 +133,12 @@ class Node:
         if self._process is None:
             return None
         return NodeAvailability(self._settings.seed, hosted, self._process)
+
+    def response_times(self, hosted: tuple[int, ...]) -> NodeResponseTimes | None:
+        """Return how long these clients take, None where nothing is simulated."""
+        if self._times is None:
+            return None
+        return NodeResponseTimes(self._settings.seed, hosted, self._times)
 
     def reason(self, error: Exception) -> str:
         """Return what the server is told of a failure.

@@ -8,7 +8,16 @@ from fedquorum.errors import did_you_mean
 from conf.schema.register import OPTIONS
 
 GROUPS = (
-    *("strategy", "server_optimizer", "data", "model", "availability", "privacy", "engine"),
+    *(
+        "strategy",
+        "server_optimizer",
+        "data",
+        "model",
+        "availability",
+        "response_time",
+        "privacy",
+        "engine",
+    ),
     "tracker",
 )
 PARTS = tuple(f"strategy/{part}" for part in ("selection", "weighting", "participation"))

@@ -59,6 +59,7 @@ def _communication(settings: Settings, population: Population) -> Communication:
     return Communication(
         round_timeout=engine.round_timeout,
         quorum=Quorum(engine.quorum, engine.quorum_of, engine.grace),
+        virtual_clock=settings.response_time.name != "none",
         startup_timeout=engine.startup_timeout,
         startup_clients=engine.startup_clients,
         # A sum of several clients' updates cannot be clipped one by one.

@@ -234,7 +234,7 @@ def _round(
     the record of the round.
     """
     grid, strategy, settings = parts.grid, parts.strategy, parts.settings
-    timeout = settings.engine.round_timeout
+    timeout = strategy.communication.reply_timeout
     started, before = time.monotonic(), strategy.outcome.traffic
     initial: tuple[ClientEvaluation, ...] = ()
     if strategy.needs_initial:

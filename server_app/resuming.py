@@ -17,6 +17,9 @@ _MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
 _ADDED = ("client.threads", "client.deterministic")
 """Settings that older runs lack. What they decide is part of the arithmetic, which is compared."""
 
+_TELLS_TIME = ("engine.quorum", "engine.quorum_of", "engine.grace", "engine.round_timeout")
+"""What tells who is in time, which a virtual clock makes part of the result."""
+
 
 def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return the words of a command line, with those of the run that ``resume=DIR`` names.
@@ -71,9 +74,12 @@ def check_resumable(checkpoint: Checkpoint, settings: Settings) -> None:
         For the first setting that is another one.
     """
     now = flat_settings(asdict(settings))
-    before = {**{key: now[key] for key in _ADDED}, **checkpoint.settings}
+    added = {"response_time.name": "none", **{key: now[key] for key in _ADDED}}
+    free: tuple[str, ...] = _MAY_CHANGE
+    if settings.response_time.name != "none":
+        free = tuple(key for key in now if key.startswith(_MAY_CHANGE) and key not in _TELLS_TIME)
     try:
-        check_unchanged(before, now, free=_MAY_CHANGE)
+        check_unchanged({**added, **checkpoint.settings}, now, free=free)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
 

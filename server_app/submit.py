@@ -86,6 +86,7 @@ def with_absolute_paths(composed: Composed) -> Composed:
         ("data", "root"),
         ("data", "path"),
         ("availability", "path"),
+        ("response_time", "path"),
         ("strategy", "memory_dir"),
         ("engine", "nodes"),
         ("tracker", "uri"),

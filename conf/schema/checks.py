@@ -50,8 +50,9 @@ def check(settings: Settings) -> None:
         _check_texts(settings.data)
         _check_draws(settings)
         _check_device_availability(settings)
-        _check_engine(settings.engine)
+        _check_engine(settings.engine, settings.data)
         _check_privacy(settings)
+        _check_clock(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
     except ParameterError as error:
@@ -261,16 +262,21 @@ def _check_device_availability(settings: Settings) -> None:
         )
 
 
-def _check_engine(engine: EngineSettings) -> None:
+def _check_engine(engine: EngineSettings, data: DataSettings) -> None:
     if engine.superlink is not None and engine.num_supernodes is not None:
         raise SettingsError(
             "engine.num_supernodes must be null with engine.superlink (a deployment has the nodes "
             f"that connect), got {engine.num_supernodes}"
         )
-    if engine.name == "flower" and engine.jobs > 1:
+    if engine.name != "in-process" and engine.jobs > 1:
         raise SettingsError(
-            f"engine.jobs must be 1 with engine=flower, which runs one job after the other, got "
-            f"{engine.jobs}"
+            f"engine.jobs must be 1 with engine={engine.name}, which runs one job after the other, "
+            f"got {engine.jobs}"
+        )
+    if engine.name == "ray" and engine.send_data and of_devices(data):
+        raise SettingsError(
+            "engine.send_data must be false where each device has the data of its own client only, "
+            "got true"
         )
 
 
@@ -287,6 +293,22 @@ def _check_privacy(settings: Settings) -> None:
         raise SettingsError(
             f"engine.startup_clients must be null with privacy={name} (while not all clients are "
             f"known, one counts for more), got {settings.engine.startup_clients}"
+        )
+
+
+def _check_clock(settings: Settings) -> None:
+    clock, engine = settings.response_time.name, settings.engine
+    if clock == "none":
+        return
+    if settings.privacy.name != "none":
+        raise SettingsError(
+            f"response_time must be none with privacy={settings.privacy.name} (its noise is for "
+            f"all clients asked, late ones too), got {clock}"
+        )
+    if engine.superlink is not None:
+        raise SettingsError(
+            "response_time must be none with engine.superlink (devices take as long as they take), "
+            f"got {clock}"
         )
 
 

@@ -43,6 +43,11 @@ from conf.schema.model import (
     TextCnnSettings,
 )
 from conf.schema.privacy import AdaptiveClippingSettings, FixedClippingSettings, PrivacySettings
+from conf.schema.response_time import (
+    LognormalSettings,
+    NoResponseTimeSettings,
+    RecordedTimesSettings,
+)
 from conf.schema.server_optimizer import SERVER_OPTIMIZER_SCHEMAS
 from conf.schema.settings import Settings
 from conf.schema.strategy import PART_SCHEMAS, STRATEGY_SCHEMAS, ComposedSettings
@@ -89,6 +94,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "availability": _by_name(
         AlwaysSettings, BernoulliSettings, MarkovSettings, CyclicSettings, TraceSettings
     ),
+    "response_time": _by_name(NoResponseTimeSettings, LognormalSettings, RecordedTimesSettings),
     "privacy": _by_name(
         PrivacySettings,
         FixedClippingSettings(name="dp_fixed_server"),
@@ -96,7 +102,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         AdaptiveClippingSettings(name="dp_adaptive_server"),
         AdaptiveClippingSettings(name="dp_adaptive_client"),
     ),
-    "engine": _by_name(EngineSettings(name="in-process"), EngineSettings(name="flower")),
+    "engine": _by_name(*(EngineSettings(name=name) for name in ("in-process", "ray", "flower"))),
     "tracker": _by_name(TensorBoardSettings, MlflowSettings, WandbSettings),
 }
 """By group and name the options that no YAML file sets anything for."""

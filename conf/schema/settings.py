@@ -12,6 +12,7 @@ from conf.schema.data import DataSettings
 from conf.schema.engine import EngineSettings, EvaluationSettings, RobustnessSettings
 from conf.schema.model import ModelSettings
 from conf.schema.privacy import PrivacySettings
+from conf.schema.response_time import ResponseTimeSettings
 from conf.schema.server_optimizer import ServerOptimizerSettings
 from conf.schema.strategy import StrategySettings
 from conf.schema.tracker import TrackerSettings
@@ -30,6 +31,7 @@ class Settings:
     model: ModelSettings = MISSING
     client: ClientSettings = field(default_factory=ClientSettings)
     availability: AvailabilitySettings = MISSING
+    response_time: ResponseTimeSettings = MISSING
     privacy: PrivacySettings = MISSING
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     robustness: RobustnessSettings = field(default_factory=RobustnessSettings)

@@ -20,6 +20,7 @@ from server_app.report.round_charts import (
 )
 from server_app.report.sweep_charts import sweep_charts
 from server_app.report.tables import Difference, Row, differences, summarize
+from server_app.report.time_chart import time_chart
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def _charts(groups: Sequence[Group], rows: Sequence[Row], share: float) -> list[
         return []
     charts: tuple[Chart | None, ...] = (
         training_chart(methods),
+        time_chart(methods),
         *sweep_charts(methods, rows),
         distribution_chart(methods),
         participation_chart(methods, share),

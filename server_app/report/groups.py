@@ -15,7 +15,8 @@ _WITHOUT_INFLUENCE = (
     *("client.keep_memory", "tracker.", "resume"),
 )
 
-_LATER = {"client.threads": 1}
+_QUORUM = {"engine.quorum": None, "engine.quorum_of": "asked", "engine.grace": 0.0}
+_LATER = {"client.threads": 1, "response_time.name": "none", **_QUORUM}
 """Settings that older runs lack, and what says the same."""
 
 
@@ -117,8 +118,8 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """Return the runs in groups, ascending by experiment, strategy and variant.
 
     Runs are in one group if experiment, strategy and all settings agree but for the seed, where
-    and how the clients run (``engine`` and a few settings of ``client``), who is told of it
-    (``tracker``) and ``resume``.
+    and how the clients run (``engine`` without its quorum, and a few settings of ``client``), who
+    is told of it (``tracker``) and ``resume``.
     """
     by_name: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -157,10 +158,14 @@ def influential(run: Run) -> dict[str, Any]:
 
     These say where and how the clients are computed, and whether the run was broken off.
     """
+    settings = {**_LATER, **run.settings}
+    decides_who_is_late = {*_QUORUM}
+    if settings["response_time.name"] != "none":
+        decides_who_is_late.add("engine.round_timeout")
     return {
         key: value
-        for key, value in {**_LATER, **run.settings}.items()
-        if key != "seed" and not key.startswith(_WITHOUT_INFLUENCE)
+        for key, value in settings.items()
+        if key in decides_who_is_late or (key != "seed" and not key.startswith(_WITHOUT_INFLUENCE))
     }
 
 

@@ -24,6 +24,7 @@ OF_RUN = (
     "seconds",
     "megabytes",
     "state_bytes",
+    "simulated_seconds",
 )
 
 
@@ -35,7 +36,8 @@ def final_measures(run: Run, clients: str) -> Mapping[str, float]:
     (``fedquorum.records.fairness``), ``left_out`` how many have none. ``largest_training_loss``:
     see there. ``global_loss`` is F(w) of the last model broadcast, ``theta`` theta_T. ``regret``
     and ``regret_bound`` are AAggFF's. Per round, mean over rounds: ``admitted`` updates,
-    ``seconds``, ``megabytes`` of messages both ways; ``state_bytes`` after the last.
+    ``seconds``, ``megabytes`` of messages both ways; ``state_bytes`` and ``simulated_seconds``
+    after the last.
 
     Parameters
     ----------
@@ -64,6 +66,7 @@ def final_measures(run: Run, clients: str) -> Mapping[str, float]:
         "seconds": _mean(r.seconds for r in run.rounds),
         "megabytes": _mean((r.bytes_down + r.bytes_up) / 1e6 for r in run.rounds),
         "state_bytes": math.nan if last is None else float(last.state_bytes),
+        "simulated_seconds": math.nan if last is None else _number(last.simulated_seconds),
     }
 
 

@@ -25,7 +25,7 @@ METRIC_NAMES = {
     "loss": "loss, nats",
 }
 COMPARED = ("test", "average", "worst", "worst10", "gini", "largest_training_loss")
-WORLD = ("data.", "model.", "availability.", "evaluation.")
+WORLD = ("data.", "model.", "availability.", "response_time.", "evaluation.")
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,7 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
         "seconds": "seconds a round",
         "megabytes": "MB a round, both ways",
         "state_bytes": "server state, bytes",
+        "simulated_seconds": "simulated seconds, all rounds",
     }
     shown = {name: text for name, text in headings.items() if _any(rows, name)}
     return TextTable(

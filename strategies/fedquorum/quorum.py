@@ -4,7 +4,7 @@ Shapes: none; clients are ids.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .parameters import NON_NEGATIVE, OneOf, Range
@@ -63,28 +63,22 @@ class Quorum:
         """Whether no round closes before everybody has replied."""
         return self.size is None and self.of == "asked"
 
-    def needed(self, asked: Collection[int], priority: Collection[int]) -> frozenset[int]:
-        """Return the clients whose replies count towards the quorum."""
-        clients = frozenset(asked)
-        first = clients.intersection(priority) if self.of == "priority" else clients
-        return first or clients
-
-    def is_met(
-        self, asked: Collection[int], replied: Collection[int], priority: Collection[int]
-    ) -> bool:
-        """Say whether enough of the clients asked have replied.
+    def required(
+        self, asked: Collection[int], priority: Collection[int]
+    ) -> tuple[frozenset[int], int]:
+        """Return the clients whose replies count towards the quorum, and how many are enough.
 
         Parameters
         ----------
         asked : collection of int
             The clients asked.
-        replied : collection of int
-            Those of them that have replied.
         priority : collection of int
             The priority clients.
         """
-        counted = self.needed(asked, priority)
-        return len(counted.intersection(replied)) >= self._count(len(counted))
+        clients = frozenset(asked)
+        first = clients.intersection(priority) if self.of == "priority" else clients
+        counted = first or clients
+        return counted, self._count(len(counted))
 
     def _count(self, clients: int) -> int:
         """Return how many of so many clients are a quorum."""
@@ -93,3 +87,24 @@ class Quorum:
         if self.size < 1:
             return math.ceil(self.size * clients)
         return min(int(self.size), clients)
+
+
+class Tally:
+    """Counts the replies of one round until they are a quorum.
+
+    Parameters
+    ----------
+    quorum : Quorum
+        How many are enough.
+    asked, priority : collection of int
+        The clients asked, and the priority clients.
+    """
+
+    def __init__(self, quorum: Quorum, asked: Collection[int], priority: Collection[int]) -> None:
+        self._waiting, self._enough = quorum.required(asked, priority)
+        self._missing = set(self._waiting)
+
+    def add(self, clients: Iterable[int]) -> bool:
+        """Count the replies of these clients; say whether those so far are a quorum."""
+        self._missing.difference_update(clients)
+        return len(self._waiting) - len(self._missing) >= self._enough

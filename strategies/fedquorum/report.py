@@ -21,7 +21,8 @@ class ClientDecision:
     ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
     1 / (participation rate) that the round used, ``update_norm`` |Delta_k| where the rule weighs
     by it; None where the rule has none.
-    ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
+    ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k). ``seconds`` is how long its
+    reply took, None where time decides nothing.
     """
 
     client: int
@@ -37,6 +38,7 @@ class ClientDecision:
     omega: float | None = None
     update_norm: float | None = None
     weight: float = 0.0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class TrainReport:
     KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, where the server
     knows them of all clients. ``unknown`` are the clients whose nodes the server has never met.
     ``late`` are the replies to earlier rounds that came since the round before.
+    ``simulated_seconds`` is the virtual clock after the round, None without one.
     """
 
     server_round: int
@@ -75,6 +78,7 @@ class TrainReport:
     divergence: float | None = None
     unknown: tuple[int, ...] = ()
     late: tuple[LateReply, ...] = ()
+    simulated_seconds: float | None = None
 
     @property
     def empty(self) -> bool:

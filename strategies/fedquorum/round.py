@@ -40,7 +40,7 @@ class ClientAnswer:
     """What became of one client that was asked, before any rule looks at it.
 
     ``status`` is one of ``report.STATUSES``; the numbers are those of a client that ``trained``.
-    ``note`` is what else there is to tell of its reply.
+    ``note`` is what else there is to tell of its reply, ``seconds`` how long that took.
     """
 
     client: int
@@ -50,6 +50,7 @@ class ClientAnswer:
     loss: float | None = None
     accuracy: float | None = None
     note: str | None = None
+    seconds: float | None = None
 
     @property
     def usable(self) -> bool:
@@ -405,6 +406,7 @@ def _decisions(
             answer.reason,
             omega=None if weights is None else weights.omega.get(client),
             mixing=mixing.get(client),
+            seconds=answer.seconds,
         )
         if (place := place_of.get(client)) is not None:
             decision = counted.applied_to(decision, answer, place)

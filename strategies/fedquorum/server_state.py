@@ -15,6 +15,7 @@ from .report import ClientEvaluation
 from .round import RoundState
 from .state import StateArrays, array_like, bytes_of, from_arrays, grown, to_arrays
 from .types import Objective, Population, Told
+from .virtual_clock import Clock, OnItsWay
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,15 @@ class ServerState:
         F(w_t) of the model that the next round broadcasts, None before it is measured.
     measured : mapping of int to ClientEvaluation
         What each priority client last measured of the objective, where it may miss the next time.
+    clock : Clock
+        Simulated time, which stands still without a virtual clock.
     """
 
     rounds: RoundState
     optimizer: Any = None
     objective: Objective | None = None
     measured: Mapping[int, ClientEvaluation] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def initial(cls, rules: Rules, population: Population) -> Self:
@@ -102,6 +106,7 @@ class ServerState:
                 if measured
                 else {}
             ),
+            **({} if self.clock == Clock() else _clock_arrays(self.clock)),
             "examples.client": np.array(clients, dtype=np.int64),
             "examples.data": np.array([examples[k] for k in clients], dtype=np.float64),
             "known": np.array(list(known), dtype=np.int64),
@@ -139,7 +144,24 @@ class ServerState:
             covered,
             Told(dict(zip(clients, data, strict=True))),
         )
-        return cls(rounds, optimizer, objective, _measured(arrays, population))
+        return cls(rounds, optimizer, objective, _measured(arrays, population), _clock(arrays))
+
+
+def _clock_arrays(clock: Clock) -> StateArrays:
+    replies = [(r.server_round, r.client, r.sent, r.seconds) for r in clock.on_their_way]
+    return {
+        "clock.now": np.array(clock.now),
+        "clock.replies": np.array(replies, dtype=np.float64).reshape(-1, 4),
+    }
+
+
+def _clock(arrays: Mapping[str, NDArray[Any]]) -> Clock:
+    if "clock.now" not in arrays:
+        return Clock()
+    now = float(array_like(np.zeros(()), "clock.now", arrays))
+    count = len(arrays["clock.replies"])
+    replies = array_like(np.zeros((count, 4)), "clock.replies", arrays).tolist()
+    return Clock(now, tuple(OnItsWay(int(t), int(k), *times) for t, k, *times in replies))
 
 
 def _measured(

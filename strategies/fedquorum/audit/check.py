@@ -18,6 +18,7 @@ from ..composition import Rules
 from ..records.reader import Run
 from ..records.round_record import evaluation_summary, weight_error
 from ..report import STATUSES
+from .clock import ClockCheck
 from .replay import (
     Recorded,
     Replayed,
@@ -85,11 +86,16 @@ def audit(directory: Path) -> Audit:
     problems = list(_order_problems(recorded))
     rounds = decisions = 0
     before: float | None = None
+    clock = ClockCheck.of(recorded.run.settings)
     statuses: Counter[str] = Counter()
     admitted: Counter[int] = Counter()
     try:
         for replayed in replay(recorded):
             problems += _round_problems(recorded, rules, replayed, before)
+            if clock is not None:
+                number = replayed.record.round
+                found = clock.problems(replayed.rows, replayed.record)
+                problems += [Problem(number, client, text) for client, text in found]
             before = replayed.record.decision_loss_sum
             rounds, decisions = rounds + 1, decisions + len(replayed.rows)
             statuses.update(_kind(row) for row in replayed.rows)

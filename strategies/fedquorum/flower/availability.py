@@ -74,7 +74,7 @@ class AvailabilityMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        node = self.of_node(context) if _is_train(message) else None
+        node = self.of_node(context) if is_train(message) else None
         if node is None:
             return call_next(message, context)
         server_round, asked = decode_asked(message.content, node.hosted)
@@ -94,7 +94,8 @@ class AvailabilityMod:
         return reply
 
 
-def _is_train(message: Message) -> bool:
+def is_train(message: Message) -> bool:
+    """Say whether a message asks for training."""
     category, _, _ = message.metadata.message_type.partition(".")
     return category == MessageType.TRAIN
 

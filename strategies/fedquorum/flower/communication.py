@@ -31,6 +31,7 @@ from .directory import ClientDirectory, ClientsOfKeys
 from .validation import Limits, largest_reply
 
 EVALUATED_CLIENTS = OneOf(("all", "priority"))
+REAL_TIMEOUT = 3600.0  # seconds, where ``round_timeout`` is in simulated ones
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Communication:
         which clients they host. See ``ClientDirectory``.
     quorum : Quorum
         How many replies are enough to close a round; by default all.
+    virtual_clock : bool
+        Whether clients say how many simulated seconds they take (``ResponseTimeMod``), by which
+        the quorum and ``round_timeout`` then tell who is in time; replies are waited for all the
+        same. Evaluations take no simulated time.
 
     Raises
     ------
@@ -82,6 +87,7 @@ class Communication:
     robustness: Robustness = field(default_factory=Robustness)
     clients_of_keys: ClientsOfKeys | None = None
     quorum: Quorum = field(default_factory=Quorum)
+    virtual_clock: bool = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -109,6 +115,16 @@ class Communication:
 
     def check_ids(self, grid: Grid, population: Population) -> None:
         """Refuse a grid on which it cannot be told which node is which client."""
+
+    @property
+    def closes_early(self) -> bool:
+        """Whether a quorum may end a wait before everybody has replied."""
+        return not (self.quorum.waits_for_all or self.virtual_clock)
+
+    @property
+    def reply_timeout(self) -> float:
+        """How many seconds to wait for replies, by the wall clock."""
+        return REAL_TIMEOUT if self.virtual_clock else self.round_timeout
 
     @property
     def grows(self) -> bool:

@@ -1,16 +1,18 @@
 """One exchange with the nodes: messages to those that host the clients asked, replies back."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 from ..composition import Rules
+from ..quorum import Tally
 from ..report import LateReply, TrainReport
 from ..round import ClientAnswer
 from ..types import Population
+from ..virtual_clock import LATE, NO_REPLY, REPLIED
 from ..weighting import Weighting
 from .codec import (
     EvaluateAnswer,
@@ -18,14 +20,15 @@ from .codec import (
     NamedArrays,
     Status,
     TrainAnswer,
+    absent_clients,
     add_user_config,
     count_bytes,
 )
 from .communication import Communication
 from .notices import Notices
 from .replies import Answers, collect
-from .validation import Sent, form_problem, value_problem
-from .waiting import WaitingGrid
+from .validation import Sent, form_problem, seconds_problem, value_problem
+from .waiting import Arrival, WaitingGrid
 
 OVERHEAD = 2
 OVERHEAD_BYTES = 2**20
@@ -77,7 +80,8 @@ class Exchange:
         self._evaluating: Mapping[int, tuple[int, ...]] = {}
         self._grid: WaitingGrid | None = None
         self._busy: frozenset[int] = frozenset()
-        self._awaited: tuple[frozenset[int], Mapping[int, tuple[int, ...]]] = frozenset(), {}
+        self._tally = Tally(communication.quorum, (), ())
+        self._asked_at: Mapping[int, tuple[int, ...]] = {}
         self._asked_in: dict[int, Mapping[int, tuple[int, ...]]] = {}
 
     @property
@@ -127,30 +131,37 @@ class Exchange:
             any_group=not self._communication.follows_protocol,
         )
 
-    def reach(self, grid: Grid, clients: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    def reach(
+        self, grid: Grid, clients: Iterable[int], busy: Collection[int] = ()
+    ) -> dict[int, tuple[int, ...]]:
         """Return the nodes that can be asked for ``clients``, each with its share.
 
-        A node handles one message at a time: with one of an earlier round it is busy.
+        Not asked are the clients that are ``busy`` by the virtual clock, and those of a node with
+        a message of an earlier round: it handles one at a time.
         """
-        asked_at = self.directory.by_node(sorted(clients))
-        busy = grid.busy if isinstance(grid, WaitingGrid) else frozenset()
-        self._busy = frozenset(k for node in busy for k in asked_at.pop(node, ()))
+        wanted = set(clients)
+        asked_at = self.directory.by_node(sorted(wanted.difference(busy)))
+        nodes = grid.busy if isinstance(grid, WaitingGrid) else frozenset()
+        waiting = {k for node in nodes for k in asked_at.pop(node, ())}
+        self._busy = frozenset(waiting | wanted.intersection(busy))
         return asked_at
 
     def expect(
         self,
         grid: Grid,
-        asked: Iterable[int],
+        asked: Collection[int],
         asked_at: Mapping[int, tuple[int, ...]],
         model: NamedArrays | None,
         *,
+        priority: frozenset[int],
         limited: bool = True,
     ) -> None:
         """Note whose replies are awaited; refuse replies that would take too much memory.
 
         What a message weighs beside its payload is left to the check of the payload.
         """
-        self._awaited = frozenset(asked), asked_at
+        self._tally = Tally(self._communication.quorum, asked, priority)
+        self._asked_at = asked_at
         self._grid = grid if isinstance(grid, WaitingGrid) else None
         if self._grid is None:
             return
@@ -161,11 +172,13 @@ class Exchange:
         }
         self._grid.limit_replies(limits if limited else {})
 
-    def is_quorum(self, nodes: Iterable[int], population: Population) -> bool:
-        """Say whether the replies of these nodes are enough for the round to close."""
-        asked, asked_at = self._awaited
-        replied = [client for node in nodes for client in asked_at.get(node, ())]
-        return self._communication.quorum.is_met(asked, replied, population.priority)
+    def is_quorum(self, arrival: Arrival) -> bool:
+        """Count a reply; say whether those so far are enough for the round to close.
+
+        A client that is unavailable has not replied, whatever its node says for it.
+        """
+        absent = absent_clients(arrival.message.content)
+        return self._tally.add(set(self._asked_at.get(arrival.node, ())) - absent)
 
     def note_late_replies(self, server_round: int) -> tuple[LateReply, ...]:
         """Return the replies to earlier rounds that have come since the last time."""
@@ -180,7 +193,7 @@ class Exchange:
         if not self._grid.busy:
             self._asked_in.clear()
         if self._grid.closed_early:
-            self._asked_in[server_round] = self._awaited[1]
+            self._asked_in[server_round] = self._asked_at
         return tuple(late)
 
     def evaluate_messages(
@@ -191,12 +204,13 @@ class Exchange:
         *,
         tested: frozenset[int],
         measured: frozenset[int],
+        priority: frozenset[int],
         keeps_model: bool,
         extra: ConfigRecord,
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
         self._evaluating = self.reach(grid, tested | measured)
-        self.expect(grid, tested | measured, self._evaluating, None)
+        self.expect(grid, tested | measured, self._evaluating, None, priority=priority)
         requests = {
             node: EvaluateRequest(
                 server_round,
@@ -254,6 +268,29 @@ class Exchange:
         model: NamedArrays | None,
     ) -> ClientAnswer:
         """Return what became of a client asked, before any rule looks at it."""
+        answer = self._judged(client, answers, model)
+        if answer.status not in REPLIED:
+            return answer
+        seconds = self._seconds(client, answers)
+        problem = seconds_problem(seconds) if self._communication.virtual_clock else None
+        if problem is not None:
+            return ClientAnswer(client, "rejected", answer.reason or problem)
+        return replace(answer, seconds=seconds)
+
+    def _seconds(self, client: int, answers: Answers[TrainAnswer]) -> float | None:
+        """Return how long a reply took, None where time decides nothing."""
+        if self._communication.virtual_clock:
+            part = answers.parts.get(client)
+            return None if part is None else part.seconds
+        node = self.directory.node_of(client)
+        if self._grid is None or node is None or not self._communication.closes_early:
+            return None
+        return self._grid.seconds.get(node)
+
+    def _judged(
+        self, client: int, answers: Answers[TrainAnswer], model: NamedArrays | None
+    ) -> ClientAnswer:
+        """Return what became of a client asked, whenever its reply came."""
         if client in answers.malformed:
             return ClientAnswer(client, "rejected", answers.malformed[client])
         part = answers.parts.get(client)
@@ -285,8 +322,8 @@ class Exchange:
         if client in self._busy:
             return "busy", "its node still has the message of an earlier round"
         if self._grid is not None and self._grid.closed_early:
-            return "late", "the quorum closed the round before its reply came"
-        return "failed", "no reply in time"
+            return "late", LATE
+        return "failed", NO_REPLY
 
     def tell(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
         """Log what became of a round where no records are kept of it.

@@ -30,6 +30,7 @@ from ..round import NO_OBJECTIVE, NOT_FINITE, Round, decide
 from ..server_state import ServerState, memory_arrays
 from ..state import StateArrays
 from ..types import Call, Objective, Population, Proportions
+from ..virtual_clock import Closing, close
 from .codec import (
     EvaluateAnswer,
     NamedArrays,
@@ -42,8 +43,8 @@ from .codec import (
 from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .replies import Answers, usable_evaluations
-from .training import Asked, Memory, round_answers, take_step
-from .waiting import FLOWERS_OWN, WaitingGrid
+from .training import Asked, Memory, client_answers, round_answers, take_step
+from .waiting import FLOWERS_OWN, Arrival, WaitingGrid
 
 
 @dataclass(frozen=True)
@@ -220,13 +221,12 @@ class ComposedStrategy(Strategy):
 
     def waiting(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
-        quorum = self.communication.quorum
-        if quorum.waits_for_all:
+        if not self.communication.closes_early:
             return WaitingGrid(grid)
-        return WaitingGrid(grid, enough=self._is_quorum, grace=quorum.grace)
+        return WaitingGrid(grid, enough=self._is_quorum, grace=self.communication.quorum.grace)
 
-    def _is_quorum(self, nodes: Iterable[int]) -> bool:
-        return self._exchange.is_quorum(nodes, self.population)
+    def _is_quorum(self, arrival: Arrival) -> bool:
+        return self._exchange.is_quorum(arrival)
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
@@ -237,7 +237,7 @@ class ComposedStrategy(Strategy):
             grid = self.waiting(grid)
         if self.needs_initial:
             messages = self.configure_initial(initial_arrays, grid)
-            timeout = self.communication.round_timeout
+            timeout = self.communication.reply_timeout
             self.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
         return super().start(grid, initial_arrays, *args, **kwargs)
 
@@ -249,11 +249,18 @@ class ComposedStrategy(Strategy):
         """Return one train message for each node that hosts a client asked in this round."""
         self._meet(grid)
         call = self._call(server_round)
-        asked_at = self._exchange.reach(grid, call.clients)
+        asked_at = self._exchange.reach(grid, call.clients, self._state.clock.busy)
         proportions = self._proportions(call)
         self._asked = Asked(server_round, call, decode_arrays(arrays), asked_at, proportions)
         limited = not self._hears_all
-        self._exchange.expect(grid, call.clients, asked_at, self._asked.model, limited=limited)
+        self._exchange.expect(
+            grid,
+            call.clients,
+            asked_at,
+            self._asked.model,
+            priority=self.population.priority,
+            limited=limited,
+        )
         sampled = (len(asked_at), len(self._exchange.directory.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
         requests = {
@@ -279,7 +286,7 @@ class ComposedStrategy(Strategy):
         """Decide what counts, combine it and step; the model is None if nothing counted."""
         asked = self._in_progress(server_round)
         answers = self._exchange.train_answers(replies, asked.asked_at, server_round, asked.model)
-        came_back = round_answers(asked, answers, self._exchange, self.communication)
+        closing = self._closing(asked, answers)
         decided = decide(
             self.rules,
             self.population,
@@ -287,17 +294,34 @@ class ComposedStrategy(Strategy):
             server_round=server_round,
             call=asked.call,
             objective=self._broadcast_objective,
-            answers=came_back,
+            answers=round_answers(closing.answers, asked, answers, self._exchange),
             robustness=self.communication.robustness,
         )
         moved, decided = self._moved(asked, answers, decided)
-        self._state = replace(self._state, rounds=decided.following)
-        report = replace(decided.report, late=self._exchange.note_late_replies(server_round))
+        self._state = replace(self._state, rounds=decided.following, clock=closing.clock)
+        simulated = closing.clock.now if self.communication.virtual_clock else None
+        report = replace(decided.report, late=closing.late, simulated_seconds=simulated)
         self._outcome = replace(self._outcome, last_report=report)
         self._exchange.tell(decided.report, answers)
         contents = [answers.contents[k] for k in decided.clients]
         metrics = self.communication.train_metrics(decided.report, contents)
         return None if moved is None else encode_arrays(moved), metrics
+
+    def _closing(self, asked: Asked, answers: Answers[TrainAnswer]) -> Closing:
+        """Return who replied in time, and what came late of earlier rounds."""
+        communication, clock = self.communication, self._state.clock
+        each = client_answers(asked, answers, self._exchange, communication)
+        late = self._exchange.note_late_replies(asked.server_round)
+        if not communication.virtual_clock:
+            return Closing(clock, each, late)
+        return close(
+            clock,
+            asked.server_round,
+            each,
+            communication.quorum,
+            priority=self.population.priority,
+            deadline=communication.round_timeout,
+        )
 
     def _moved(
         self, asked: Asked, answers: Answers[TrainAnswer], decided: Round
@@ -322,7 +346,8 @@ class ComposedStrategy(Strategy):
         """Return what nodes may add up their clients' updates by, None if they may not."""
         communication = self.communication
         sums = communication.partial_aggregation and communication.follows_protocol
-        if not sums or communication.robustness.bounds:
+        # A sum could mix late and timely clients.
+        if not sums or communication.robustness.bounds or communication.virtual_clock:
             return None
         return self.rules.proportions(self._state.rounds.weighting, call)
 
@@ -380,7 +405,7 @@ class ComposedStrategy(Strategy):
         heard = [e for e in evaluations if e.client in self._measured]
         known = self._state.measured
         objective = priority_objective(heard, [known[k] for k in self._measured & known.keys()])
-        if not self.communication.quorum.waits_for_all:
+        if self.communication.closes_early:
             known = {**known, **{e.client: e for e in heard if e.measured}}
         self._state = replace(self._state, objective=objective, measured=known)
         self._outcome = replace(self._outcome, evaluations=tuple(evaluations))
@@ -447,6 +472,7 @@ class ComposedStrategy(Strategy):
             arrays,
             tested=frozenset(tested),
             measured=self._measured,
+            priority=self.population.priority,
             keeps_model=keeps_model,
             extra=extra or ConfigRecord(),
         )

@@ -65,13 +65,13 @@ class Memory:
         return self.updates
 
 
-def round_answers(
+def client_answers(
     asked: Asked,
     answers: Answers[TrainAnswer],
     exchange: Exchange,
     communication: Communication,
-) -> RoundAnswers:
-    """Return what became of every client asked, as the rules see it; clip what is too long."""
+) -> tuple[ClientAnswer, ...]:
+    """Return what every client asked replied, ascending; clip what is too long."""
     refuse_unusable_sums(answers, asked.model, asked.proportions, limits=exchange.limits)
     each = []
     for client in sorted(asked.call.clients):
@@ -79,14 +79,24 @@ def round_answers(
         model = None if none_expected else asked.model
         answer = exchange.client_answer(client, answers, model)
         if answer.usable and not _fits(answer, answers, asked):
-            answer = ClientAnswer(client, "rejected", NOT_SUMMED)
+            answer = ClientAnswer(client, "rejected", NOT_SUMMED, seconds=answer.seconds)
         if answer.usable:
             _clip(answer, answers, asked.model, communication)
         note = answers.notes.get(client)
         each.append(answer if note is None else replace(answer, note=note))
+    return tuple(each)
+
+
+def round_answers(
+    each: tuple[ClientAnswer, ...],
+    asked: Asked,
+    answers: Answers[TrainAnswer],
+    exchange: Exchange,
+) -> RoundAnswers:
+    """Return what came back in a round, as the rules see it."""
     usable = [answer.client for answer in each if answer.usable]
     return RoundAnswers(
-        tuple(each),
+        each,
         known=np.array(exchange.directory.known, dtype=np.int64),
         gram=lambda: inner_products(asked.model, [answers.parts[k].arrays or {} for k in usable]),
         unknown=exchange.directory.unknown,

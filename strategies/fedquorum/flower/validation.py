@@ -136,6 +136,15 @@ def value_problem(answer: TrainAnswer, limits: Limits) -> str | None:
     )
 
 
+def seconds_problem(seconds: float | None) -> str | None:
+    """Return why a simulated response time cannot be used, or None if it can."""
+    if seconds is None:
+        return "its reply says no simulated seconds"
+    if not 0 <= seconds <= MAX_VALUE:
+        return f"simulated seconds are {seconds}, not in [0, {MAX_VALUE:g}]"
+    return None
+
+
 def sum_problem(sums: UpdateSums, model: Mapping[str, NDArray[Any]]) -> str | None:
     """Return why a node's sums of updates cannot be used, or None if they can.
 

@@ -15,6 +15,7 @@ import math
 import queue
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,19 +96,27 @@ class Unanswered:
         return f"the reply's content is a {type(reply.content).__name__}"
 
 
+class AwaitableGrid(Grid):
+    """A grid whose ``pull_messages`` never blocks, and which can wait for the next reply."""
+
+    @abstractmethod
+    def wait(self, message_ids: Collection[str], timeout: float) -> None:
+        """Return when one of these messages has a reply, or after ``timeout`` seconds."""
+
+
 class WaitingGrid(Grid):
     """Waits for the replies to messages that it sends through another grid.
 
-    Instead of Flower's own grids it waits itself. Of any other grid it calls
-    ``send_and_receive``.
+    It replaces the wait of Flower's own grids and leaves it to an ``AwaitableGrid``. Of any other
+    grid it calls ``send_and_receive``.
 
     Parameters
     ----------
     grid : Grid
         Through which messages and replies go.
     enough : callable, optional
-        Takes the nodes that have replied in an exchange, other than by an error, and says whether
-        they are a quorum. By default an exchange waits for all.
+        Takes every reply of an exchange other than an error, as it comes, and says whether those
+        so far are a quorum. By default an exchange waits for all.
     grace : float
         Seconds to wait for further replies after the quorum.
 
@@ -115,19 +124,22 @@ class WaitingGrid(Grid):
     ----------
     closed_early : bool
         Whether a quorum ended the last exchange before its deadline.
+    seconds : dict of int to float
+        By node how long after its message the reply of the last exchange arrived.
     """
 
     def __init__(
         self,
         grid: Grid,
         *,
-        enough: Callable[[Collection[int]], bool] | None = None,
+        enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
     ) -> None:
         self._grid = inner_grid(grid)
         self._enough = enough
         self._grace = grace
         self.closed_early = False
+        self.seconds: dict[int, float] = {}
         self._arrived = queue.SimpleQueue[tuple[str, Message | Exception]]()
         self._unanswered: dict[str, Unanswered] = {}
         self._largest: dict[int, int] = {}
@@ -182,6 +194,11 @@ class WaitingGrid(Grid):
         timeout : float, optional
             Seconds until the deadline, when the messages expire. By default there is none.
         """
+        arrivals = self._exchanged(messages, timeout)
+        self.seconds = {arrival.node: arrival.seconds for arrival in arrivals}
+        return arrivals
+
+    def _exchanged(self, messages: Iterable[Message], timeout: float | None) -> list[Arrival]:
         self.closed_early = False
         started = time.monotonic()
         deadline = math.inf if timeout is None else started + timeout
@@ -201,18 +218,19 @@ class WaitingGrid(Grid):
                     continue
                 waiting.remove(key)
                 arrivals.append(arrival)
-                if closes == deadline and self._is_quorum(arrivals):
+                if closes == deadline and self._is_quorum(arrival):
                     closes = min(deadline, time.monotonic() + self._grace)
         self.closed_early = bool(waiting) and time.monotonic() < deadline
         return arrivals
 
-    def _is_quorum(self, arrivals: Iterable[Arrival]) -> bool:
-        replied = [arrival.node for arrival in arrivals if not arrival.message.has_error()]
-        return self._enough is not None and self._enough(replied)
+    def _is_quorum(self, arrival: Arrival) -> bool:
+        if self._enough is None or arrival.message.has_error():
+            return False
+        return self._enough(arrival)
 
     @property
     def _waits_itself(self) -> bool:
-        return isinstance(self._grid, FLOWERS_OWN)
+        return isinstance(self._grid, (*FLOWERS_OWN, AwaitableGrid))
 
     def _push(
         self, messages: Iterable[Message], timeout: float | None, deadline: float
@@ -257,6 +275,7 @@ class WaitingGrid(Grid):
             If the SuperLink cannot be asked any more.
         """
         while True:
+            self._await(closes)
             left = closes - time.monotonic()
             try:
                 key, reply = self._arrived.get(timeout=None if left == math.inf else max(0.0, left))
@@ -266,6 +285,15 @@ class WaitingGrid(Grid):
                 raise reply
             if (message := self._unanswered.pop(key, None)) is not None:
                 return key, message.arrival(reply)
+
+    def _await(self, closes: float) -> None:
+        """Let a grid that can wait for the next reply do so, until the exchange closes."""
+        while isinstance(self._grid, AwaitableGrid) and self._arrived.empty():
+            left = closes - time.monotonic()
+            if left <= 0:
+                return
+            self._grid.wait(self._unanswered, min(left, LONGEST_SECONDS))
+            self._look(self._unanswered)
 
     def _deliver(self, key: str, reply: Message | Exception) -> None:
         self._arrived.put((key, reply))
@@ -297,6 +325,9 @@ class WaitingGrid(Grid):
         """Look for replies meanwhile, in a thread that is left behind if it cannot be ended."""
         now = time.monotonic()
         self._unanswered = {k: m for k, m in self._unanswered.items() if m.until > now}
+        if isinstance(self._grid, AwaitableGrid):
+            yield
+            return
         ended = threading.Event()
         poller = threading.Thread(target=self._poll, args=(ended,), daemon=True)
         poller.start()

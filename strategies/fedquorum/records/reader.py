@@ -44,7 +44,15 @@ _COUNTS = (
 _NUMBERS = ("global_loss", "global_accuracy", "seconds")
 # Records of older runs lack these.
 _LATER_COUNTS = ("state_bytes", "late", "busy")
-_LATER_NUMBERS = ("weight_error", "decision_loss", "decision_loss_sum", "kl", "priority_data")
+_LATER_CLIENTS = ("unknown", "stale")
+_LATER_NUMBERS = (
+    "weight_error",
+    "decision_loss",
+    "decision_loss_sum",
+    "kl",
+    "priority_data",
+    "simulated_seconds",
+)
 _OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
 
@@ -162,7 +170,8 @@ def load_run(directory: Path) -> Run:
         the line.
     """
     directory = directory.resolve()
-    manifest = _load_manifest(directory / "manifest.json")
+    path = directory / "manifest.json"
+    manifest = checked_manifest(read_bytes(path), path)
     config = _load_config(directory / "config.yaml")
     return Run(
         directory=directory,
@@ -173,12 +182,26 @@ def load_run(directory: Path) -> Run:
     )
 
 
-def _load_manifest(path: Path) -> dict[str, Any]:
+def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
+    """Return what ``Run`` has of a manifest, by the names of its fields.
+
+    Parameters
+    ----------
+    content : bytes
+        The manifest.
+    path : Path
+        Where it was read, for messages.
+
+    Raises
+    ------
+    RunError
+        If it is damaged.
+    """
     try:
-        manifest = json.loads(read_bytes(path))
+        manifest = json.loads(content)
     except json.JSONDecodeError as error:
         raise RunError(f"{path}, line {error.lineno}: expected JSON, {error.msg}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: expected JSON, {error}") from None
     try:
         fields = _object(manifest)
@@ -271,10 +294,24 @@ class _DamagedError(Exception):
     """What is wrong with a record, without the place."""
 
 
+def parse_round(line: bytes) -> RoundRecord:
+    """Return the round in a line of ``rounds.jsonl``.
+
+    Raises
+    ------
+    RunError
+        If the line is damaged; the message does not say where it stands.
+    """
+    try:
+        return _round_record(_parsed(line))
+    except _DamagedError as error:
+        raise RunError(str(error)) from None
+
+
 def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _DamagedError("expected one round as a JSON object, got something else") from None
 
 
@@ -288,9 +325,9 @@ def _round_record(line: Any) -> RoundRecord:
         values[name] = None if fields.get(name) is None else _number(fields, name)
     for name in _LATER_COUNTS:
         values[name] = _count({name: 0, **fields}, name)
-    values["unknown"] = tuple(fields.get("unknown", ()))
-    values["stale"] = tuple(fields.get("stale", ()))
-    values["late_replies"] = tuple(map(_late_reply, fields.get("late_replies", ())))
+    for name in _LATER_CLIENTS:
+        values[name] = tuple(_list(fields, name))
+    values["late_replies"] = tuple(map(_late_reply, _list(fields, "late_replies")))
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
     return RoundRecord(**values)
@@ -316,6 +353,13 @@ def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | Non
 def _object(value: Any, name: str = "a record") -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _DamagedError(f"{name} must be a JSON object, got {value!r}")
+    return value
+
+
+def _list(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    value = fields.get(name, [])
+    if not isinstance(value, list):
+        raise _DamagedError(f"{name} must be a list, got {value!r}")
     return value
 
 
@@ -362,4 +406,7 @@ def _number(fields: Mapping[str, Any], name: str) -> float:
         return float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _DamagedError(f"{name} must be a number, null or inf, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _DamagedError(f"{name} must be a number that a double can hold") from None

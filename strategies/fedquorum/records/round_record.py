@@ -42,6 +42,7 @@ class RoundRecord:
     unknown: tuple[int, ...]
     stale: tuple[int, ...]
     late_replies: tuple[LateReply, ...]
+    simulated_seconds: float | None
     test: Mapping[str, Mapping[str, float] | None] | None
 
 
@@ -88,6 +89,7 @@ def round_record(
         unknown=report.unknown,
         stale=report.objective.stale,
         late_replies=report.late,
+        simulated_seconds=report.simulated_seconds,
         test=evaluation_summary(evaluations, metric, all_evaluated),
     )
 

@@ -30,6 +30,7 @@ CLIENTS_SCHEMA = pa.schema(
         pa.field("draws", pa.int32()),
         pa.field("update_norm", pa.float64()),
         pa.field("weight", pa.float64(), nullable=False),
+        pa.field("seconds", pa.float64()),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
     ]

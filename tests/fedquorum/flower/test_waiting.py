@@ -4,7 +4,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 import numpy as np
@@ -55,7 +55,7 @@ class Federation:
     def __init__(
         self,
         *behaviours: Behaviour,
-        enough: Callable[[Collection[int]], bool] | None = None,
+        enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
     ) -> None:
         link = SuperLink()
@@ -335,12 +335,19 @@ def slow(seconds: float) -> Behaviour:
 
 def test_a_quorum_ends_the_exchange() -> None:
     """Who is late is busy meanwhile, and its reply comes later, to nobody."""
-    with Federation(honest, honest, slow(1.0), enough=lambda nodes: len(nodes) >= 2) as federation:
+    replied: set[int] = set()
+
+    def both(arrival: Arrival) -> bool:
+        replied.add(arrival.node)
+        return len(replied) == 2
+
+    with Federation(honest, honest, slow(1.0), enough=both) as federation:
         grid = federation.grid
         arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
         assert grid.closed_early
         assert grid.busy == {federation.nodes[2].id}
+        replied.clear()
         arrivals = grid.exchange(asked(federation.nodes[:2]), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}
         until = time.monotonic() + ENOUGH
@@ -355,7 +362,7 @@ def test_a_quorum_ends_the_exchange() -> None:
 
 def test_grace_waits_a_little_longer() -> None:
     """Replies that come soon after the quorum still count."""
-    with Federation(honest, slow(0.3), enough=bool, grace=5.0) as federation:
+    with Federation(honest, slow(0.3), enough=lambda _: True, grace=5.0) as federation:
         started = time.monotonic()
         arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0, 1}

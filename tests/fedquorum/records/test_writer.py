@@ -99,6 +99,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "unknown": [],
         "stale": [],
         "late_replies": [],
+        "simulated_seconds": None,
         "test": {
             "priority": pytest.approx(
                 {
@@ -164,6 +165,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "draws": None,
         "update_norm": None,
         "weight": 0.75,
+        "seconds": None,
         "test_loss": 2.0,
         "test_accuracy": 0.75,
     }

@@ -30,7 +30,8 @@ Evaluate
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     part), test-num-examples, test-loss, test-accuracy and, where another metric is
     configured, test-metric (test part), NaN where not measured or not defined.
-A client that failed has its reason in ``failures`` {client-id: list, reason: list}.
+A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply
+of simulated devices has ``response-times`` {client-id: list, seconds: list}.
 """
 
 from .answers import (
@@ -39,6 +40,7 @@ from .answers import (
     EvaluateAnswer,
     Status,
     TrainAnswer,
+    absent_clients,
     decode_evaluate_reply,
     decode_hosted_clients,
     decode_sum,
@@ -49,6 +51,7 @@ from .answers import (
     encode_train_reply,
     metrics_of,
     shortened,
+    with_seconds,
     with_unavailable,
 )
 from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
@@ -105,6 +108,7 @@ __all__ = [
     "TrainAnswer",
     "TrainRequest",
     "TrainTask",
+    "absent_clients",
     "add_user_config",
     "check_query",
     "count_bytes",
@@ -136,5 +140,6 @@ __all__ = [
     "standard_loss_key",
     "train_task_of",
     "view_arrays",
+    "with_seconds",
     "with_unavailable",
 ]

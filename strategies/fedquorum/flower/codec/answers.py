@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -25,6 +25,8 @@ from .keys import (
     METRICS,
     PROTOCOL_NUMBER,
     REASON,
+    RESPONSE_TIMES,
+    SECONDS,
     STATUS,
     SUM,
     TRAIN_METRICS,
@@ -80,6 +82,8 @@ class TrainAnswer(Answer):
         Whether its update was clipped, for Flower's adaptive clipping.
     arrays : dict of array, optional
         Its model; None unless it trained and sends it.
+    seconds : float, optional
+        How long it took in simulated seconds, whatever became of the request.
     """
 
     num_examples: float | None = field(default=None, kw_only=True)
@@ -87,6 +91,7 @@ class TrainAnswer(Answer):
     accuracy: float | None = field(default=None, kw_only=True)
     norm_bit: float | None = field(default=None, kw_only=True)
     arrays: NamedArrays | None = field(default=None, kw_only=True)
+    seconds: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,12 @@ def with_unavailable(
     return RecordDict({**further, **merged})
 
 
+def with_seconds(content: RecordDict, times: Mapping[int, float]) -> RecordDict:
+    """Return a train reply that also says how long its clients took, by client id."""
+    record = ConfigRecord({CLIENT_ID: list(times), SECONDS: list(times.values())})
+    return RecordDict({**content, RESPONSE_TIMES: record})
+
+
 def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
     """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
     numbers = [_numbers(answer) for answer in answers if answer.status is Status.DONE]
@@ -261,12 +272,35 @@ def decode_train_reply(content: RecordDict) -> list[TrainAnswer]:
     ProtocolError
         If the node speaks another protocol, a record is missing or lengths disagree.
     """
-    return _decode_reply(content, TrainAnswer)
+    answers, times = _decode_reply(content, TrainAnswer), _response_times(content)
+    if not times:
+        return answers
+    return [
+        replace(answer, seconds=None if answer.client is None else times.get(answer.client))
+        for answer in answers
+    ]
 
 
 def decode_evaluate_reply(content: RecordDict) -> list[EvaluateAnswer]:
     """Return the answers in a node's reply, one of each client; see ``decode_train_reply``."""
     return _decode_reply(content, EvaluateAnswer)
+
+
+def absent_clients(content: RecordDict) -> frozenset[int]:
+    """Return the clients for whom a node replied that they are unavailable or failed.
+
+    A malformed reply names nobody: it is judged when it is read as a whole.
+    """
+    metrics = content.metric_records.get(METRICS)
+    clients, codes = (
+        (None, None) if metrics is None else (metrics.get(CLIENT_ID), metrics.get(STATUS))
+    )
+    if isinstance(clients, int):
+        clients, codes = [clients], [codes]
+    if not isinstance(clients, list) or not isinstance(codes, list):
+        return frozenset()
+    absent = (Status.UNAVAILABLE, Status.FAILED)
+    return frozenset(int(k) for k, code in zip(clients, codes, strict=False) if code in absent)
 
 
 def decode_sum(content: RecordDict) -> UpdateSums | None:
@@ -375,10 +409,22 @@ def _client_id(value: float) -> int:
 
 
 def _failures(content: RecordDict) -> dict[int, str]:
-    if FAILURES not in content.config_records:
+    return {k: shortened(reason) for k, reason in _by_client(content, FAILURES, REASON).items()}
+
+
+def _response_times(content: RecordDict) -> dict[int, float]:
+    times = _by_client(content, RESPONSE_TIMES, SECONDS)
+    if not all(isinstance(seconds, float) for seconds in times.values()):
+        raise ProtocolError(f"'{SECONDS}' must be numbers")
+    return times
+
+
+def _by_client(content: RecordDict, name: str, key: str) -> dict[int, Any]:
+    """Return what a record that not every reply has says of each client."""
+    if name not in content.config_records:
         return {}
-    record: dict[str, Any] = dict(content.config_records[FAILURES])
-    clients, reasons = record.get(CLIENT_ID), record.get(REASON)
-    if not isinstance(clients, list) or not isinstance(reasons, list):
-        raise ProtocolError(f"'{FAILURES}' must hold the lists '{CLIENT_ID}' and '{REASON}'")
-    return {k: shortened(reason) for k, reason in zip(clients, reasons, strict=False)}
+    record: dict[str, Any] = dict(content.config_records[name])
+    clients, values = record.get(CLIENT_ID), record.get(key)
+    if not isinstance(clients, list) or not isinstance(values, list):
+        raise ProtocolError(f"'{name}' must hold the lists '{CLIENT_ID}' and '{key}'")
+    return dict(zip(clients, values, strict=False))

@@ -63,7 +63,7 @@ def _read(data: bytes) -> NDArray[Any]:
     # From version 2.0 on the length of the header takes four bytes.
     begin = npy.MAGIC_LEN + (2 if data[6:7] == b"\x01" else 4)
     end = begin + int.from_bytes(data[npy.MAGIC_LEN : begin], "little")
-    shape, fortran_order, dtype = _parsed(data[:end])
+    shape, fortran_order, dtype = _parsed(bytes(data[:end]))  # of Ray's memory a view
     count = math.prod(shape)
     if min(shape, default=0) < 0 or len(data) - end != count * dtype.itemsize:
         raise ValueError(f"it is not as long as its shape {shape} says")

@@ -7,6 +7,7 @@ METRICS = "metrics"
 FAILURES = "failures"
 SUM = "weighted-sum"
 COARSE_SUM = "weighted-sum-coarse"
+RESPONSE_TIMES = "response-times"
 
 # In requests and replies alike.
 PROTOCOL_NUMBER = "protocol"
@@ -38,6 +39,9 @@ TEST_NUM_EXAMPLES = "test-num-examples"
 TEST_LOSS = "test-loss"
 TEST_ACCURACY = "test-accuracy"
 TEST_METRIC = "test-metric"
+
+# Beside the response times.
+SECONDS = "seconds"
 
 TRAIN_METRICS = {
     "num_examples": NUM_EXAMPLES,

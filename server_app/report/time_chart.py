@@ -1,0 +1,92 @@
+"""What a run had come to after so many simulated seconds, where clients are slow."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from fedquorum.records.reader import Run
+from fedquorum.records.round_record import RoundRecord
+from fedquorum.types import FloatArray
+
+from server_app.report.chart_parts import Method, tested_clients
+from server_app.report.charts import MAX_POINTS, PERCENT, POSITIVE, Line, LineChart, Panel
+from server_app.report.groups import metric_after_round
+from server_app.report.tables import METRIC_NAMES
+
+NOTE = (
+    "The virtual clock counts simulated seconds: a round lasts until its quorum has replied and "
+    "the grace is over, or until the slowest client has replied. Each value is that of the last "
+    "model measured by then; a band is one standard deviation over seeds to either side."
+)
+
+
+def time_chart(methods: Sequence[Method]) -> LineChart | None:
+    """Return metrics over simulated seconds, None where no method has any."""
+    timed = [m for m in methods if all(map(_has_clock, m.group.counted))]
+    if not timed:
+        return None
+    clients = tested_clients(timed)[0]
+    metric = timed[0].group.metric
+    whose = f"{clients.replace('_', '-')} clients"
+    panels = [
+        _over_seconds(timed, f"test {METRIC_NAMES[name]}, {whose}", partial(_tested, clients, name))
+        for name in dict.fromkeys(["accuracy" if metric == "loss" else metric, "loss"])
+    ]
+    panels.append(
+        _over_seconds(timed, "late or busy clients, a round", lambda r: float(r.late + r.busy))
+    )
+    return LineChart("time", "Over simulated seconds", NOTE, tuple(panels))
+
+
+def _over_seconds(
+    methods: Sequence[Method], label: str, value: Callable[[RoundRecord], float]
+) -> Panel:
+    lines = [
+        Line(method.label, method.style, seconds, mean, sd if sd.any() else None)
+        for method in methods
+        for seconds, mean, sd in [_mean_over_seeds(method.group.counted, value)]
+        if len(seconds)
+    ]
+    bounds = PERCENT if "%" in label else POSITIVE
+    return Panel("", "simulated seconds", label, tuple(lines), bounds=bounds)
+
+
+def _mean_over_seeds(
+    runs: Sequence[Run], value: Callable[[RoundRecord], float]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return seconds, and the values' mean and standard deviation over seeds.
+
+    Each seed has rounds at its own times: it counts with its last value before. All are there
+    from the latest of the first values to the earliest of the last ones.
+    """
+    curves = [curve for curve in (_measured(run, value) for run in runs) if len(curve[0])]
+    if not curves:
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    begin = max(seconds[0] for seconds, _ in curves)
+    end = min(seconds[-1] for seconds, _ in curves)
+    grid = np.unique(np.concatenate([seconds for seconds, _ in curves]))
+    grid = grid[(grid >= begin) & (grid <= end)]
+    if len(grid) > MAX_POINTS:
+        grid = np.linspace(begin, end, MAX_POINTS)
+    values = np.stack(
+        [of_seed[np.searchsorted(at, grid, side="right") - 1] for at, of_seed in curves]
+    )
+    sd = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(grid))
+    return grid, values.mean(axis=0), sd
+
+
+def _measured(run: Run, value: Callable[[RoundRecord], float]) -> tuple[FloatArray, FloatArray]:
+    """Return the simulated seconds of a run's rounds that have a value, and the values."""
+    pairs = [(r.simulated_seconds or 0.0, value(r)) for r in run.rounds]
+    found = np.array([pair for pair in pairs if math.isfinite(pair[1])]).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _has_clock(run: Run) -> bool:
+    return run.rounds[-1].simulated_seconds is not None
+
+
+def _tested(clients: str, name: str, record: RoundRecord) -> float:
+    factor = 1.0 if name == "loss" else 100.0
+    return factor * metric_after_round(record, clients, name)

@@ -1,0 +1,110 @@
+"""Whether lateness follows from the simulated seconds in the records of a run."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ..quorum import Quorum
+from ..records.round_record import RoundRecord
+from ..report import LateReply
+from ..round import ClientAnswer
+from ..virtual_clock import Clock, Closing, close
+from .replay import Row
+
+IN_TIME = "in time"
+
+
+@dataclass
+class ClockCheck:
+    """Lets the virtual clock of a run go again, round by round.
+
+    Parameters
+    ----------
+    quorum : Quorum
+        The run's quorum.
+    deadline : float
+        Its ``engine.round_timeout``.
+    clock : Clock
+        The time after the rounds so far.
+    """
+
+    quorum: Quorum
+    deadline: float
+    clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self | None:
+        """Return the check of a run with these settings, None if it had no virtual clock."""
+        if settings.get("response_time.name", "none") == "none":
+            return None
+        quorum = Quorum(
+            settings.get("engine.quorum"),
+            str(settings.get("engine.quorum_of", "asked")),
+            float(settings.get("engine.grace", 0.0)),
+        )
+        return cls(quorum, float(settings["engine.round_timeout"]))
+
+    def problems(
+        self, rows: Sequence[Row], record: RoundRecord
+    ) -> Iterator[tuple[int | None, str]]:
+        """Yield what does not follow, with the client that it is about; go on to the next round."""
+        busy = self.clock.busy
+        closing = close(
+            self.clock,
+            record.round,
+            [_answer(row) for row in rows],
+            self.quorum,
+            priority=frozenset(row["client"] for row in rows if row["priority"]),
+            deadline=self.deadline,
+        )
+        for row in rows:
+            if (row["client"] in busy) != (row["status"] == "busy") and _connected(row):
+                is_not = "is" if row["client"] in busy else "is not"
+                yield row["client"], f"status is {row['status']}, but the client {is_not} busy"
+        yield from _status_problems(rows, closing)
+        if not _close(record.simulated_seconds, closing.clock.now):
+            yield None, _differs("simulated_seconds", record.simulated_seconds, closing.clock.now)
+        if not _same_replies(record.late_replies, closing.late):
+            yield None, _differs("late_replies", record.late_replies, closing.late)
+        self.clock = closing.clock
+
+
+def _answer(row: Row) -> ClientAnswer:
+    """Return a client's reply, whenever it came."""
+    if row.get("seconds") is None:
+        return ClientAnswer(row["client"], "busy" if row["status"] == "busy" else "failed")
+    return ClientAnswer(row["client"], "trained", IN_TIME, seconds=row["seconds"])
+
+
+def _status_problems(rows: Sequence[Row], closing: Closing) -> Iterator[tuple[int | None, str]]:
+    for row, answer in zip(rows, closing.answers, strict=True):
+        if row.get("seconds") is None:
+            continue
+        late = answer.reason != IN_TIME
+        if late and row["status"] != answer.status:
+            text = f"after {row['seconds']:g} simulated seconds it was {answer.status}"
+            yield row["client"], f"status is {row['status']}, but {text}"
+        if not late and row["status"] in ("late", "failed"):
+            text = f"{row['seconds']:g} simulated seconds were in time"
+            yield row["client"], f"status is {row['status']}, but {text}"
+
+
+def _connected(row: Row) -> bool:
+    return bool(row["status"] not in ("unavailable", "failed"))
+
+
+def _same_replies(recorded: Sequence[LateReply], expected: Sequence[LateReply]) -> bool:
+    return len(recorded) == len(expected) and all(
+        (one.round, one.client) == (other.round, other.client)
+        and math.isclose(one.seconds, other.seconds, rel_tol=1e-9)
+        for one, other in zip(recorded, expected, strict=True)
+    )
+
+
+def _close(recorded: float | None, expected: float) -> bool:
+    return recorded is not None and math.isclose(recorded, expected, rel_tol=1e-9)
+
+
+def _differs(name: str, recorded: object, expected: object) -> str:
+    return f"{name} is {recorded}, but from the clients' seconds follows {expected}"

@@ -1,0 +1,141 @@
+"""CSV files that describe a simulated world, read strictly: every mistake names its line."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+
+from ..errors import DataError
+
+LONGEST_NUMBER = 18  # digits, of what fits into 64 bits
+
+
+class WrongLineError(Exception):
+    """A mistake in a file.
+
+    Parameters
+    ----------
+    line : int
+        Where, from 1.
+    problem : str
+        What is wrong.
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+class CsvTable:
+    """The lines of a UTF-8 CSV file, by the columns that its reader needs.
+
+    Other columns are not read, blank lines are skipped.
+
+    Parameters
+    ----------
+    path : str
+        Where the file is; ``~`` is the user's home.
+    expected : str
+        What the file must be, for its reader's errors.
+    """
+
+    def __init__(self, path: str, expected: str) -> None:
+        self._file = Path(path).expanduser().resolve()
+        self._expected = expected
+
+    def wrong(self, error: WrongLineError | OSError) -> DataError:
+        """Return what to raise for a mistake in it."""
+        if isinstance(error, WrongLineError):
+            problem = f"{self._file}, line {error.line}: {error}"
+        else:
+            problem = f"{self._file}: {error.strerror or error}"
+        return DataError(f"{self._expected}, got {problem}")
+
+    def rows(self, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator["CsvRow"]:
+        """Yield the lines below the header.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        WrongLineError
+            If a column is missing or there twice, a line has another length, or there is none.
+        """
+        lines = self._lines()
+        first, header = next(lines, (1, []))
+        missing = any(header.count(name) != 1 for name in columns)
+        if missing or any(header.count(name) > 1 for name in optional):
+            needed = ", ".join(columns)
+            raise WrongLineError(
+                first, f"the columns must include {needed}, each once, got {header}"
+            )
+        names = [name for name in (*columns, *optional) if name in header]
+        places = {name: header.index(name) for name in names}
+        empty = True
+        for line, cells in lines:
+            if len(cells) != len(header):
+                raise WrongLineError(line, f"{len(cells)} cells, the header has {len(header)}")
+            empty = False
+            yield CsvRow(line, {name: cells[place] for name, place in places.items()})
+        if empty:
+            raise WrongLineError(first, "there is nothing below the header")
+
+    def _lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield line number and cells of every line that is not blank."""
+        content = self._file.read_bytes()
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise WrongLineError(line, "it is not UTF-8") from None
+        rows = csv.reader(StringIO(text, newline=""), strict=True)
+        try:
+            for row in rows:
+                cells = [cell.strip() for cell in row]
+                if any(cells):
+                    yield rows.line_num, cells
+        except csv.Error as error:
+            raise WrongLineError(rows.line_num, str(error)) from None
+
+
+class CsvRow:
+    """One line, with the number that errors name.
+
+    Parameters
+    ----------
+    line : int
+        Its number, from 1.
+    cells : dict of str to str
+        What is in it, by column.
+    """
+
+    def __init__(self, line: int, cells: dict[str, str]) -> None:
+        self.line = line
+        self.cells = cells
+
+    def server_round(self) -> int:
+        """Return the round; WrongLineError if it is no whole number >= 1."""
+        found = _whole(self.cells["round"])
+        if found is None or found < 1:
+            raise self.wrong(f"round must be a whole number >= 1, got {self.cells['round']!r}")
+        return found
+
+    def client(self, num_clients: int) -> int:
+        """Return the client; WrongLineError if it is none of so many."""
+        found = _whole(self.cells["client"])
+        if found is None or found >= num_clients:
+            raise self.wrong(
+                f"client must be a whole number from 0 to {num_clients - 1}, "
+                f"got {self.cells['client']!r}"
+            )
+        return found
+
+    def wrong(self, problem: str) -> WrongLineError:
+        """Return what to raise for a mistake in this line."""
+        return WrongLineError(self.line, problem)
+
+
+def _whole(text: str) -> int | None:
+    """Return a number written in digits alone, None for anything else."""
+    written = text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER
+    return int(text) if written else None

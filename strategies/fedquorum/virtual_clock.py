@@ -1,0 +1,175 @@
+"""Simulated seconds: who replies in time, as a pure function of how long each client takes.
+
+A round begins at ``Clock.now``. The reply of client k arrives r_k seconds later, and the round
+closes after
+
+    min(max_k r_k, q + grace, deadline)
+
+seconds, where q is the time of the reply that makes up the quorum. Whoever replies later is late,
+and busy until its reply arrives or its message expires. Lateness under this clock is the same on
+every engine and machine, as it depends on simulated seconds alone.
+
+Shapes: none; clients are ids, times are in simulated seconds.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from .quorum import Quorum
+from .report import LateReply
+from .round import ClientAnswer
+
+REPLIED = ("trained", "silent", "rejected")
+"""What becomes of clients that reply; all others say nothing."""
+
+LATE = "the quorum closed the round before its reply came"
+NO_REPLY = "no reply in time"
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """A reply that had not arrived when its round closed.
+
+    Parameters
+    ----------
+    server_round : int
+        The round.
+    client : int
+        Whose reply it is.
+    sent : float
+        When the message was sent.
+    seconds : float
+        How long after that the reply arrives; the message expires if that is past the deadline.
+    """
+
+    server_round: int
+    client: int
+    sent: float
+    seconds: float
+
+    def ends(self, deadline: float) -> float:
+        """Return when the client is free again."""
+        return self.sent + min(self.seconds, deadline)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Simulated time between two rounds.
+
+    Parameters
+    ----------
+    now : float
+        Seconds since the first round began.
+    on_their_way : tuple of OnItsWay
+        The replies of closed rounds that have not arrived.
+    """
+
+    now: float = 0.0
+    on_their_way: tuple[OnItsWay, ...] = ()
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """The clients that still work for an earlier round, and are sent nothing."""
+        return frozenset(reply.client for reply in self.on_their_way)
+
+
+@dataclass(frozen=True)
+class Closing:
+    """A round, closed.
+
+    Parameters
+    ----------
+    clock : Clock
+        The time after it.
+    answers : tuple of ClientAnswer
+        What became of every client asked; those that replied too late are ``late``, or ``failed``
+        if the round was closed by its deadline.
+    late : tuple of LateReply
+        The replies to earlier rounds that arrived meanwhile.
+    """
+
+    clock: Clock
+    answers: tuple[ClientAnswer, ...]
+    late: tuple[LateReply, ...]
+
+
+def close(
+    clock: Clock,
+    server_round: int,
+    answers: Sequence[ClientAnswer],
+    quorum: Quorum,
+    *,
+    priority: Collection[int],
+    deadline: float,
+) -> Closing:
+    """Close a round: tell who replied in time, and when the round was over.
+
+    A round in which all that could reply are busy lasts until the first of them is free.
+
+    Parameters
+    ----------
+    clock : Clock
+        The time at its beginning.
+    server_round : int
+        From 1.
+    answers : sequence of ClientAnswer
+        What every client asked replied, whenever it did; ``seconds`` is r_k.
+    quorum : Quorum
+        How many replies are enough.
+    priority : collection of int
+        The priority clients.
+    deadline : float
+        Seconds after which a round is closed and its messages expire.
+    """
+    takes = {a.client: a.seconds for a in answers if _replied(a) and a.seconds is not None}
+    lasts = duration(takes, [a.client for a in answers], quorum, priority, deadline)
+    busy = {a.client for a in answers if a.status == "busy"}
+    if busy and not takes:
+        freed = [r.ends(deadline) for r in clock.on_their_way if r.client in busy]
+        lasts = min(freed) - clock.now
+    missed = {k: seconds for k, seconds in takes.items() if seconds > lasts}
+    status, reason = ("late", LATE) if lasts < deadline else ("failed", NO_REPLY)
+    now = clock.now + lasts
+    pending = (
+        *clock.on_their_way,
+        *(OnItsWay(server_round, k, clock.now, missed[k]) for k in sorted(missed)),
+    )
+    arrived = [r for r in pending if r.ends(deadline) <= now and r.seconds <= deadline]
+    return Closing(
+        Clock(now, tuple(reply for reply in pending if reply.ends(deadline) > now)),
+        tuple(
+            ClientAnswer(a.client, status, reason, seconds=a.seconds) if a.client in missed else a
+            for a in answers
+        ),
+        tuple(LateReply(r.server_round, r.client, r.seconds) for r in arrived),
+    )
+
+
+def duration(
+    takes: Mapping[int, float],
+    asked: Collection[int],
+    quorum: Quorum,
+    priority: Collection[int],
+    deadline: float,
+) -> float:
+    """Return how many seconds a round lasts.
+
+    Parameters
+    ----------
+    takes : mapping of int to float
+        r_k of the clients whose replies are on their way.
+    asked : collection of int
+        All clients asked; a share is of them.
+    quorum, priority, deadline
+        As for ``close``.
+    """
+    everybody = max(takes.values(), default=0.0)
+    counted, enough = quorum.required(asked, priority)
+    counting = sorted(seconds for client, seconds in takes.items() if client in counted)
+    reached = counting[enough - 1] if 0 < enough <= len(counting) else math.inf
+    return min(everybody, reached + quorum.grace, deadline)
+
+
+def _replied(answer: ClientAnswer) -> bool:
+    return answer.status in REPLIED

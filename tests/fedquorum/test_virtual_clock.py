@@ -1,0 +1,147 @@
+"""Who is late under the virtual clock, and how long rounds last."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from fedquorum.quorum import Quorum
+from fedquorum.report import LateReply
+from fedquorum.round import ClientAnswer
+from fedquorum.virtual_clock import LATE, NO_REPLY, Clock, OnItsWay, close
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def answers(*seconds: float | None, busy: Sequence[int] = ()) -> list[ClientAnswer]:
+    """Return answers of clients 0, 1, ... after so many seconds; None is unavailable."""
+    return [
+        ClientAnswer(k, "busy" if k in busy else "unavailable")
+        if takes is None
+        else ClientAnswer(k, "trained", num_examples=1.0, seconds=takes)
+        for k, takes in enumerate(seconds)
+    ]
+
+
+def statuses(given_answers: Sequence[ClientAnswer]) -> list[str]:
+    return [answer.status for answer in given_answers]
+
+
+def test_without_a_quorum_a_round_lasts_as_long_as_the_slowest() -> None:
+    """All count, and the clock stands where the last reply came."""
+    closing = close(Clock(5.0), 1, answers(3.0, 1.0, 8.0), Quorum(), priority=(), deadline=100.0)
+    assert statuses(closing.answers) == ["trained"] * 3
+    assert closing.clock == Clock(13.0)
+    assert closing.late == ()
+
+
+def test_a_quorum_and_its_grace_close_the_round() -> None:
+    """Replies within the grace count; later ones are late, and arrive in the round they reach."""
+    clients = answers(1.0, 2.0, 2.5, 4.0, 9.0)
+    first = close(Clock(), 1, clients, Quorum(2, grace=0.75), priority=(), deadline=100.0)
+    assert first.clock.now == 2.75
+    assert statuses(first.answers) == ["trained"] * 3 + ["late"] * 2
+    assert first.answers[3] == ClientAnswer(3, "late", LATE, seconds=4.0)
+    assert first.clock.busy == {3, 4}
+    second = close(
+        first.clock,
+        2,
+        answers(1.5, 2.0, 2.0, None, None, busy=(3, 4)),
+        Quorum(2),
+        priority=(),
+        deadline=100.0,
+    )
+    assert second.clock.now == 4.75
+    assert second.late == (LateReply(1, 3, 4.0),)
+    assert second.clock.on_their_way == (OnItsWay(1, 4, 0.0, 9.0),)
+
+
+def test_the_deadline_closes_the_round() -> None:
+    """Who has not replied has failed, its message expires, and it is asked again."""
+    closing = close(Clock(), 1, answers(1.0, 50.0), Quorum(), priority=(), deadline=10.0)
+    assert closing.clock == Clock(10.0)
+    assert closing.answers[1] == ClientAnswer(1, "failed", NO_REPLY, seconds=50.0)
+    assert closing.late == ()
+
+
+def test_a_message_expires_also_where_a_quorum_closed_its_round() -> None:
+    """Its client is busy until then, and its reply never comes."""
+    closing = close(Clock(), 1, answers(1.0, 50.0), Quorum(1), priority=(), deadline=10.0)
+    assert statuses(closing.answers) == ["trained", "late"]
+    assert closing.clock.busy == {1}
+    later = close(closing.clock, 2, answers(9.5), Quorum(), priority=(), deadline=10.0)
+    assert later.clock == Clock(10.5)
+    assert later.late == ()
+
+
+def test_priority_clients_alone_make_up_a_quorum() -> None:
+    """Nobody waits for a volunteer."""
+    quorum = Quorum(None, of="priority")
+    closing = close(Clock(), 1, answers(3.0, 1.0, 8.0), quorum, priority=(0, 1), deadline=99.0)
+    assert closing.clock.now == 3.0
+    assert statuses(closing.answers) == ["trained", "trained", "late"]
+
+
+def test_clients_that_are_not_there_do_not_reply() -> None:
+    """A share of all asked that cannot be reached waits for those that can reply."""
+    clients = answers(1.0, 2.0, None, None, None)
+    quorum = Quorum(0.6)
+    assert close(Clock(), 1, clients, quorum, priority=(), deadline=99.0).clock.now == 2.0
+    assert close(Clock(), 1, clients, Quorum(1), priority=(), deadline=99.0).clock.now == 1.0
+
+
+def test_where_all_are_busy_time_goes_on() -> None:
+    """Until the first of those asked is free; a round of nobody takes no time."""
+    clock = Clock(5.0, (OnItsWay(1, 0, 0.0, 7.0), OnItsWay(1, 1, 0.0, 50.0)))
+    waiting = close(clock, 2, answers(None, None, busy=(0, 1)), Quorum(), priority=(), deadline=9.0)
+    assert waiting.clock == Clock(7.0, (OnItsWay(1, 1, 0.0, 50.0),))
+    assert waiting.late == (LateReply(1, 0, 7.0),)
+    absent = close(clock, 2, answers(None, None), Quorum(), priority=(), deadline=9.0)
+    assert absent.clock == clock
+
+
+QUORUMS = st.builds(
+    Quorum,
+    st.one_of(st.none(), st.integers(1, 12), st.floats(0.01, 0.99)),
+    st.sampled_from(["asked", "priority"]),
+    st.floats(0.0, 20.0),
+)
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats(0.01, 100.0)), max_size=12),
+    QUORUMS,
+    st.sets(st.integers(0, 11)),
+    st.floats(0.5, 120.0),
+)
+def test_any_round(
+    seconds: list[float | None], quorum: Quorum, priority: set[int], deadline: float
+) -> None:
+    """Time never runs back; who is in time was there by the end, and nobody is lost."""
+    given_answers = answers(*seconds)
+    closing = close(Clock(3.0), 4, given_answers, quorum, priority=priority, deadline=deadline)
+    lasts = closing.clock.now - 3.0
+    assert 0.0 <= lasts <= deadline + 1e-9
+    for before, after in zip(given_answers, closing.answers, strict=True):
+        if before.seconds is None:
+            assert after == before
+        elif after.status == "trained":
+            assert before.seconds <= lasts + 1e-9
+        else:
+            assert before.seconds > lasts - 1e-9
+            assert (after.status == "failed") == math.isclose(lasts, deadline)
+            assert (after.client in closing.clock.busy) == (after.status == "late")
+    # A quorum that is reached is no smaller than it must be.
+    counted, enough = quorum.required(range(len(seconds)), priority)
+    there = [k for k in counted if (takes := seconds[k]) is not None and takes <= deadline]
+    in_time = {a.client for a in closing.answers if a.status == "trained"}
+    assert len(in_time & counted) >= min(enough, len(there))
+
+
+@pytest.mark.parametrize("size", [None, 1, 0.5])
+def test_faster_clients_are_never_later(size: float | None) -> None:
+    """The order of the answers does not matter, only their seconds."""
+    clients = answers(4.0, 1.0, 3.0, 2.0)
+    closing = close(Clock(), 1, clients, Quorum(size), priority=(), deadline=99.0)
+    in_time = [a.seconds or 0.0 for a in closing.answers if a.status == "trained"]
+    late = [a.seconds or 0.0 for a in closing.answers if a.status == "late"]
+    assert max(in_time) < min(late, default=math.inf)

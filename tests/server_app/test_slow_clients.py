@@ -1,0 +1,185 @@
+"""Runs with simulated slow clients: a quorum under the virtual clock, from settings to report."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.errors import SettingsError
+from fedquorum.named import NAMED
+
+from client_app.node import Node
+from conf.compose import compose_words
+from server_app.job import run_in_process
+from server_app.report.charts import LineChart
+from server_app.report.experiment import experiments_of
+from server_app.report.groups import group_runs
+from tests.fedquorum.records.made import change_round, change_table, load_all
+
+SLOW = (
+    "data.num_clients=8",
+    "data.num_priority=3",
+    "data.sizes=equal",
+    "data.samples_per_client=30",
+    "client.local_epochs=1",
+    "response_time=lognormal",
+    "engine.quorum=0.5",
+    "engine.grace=1",
+    "rounds=12",
+)
+
+
+def run(directory: Path, *words: str) -> list[dict[str, Any]]:
+    """Return the rounds of a run, without what the machine decides."""
+    run_in_process(compose_words((*SLOW, *words)), str(directory))
+    return rounds(directory)
+
+
+def rounds(directory: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"], line["bytes_down"], line["bytes_up"]
+    return lines
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(directory / "clients").to_pylist()
+    return found
+
+
+def model(directory: Path) -> bytes:
+    return (directory / "model.safetensors").read_bytes()
+
+
+def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
+    """The same bits with one, three and eight nodes, and after a resume in between."""
+    one = run(tmp_path / "1", "strategy=fedau")
+    assert sum(line["late"] for line in one) > 12
+    assert any(line["busy"] for line in one)
+    assert any(line["late_replies"] for line in one)
+    clock = [line["simulated_seconds"] for line in one]
+    assert clock == sorted(set(clock))
+    for nodes in (3, 8):
+        again = run(tmp_path / str(nodes), "strategy=fedau", f"engine.num_supernodes={nodes}")
+        assert again == one
+        assert model(tmp_path / str(nodes)) == model(tmp_path / "1")
+        assert rows(tmp_path / str(nodes)) == rows(tmp_path / "1")
+    begun = (*SLOW, "strategy=fedau", "engine.checkpoint_every=1")
+    run_in_process(compose_words((*begun, "rounds=5")), str(tmp_path / "resumed"))
+    resumed = (*begun, f"resume={tmp_path / 'resumed'}")
+    run_in_process(compose_words(resumed), "")
+    assert rounds(tmp_path / "resumed") == one
+    assert model(tmp_path / "resumed") == model(tmp_path / "1")
+    with pytest.raises(SettingsError, match=r"engine\.quorum must be 0\.5, as in the run so far"):
+        run_in_process(compose_words((*resumed, "engine.quorum=0.6", "rounds=13")), "")
+
+
+@pytest.mark.parametrize("strategy", sorted(NAMED))
+def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: str) -> None:
+    """Late updates count nowhere, nobody who is not there is late, and the audit fits."""
+    words = [f"strategy={strategy}", "engine.quorum_of=priority", "rounds=8"]
+    if strategy == "known_statistics":
+        words.append(f"strategy.probabilities={[0.6] * 8}".replace(" ", ""))
+    if strategy != "aaggff_s":
+        words += ["availability=bernoulli", "availability.p=0.6"]
+    found = run(tmp_path / "run", *words)
+    statuses = {row["status"] for row in rows(tmp_path / "run")}
+    assert "trained" in statuses
+    assert statuses <= {"trained", "silent", "unavailable", "late", "busy", "rejected"}
+    for row in rows(tmp_path / "run"):
+        assert (row["seconds"] is None) == (row["status"] in ("unavailable", "busy"))
+        assert row["weight"] == 0.0 or row["status"] in ("trained", "rejected")
+    assert sum(line["late"] for line in found) > 0
+    checked = audit(tmp_path / "run")
+    assert not checked.problems
+    assert checked.rounds == 8
+
+
+def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
+    """Who misses it has failed, and is asked again in the next round."""
+    words = ("engine.quorum=null", "engine.round_timeout=12", "strategy=fedavg", "rounds=4")
+    found = run(tmp_path / "run", *words)
+    assert [line["simulated_seconds"] for line in found] == [12.0, 24.0, 36.0, 48.0]
+    assert all(line["failed"] > 0 and line["busy"] == line["late"] == 0 for line in found)
+    failed = [row for row in rows(tmp_path / "run") if row["status"] == "failed"]
+    assert {row["reason"] for row in failed} == {"no reply in time"}
+    assert all(row["seconds"] > 12 for row in failed)
+    assert not audit(tmp_path / "run").problems
+
+
+def test_a_reply_without_seconds_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that does not take part in the simulation cannot be early or late."""
+    monkeypatch.setattr(Node, "response_times", lambda *_: None)
+    found = run(tmp_path / "run", "strategy=fedavg", "rounds=2")
+    assert [line["rejected"] for line in found] == [8, 8]
+    assert {row["reason"] for row in rows(tmp_path / "run")} == {
+        "its reply says no simulated seconds"
+    }
+
+
+def _busy_instead_of_late(found: list[dict[str, Any]]) -> None:
+    for row in found:
+        if row["round"] == 1 and row["status"] == "late":
+            row["status"] = "busy"
+
+
+def _slower(found: list[dict[str, Any]]) -> None:
+    for row in found:
+        if row["round"] == 3 and row["status"] == "trained":
+            row["seconds"] += 1000.0
+
+
+@pytest.mark.parametrize("change", [_busy_instead_of_late, _slower])
+def test_the_audit_lets_the_clock_go_again(
+    tmp_path: Path, change: Callable[[list[dict[str, Any]]], None]
+) -> None:
+    """A status, or seconds, that do not go together are found."""
+    run(tmp_path / "run", "strategy=fedavg", "rounds=4")
+    change_table(tmp_path / "run", "clients", change)
+    texts = " ".join(str(problem) for problem in audit(tmp_path / "run").problems)
+    assert "simulated seconds" in texts or "busy" in texts
+
+
+def test_the_audit_finds_another_clock(tmp_path: Path) -> None:
+    """The clock after a round follows from the seconds of its clients."""
+    run(tmp_path / "run", "strategy=fedavg", "rounds=4")
+    change_round(tmp_path / "run", 3, simulated_seconds=1.0)
+    texts = [str(problem) for problem in audit(tmp_path / "run").problems]
+    assert any(text.startswith("round 3: simulated_seconds is 1.0") for text in texts)
+
+
+def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
+    """Runs with and without a quorum are methods of their own, each at its own times."""
+    for seed in (1, 2):
+        run(tmp_path / f"{seed}", "strategy=fedavg", f"seed={seed}")
+        run(tmp_path / f"{seed}all", "strategy=fedavg", f"seed={seed}", "engine.quorum=null")
+    (experiment,) = experiments_of(group_runs(load_all(tmp_path)))
+    assert len(experiment.groups) == 2
+    (chart,) = [chart for chart in experiment.charts if chart.name == "time"]
+    assert isinstance(chart, LineChart)
+    assert [panel.x_label for panel in chart.panels] == ["simulated seconds"] * 3
+    ends = {line.label: line.x[-1] for line in chart.panels[0].lines}
+    patient = next(value for label, value in ends.items() if "engine.quorum=null" in label)
+    hasty = next(value for label, value in ends.items() if "engine.quorum=0.5" in label)
+    assert hasty < patient
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("privacy=dp_fixed_server",), "response_time must be none with privacy=dp_fixed_server"),
+        (("engine=flower", "engine.superlink=there"), "response_time must be none with"),
+        (("response_time.median=0",), r"response_time\.median must be a number > 0, got 0"),
+        (("response_time=trace", "response_time.path=''"), r"response_time\.path must be"),
+        (("response_time=slow",), "response_time must be one of"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], problem: str) -> None:
+    """They are refused before anything starts, with what is allowed."""
+    with pytest.raises(SettingsError, match=problem):
+        compose_words((*SLOW, *words))
