@@ -1,4 +1,4 @@
-"""The command ``fedquorum-report``: a page, tables and figures of runs, and their audit."""
+"""The command ``fedquorum-report``: a page, tables and figures of runs, watched or audited."""
 
 import argparse
 import sys
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
 SHOWN_PROBLEMS = 20
+DEFAULT_PORT = 8475
+HIGHEST_PORT = 65535
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -32,16 +34,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(words)
     one_decision = (arguments.client, arguments.round)
-    if arguments.audit is None and not arguments.directories:
-        parser.error("expected a DIR with runs, or --audit RUN")
-    if arguments.audit is not None and arguments.directories:
-        parser.error("expected either DIR or --audit RUN, not both")
+    asked = (bool(arguments.directories), arguments.audit is not None, arguments.watch is not None)
+    if not any(asked):
+        parser.error("expected a DIR with runs, --audit RUN or --watch DIR")
+    if sum(asked) > 1:
+        parser.error("expected one of DIR, --audit RUN and --watch DIR")
+    if arguments.port is not None and arguments.watch is None:
+        parser.error("--port is where --watch DIR serves its page: expected --watch DIR with it")
     if arguments.audit is None and one_decision != (None, None):
         parser.error("--client and --round explain a decision: expected --audit RUN with them")
     if (arguments.client is None) != (arguments.round is None):
         parser.error("--client and --round go together")
     try:
-        if arguments.audit is None:
+        if arguments.watch is not None:
+            watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
+        elif arguments.audit is None:
             report(arguments.directories, arguments.output)
         elif arguments.client is None:
             return audit_runs(arguments.audit)
@@ -178,6 +185,32 @@ def _tell_audit(audited: "Audit") -> int:
     return len(problems)
 
 
+def watch(directory: Path, port: int) -> None:
+    """Serve a page that follows a run, and its metrics, until Ctrl-C.
+
+    Parameters
+    ----------
+    directory : Path
+        A run, or a folder with runs.
+    port : int
+        Where to serve it on this machine; 0 for any port that is free.
+
+    Raises
+    ------
+    RunError
+        If ``directory`` is no folder, or the port cannot be used.
+    """
+    try:
+        from server_app.report.watch.server import WatchServer
+
+        with WatchServer(directory, port) as server:
+            print(f"Following {directory} at {server.url} (Ctrl-C ends it)", flush=True)
+            print(server.metrics_notice, flush=True)
+            server.serve_forever()
+    except KeyboardInterrupt:
+        print("fedquorum-report: no longer followed", file=sys.stderr)
+
+
 def explain_decision(directory: Path, client: int, server_round: int) -> None:
     """Print why a client was asked in a round, what it answered, and how its weight came about.
 
@@ -207,10 +240,20 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
+def _port(word: str) -> int:
+    """Return a port, or raise what argparse tells the user."""
+    if not word.isascii() or not word.isdigit() or int(word) > HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 0 to {HIGHEST_PORT}, got {word!r}"
+        )
+    return int(word)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum-report",
-        description="Make a page, tables and figures of runs, or check what they decided.",
+        description="Make a page, tables and figures of runs, follow a run, or check what runs "
+        "decided.",
     )
     parser.add_argument(
         "directories",
@@ -232,6 +275,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="decide a run, or all below a folder, again from its records, and say what does not "
         "fit (exit status 1)",
+    )
+    parser.add_argument(
+        "--watch",
+        type=Path,
+        metavar="DIR",
+        help="serve a page that follows a run, or the newest in a folder, and /metrics for "
+        "Prometheus, to this machine only",
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        metavar="N",
+        help=f"with --watch: where the page is (default: {DEFAULT_PORT}; 0 takes any free port)",
     )
     parser.add_argument(
         "--client", type=int, metavar="K", help="with --audit and --round: explain one decision"

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import RunError
 from fedquorum.records.reader import Run
 
-from client_app.data import FederatedData, load_data
-from conf import Settings
-from conf.compose import compose_words
+if TYPE_CHECKING:
+    from client_app.data import FederatedData
+    from conf import Settings
 
 SHARED_GROUPS = ("data.", "model.")
 WHERE_DATA_LIES = ("data.root", "data.path", "data.download")
 
 
-def run_data(run: Run) -> tuple[FederatedData, Settings]:
+def run_data(run: Run) -> tuple["FederatedData", "Settings"]:
     """Return a run's data and settings, composed again; files are where the settings say now.
 
     Raises
@@ -25,6 +25,10 @@ def run_data(run: Run) -> tuple[FederatedData, Settings]:
     RunError
         If data or model settings no longer compose to what they were.
     """
+    # These take seconds to import: not for those who only draw.
+    from client_app.data import load_data
+    from conf.compose import compose_words
+
     settings = compose_words((f"experiment={run.experiment}", *run.overrides)).settings
     now = dict(_flat(settings, ""))
     for key, value in run.settings.items():

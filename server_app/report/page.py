@@ -18,7 +18,7 @@ from server_app.report.interactive import figure
 from server_app.report.sweep_charts import slug
 from server_app.report.tables import TextTable, experiment_tables, runs_table
 
-TEMPLATE = Path(__file__).with_name("page.html")
+TEMPLATE = "page.html"
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,15 @@ def page(
     warnings : sequence of str
         What could not be read.
     """
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
-        runs=sum(len(group.runs) for one in experiments for group in one.groups),
-        experiments=[_section(one, pictures) for one in experiments],
-        warnings=warnings,
-        plotly=_plotly(),
+    return (
+        templates()
+        .get_template(TEMPLATE)
+        .render(
+            runs=sum(len(group.runs) for one in experiments for group in one.groups),
+            experiments=[_section(one, pictures) for one in experiments],
+            warnings=warnings,
+            plotly=packed_plotly(),
+        )
     )
 
 
@@ -127,6 +129,16 @@ def _json(text: str) -> Markup:
 
 
 @cache
-def _plotly() -> str:
-    """Return Plotly.js as the page has it: gzip, to a third, in base64."""
+def templates() -> jinja2.Environment:
+    """Return the templates of pages, and the style and script that they share."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+@cache
+def packed_plotly() -> str:
+    """Return Plotly.js as a page has it: gzip, to a third, in base64."""
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from server_app.report.command_line import main
 from tests.fedquorum.records.made import line, make_run, write_population, write_table
+from tests.server_app.pages import problems_of
 
 pytestmark = pytest.mark.slow  # a real browser
 
@@ -22,7 +23,7 @@ class Opened:
     """The page in a browser, and what went wrong or was asked for while it opened."""
 
     page: Page
-    problems: list[str] = field(default_factory=list)
+    problems: list[str]
     requests: list[str] = field(default_factory=list)
 
 
@@ -53,27 +54,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output / "report.html"
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    """Start the browser once."""
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def opened(report: Path, browser: Browser) -> Iterator[Opened]:
     """Open the page with JavaScript and draw every plot."""
     context = browser.new_context(offline=True)
-    found = Opened(context.new_page())
-    found.page.on("pageerror", lambda error: found.problems.append(str(error)))
-    found.page.on(
-        "console",
-        lambda told: (
-            found.problems.append(told.text) if told.type in ("error", "warning") else None
-        ),
-    )
+    page = context.new_page()
+    found = Opened(page, problems_of(page))
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto(report.as_uri())
     for name in PLOTS:

@@ -157,6 +157,12 @@ def make_run(
     return directory
 
 
+def append_rounds(run: Path, *lines: Mapping[str, Any], torn: str = "") -> None:
+    """Go on writing a run's rounds.jsonl, up to a line that may break off."""
+    with (run / "rounds.jsonl").open("a") as file:
+        file.write("".join(json.dumps(one) + "\n" for one in lines) + torn)
+
+
 def load_all(directory: Path) -> list[Run]:
     """Return all runs below a folder; none may be damaged."""
     runs, problems = read_runs([directory])
@@ -175,6 +181,16 @@ def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> No
         part.unlink()
     full = [{name: row.get(name) for name in schema.names} for row in rows]
     pq.write_table(pa.Table.from_pylist(full, schema=schema), run / folder / "part-00000.parquet")
+
+
+def write_part(run: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write one part of a run's table of clients, and return it; columns not given are null."""
+    path = run / "clients" / f"part-{number:05d}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    defaults = {"priority": False, "status": "trained", "weight": 0.0}
+    full = [{name: (defaults | row).get(name) for name in CLIENTS_SCHEMA.names} for row in rows]
+    pq.write_table(pa.Table.from_pylist(full, schema=CLIENTS_SCHEMA), path)
+    return path
 
 
 def write_population(run: Path, rates: Sequence[float], priority: Sequence[bool]) -> None:

@@ -101,6 +101,10 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
         (json.dumps(line(2, trained=-1)), "trained must be a whole number >= 0, got -1"),
         (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
         (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
+        ("[" * 100_000, "expected one round as a JSON object, got something else"),
+        (json.dumps(line(2, seconds=10**400)), "seconds must be a number that a double can hold"),
+        (json.dumps(line(2, unknown=1)), "unknown must be a list, got 1"),
+        (json.dumps(line(2, late_replies={})), "late_replies must be a list, got {}"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> None:
@@ -117,6 +121,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> 
     [
         ("manifest.json", '{\n"status": }', r"manifest\.json, line 2: expected JSON"),
         ("manifest.json", "{}", r"manifest\.json: experiment is missing"),
+        ("manifest.json", "[" * 100_000, r"manifest\.json: expected JSON, maximum recursion"),
         ("config.yaml", "a: 1\nb: [", r"config\.yaml, line \d: expected YAML"),
         ("config.yaml", "- 1\n", r"config\.yaml: expected settings by name, got list"),
         ("config.yaml", "a: &a 1\nb: *a\n", r"config\.yaml, line 2: .* found undefined alias"),

@@ -1,0 +1,1 @@
+"""A page and Prometheus metrics that follow a run while it goes on."""

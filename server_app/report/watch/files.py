@@ -1,0 +1,163 @@
+"""The files of a run that is followed. Anybody may have written them.
+
+No link below the folder given is followed, only regular files are opened, and texts are cleaned
+before they are shown.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from fedquorum.errors import RunError
+
+LONGEST_TEXT = 200
+LARGEST_FILE = 32 * 2**20  # of those read as a whole
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not block
+
+
+class Identity(NamedTuple):
+    """A file as it was read: another one of its name differs in at least one of these."""
+
+    inode: int
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, file: BinaryIO) -> "Identity":
+        """Return the identity of an open file."""
+        return cls.from_stat(os.fstat(file.fileno()))
+
+    @classmethod
+    def from_stat(cls, found: os.stat_result) -> "Identity":
+        """Return the identity of a file with this status."""
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class RunFolder:
+    """A run's directory, below a folder that the user named.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that the user named, absolute.
+    parts : tuple of str
+        The names from there to the run's directory.
+    """
+
+    def __init__(self, root: Path, parts: tuple[str, ...] = ()) -> None:
+        self._root = root
+        self._parts = parts
+
+    @property
+    def path(self) -> Path:
+        """Where the run's directory is."""
+        return self._root.joinpath(*self._parts)
+
+    @contextmanager
+    def opened(self, *names: str) -> Iterator[BinaryIO | None]:
+        """Yield a file of the run, open for reading; None where there is none.
+
+        Raises
+        ------
+        RunError
+            If it is a link, no regular file, or cannot be read.
+        """
+        *folders, name = names
+        try:
+            with self._folder(*folders) as folder:
+                file = os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb")
+        except FileNotFoundError:
+            yield None
+            return
+        except OSError as error:
+            raise self._refused(error, names) from None
+        with file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise RunError(f"{self.path.joinpath(*names)}: expected a regular file")
+            yield file
+
+    def content(self, *names: str) -> bytes | None:
+        """Return the content of a small file of the run; None where there is none.
+
+        Raises
+        ------
+        RunError
+            As ``opened``, and if it is too large.
+        """
+        with self.opened(*names) as file:
+            if file is None:
+                return None
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            limit = f"at most {LARGEST_FILE // 2**20} MiB"
+            raise RunError(f"{self.path.joinpath(*names)}: expected {limit}, got more")
+        return content
+
+    def identity(self, *names: str) -> Identity | None:
+        """Return the identity of a file or folder of the run; None where there is none.
+
+        Raises
+        ------
+        RunError
+            If it cannot be looked up.
+        """
+        *folders, name = names
+        try:
+            with self._folder(*folders) as folder:
+                return Identity.from_stat(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._refused(error, names) from None
+
+    def parts(self, name: str) -> dict[str, Identity]:
+        """Return the Parquet files in a folder of the run by name, sorted; empty without it.
+
+        Raises
+        ------
+        RunError
+            If the folder is a link or cannot be read.
+        """
+        try:
+            with self._folder(name) as folder, os.scandir(folder) as entries:
+                found = {
+                    entry.name: Identity.from_stat(entry.stat(follow_symlinks=False))
+                    for entry in entries
+                    if entry.name.endswith(".parquet") and not entry.name.startswith(".")
+                }
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._refused(error, (name,)) from None
+        return dict(sorted(found.items()))
+
+    @contextmanager
+    def _folder(self, *names: str) -> Iterator[int]:
+        """Yield the descriptor of a folder, reached without following a link."""
+        folder = os.open(self._root, _FOLDER)
+        try:
+            for name in (*self._parts, *names):
+                inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _refused(self, error: OSError, names: tuple[str, ...]) -> RunError:
+        link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+        reason = "links are not followed" if link else error.strerror
+        return RunError(f"{self.path.joinpath(*names)} cannot be read: {reason}")
+
+
+def shown(text: object, longest: int = LONGEST_TEXT) -> str:
+    """Return a text of a record on one line: shortened, and only characters that can be seen."""
+    words = str(text)
+    cut = words[: longest + 1]
+    clean = " ".join("".join(c if c.isprintable() else " " for c in cut).split())
+    return f"{clean[:longest]}..." if len(words) > longest else clean

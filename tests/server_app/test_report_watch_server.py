@@ -1,0 +1,407 @@
+"""The server of the page that follows a run: to whom it answers, and what."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from server_app.report.command_line import main
+from server_app.report.watch import server as server_module
+from server_app.report.watch.server import WatchServer
+from server_app.report.watch.watch import Watch
+from tests.fedquorum.records.made import (
+    accuracy,
+    append_rounds,
+    line,
+    make_run,
+    write_part,
+    write_population,
+)
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class Client:
+    """Asks a server that runs in this process."""
+
+    def __init__(self, server: WatchServer) -> None:
+        self.port = server.server_port
+
+    def ask(
+        self, path: str = "/", method: str = "GET", **headers: str
+    ) -> tuple[int, dict[str, str], str]:
+        """Return status, headers and text of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request(method, path, headers=headers)
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        connection.close()
+        return reply.status, dict(reply.headers), text
+
+    def send(self, request: bytes) -> bytes:
+        """Return what the server answers to a request as it stands."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(4096), b""))
+
+    def samples(self, accept: str = "") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """Return the metrics by name and labels."""
+        status, _, text = self.ask("/metrics", Accept=accept)
+        assert status == 200
+        parse = openmetrics_families if accept else text_string_to_metric_families
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in parse(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run that goes on, of one round."""
+    return make_run(tmp_path / "runs" / "run", [line(1)], status="running", rounds=10)
+
+
+@pytest.fixture
+def client(run: Path) -> Iterator[Client]:
+    """Serve the run on a free port."""
+    with WatchServer(run, 0) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield Client(server)
+        server.shutdown()
+        serving.join()
+
+
+# --- to whom ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/data", "/data?run=.&drawn=3", "/metrics"])
+def test_every_answer_tells_the_browser_to_trust_nothing(client: Client, path: str) -> None:
+    """No script but the page's, nothing from elsewhere, in no frame; HEAD has the same headers."""
+    status, headers, text = client.ask(path)
+    assert (status, headers["Content-Length"]) == (200, str(len(text.encode())))
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for kind in ("script-src", "style-src"):
+        assert all(re.fullmatch(r"'sha256-[\w+/]{43}='", s) for s in policy[kind].split())
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["Server"] == "fedquorum-report"
+    assert "Access-Control-Allow-Origin" not in headers
+    for_head = client.ask(path, "HEAD")
+    assert for_head[0] == 200
+    assert for_head[2] == ""
+    changing = {"Date", "Content-Length"}
+    assert {k: v for k, v in for_head[1].items() if k not in changing} == {
+        k: v for k, v in headers.items() if k not in changing
+    }
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get"])
+def test_nothing_but_reading_is_answered(client: Client, method: str) -> None:
+    """Any other method is refused, in text."""
+    status, headers, text = client.ask("/data", method)
+    assert (status, headers["Allow"], text) == (405, "GET, HEAD", "Method Not Allowed\n")
+    assert headers["Content-Type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "192.168.0.1", "[::1]"],
+)
+def test_a_page_that_points_its_name_here_is_refused(client: Client, host: str) -> None:
+    """DNS rebinding: the browser takes this server for that of another page."""
+    for path in ("/", "/data", "/metrics"):
+        status, _, text = client.ask(path, Host=host)
+        assert (status, text) == (403, "expected 127.0.0.1 or localhost in the header Host\n")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:9000"])
+def test_the_port_may_be_that_of_a_tunnel(client: Client, host: str) -> None:
+    """As behind ``ssh -L 9000:localhost:8475``."""
+    assert client.ask("/data", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/index.html",
+        "/data/",
+        "/data/../manifest.json",
+        "//evil.example/data",
+        "/etc/passwd",
+        "/%2e%2e/x",
+        "/favicon",
+    ],
+)
+def test_there_are_three_paths(client: Client, path: str) -> None:
+    """No file is served by its name."""
+    status, _, text = client.ask(path)
+    assert (status, text) == (404, "expected one of /, /data, /metrics\n")
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n", b"403"),
+        (b"GET / HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"403"),
+        (b"GET http://localhost/ HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /../../etc/passwd HTTP/1.0\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.0\r\n\r\n", b"414"),
+        (b"GET / HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"431"),
+    ],
+)
+def test_what_is_no_request_of_a_browser_is_refused(
+    client: Client, capfd: pytest.CaptureFixture[str], request_text: bytes, status: bytes
+) -> None:
+    """With a status, and without a word on the terminal."""
+    reply = client.send(request_text)
+    assert reply.split()[1] == status
+    assert b"script-src" in reply
+    assert capfd.readouterr() == ("", "")
+
+
+def test_other_machines_do_not_reach_it(run: Path) -> None:
+    """It listens on the loopback address alone."""
+    with WatchServer(run, 0) as server:
+        assert server.socket.getsockname()[0] == "127.0.0.1"
+
+
+# --- what ---------------------------------------------------------------------------------------
+
+
+def test_the_page_holds_nothing_of_a_run(client: Client) -> None:
+    """It is one and the same for all; what it shows comes as JSON."""
+    _, headers, text = client.ask("/")
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "synth_low" not in text
+    assert not re.search(r"(src|href)=[\"']?https?:", text)
+
+
+def test_the_data_grow_with_the_run(client: Client, run: Path) -> None:
+    """Charts come only if the page does not have them."""
+    first = json.loads(client.ask("/data")[2])
+    assert first["progress"].startswith("round 1 of 10")
+    assert [chart["id"] for chart in first["charts"]] == ["training", "rounds"]
+    append_rounds(run, line(2))
+    second = json.loads(client.ask(f"/data?drawn={first['drawn']}&run=.")[2])
+    assert second["progress"].startswith("round 2 of 10")
+    assert second["charts"] is None
+    unknown = json.loads(client.ask("/data?run=%3Cb%3E")[2])
+    assert (unknown["run"], "there is no run <b>" in unknown["waiting"]) == (None, True)
+
+
+def test_damaged_records_are_lines_on_the_page(client: Client, run: Path) -> None:
+    """And the numbers that can be read stay."""
+    append_rounds(run, torn="no round\n")
+    (run / "config.yaml").write_text("- 1")
+    (run / "manifest.json").write_text("{")
+    (run / "clients").mkdir()
+    (run / "clients" / "part-00000.parquet").write_bytes(b"PAR1")
+    data = json.loads(client.ask("/data")[2])
+    files = ("manifest.json", "config.yaml", "rounds.jsonl", "clients/part-00000.parquet")
+    assert len(data["problems"]) == len(files)
+    for problem, file in zip(data["problems"], files, strict=True):
+        assert problem.startswith(f"{run}/{file}")
+        assert "\n" not in problem
+    assert data["progress"] == "round 1"
+    assert client.samples()["fedquorum_unreadable_records", frozenset()] == 4
+
+
+def test_what_nobody_foresaw_is_one_line(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No trace, neither for the browser nor on the terminal."""
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(Watch, "data", fail)
+    status, _, text = client.ask("/data")
+    assert (status, text) == (500, "the records cannot be shown (ZeroDivisionError)\n")
+    monkeypatch.setattr(server_module._Handler, "_answer", fail)
+    client.send(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    assert capfd.readouterr().err == "fedquorum-report: a request failed: ZeroDivisionError\n"
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_the_metrics_are_those_of_the_page(client: Client, run: Path, accept: str) -> None:
+    """By Prometheus' own parsers, in both formats."""
+    late = [{"round": 1, "client": 1, "seconds": 1.0}]
+    append_rounds(
+        run,
+        line(2, simulated_seconds=7.5, late=2, late_replies=late, seconds=1.5, test=accuracy(0.75)),
+    )
+    write_population(run, rates=[1.0] * 3, priority=[True, False, False])
+    write_part(run, 0, [{"round": 2, "client": 0}, {"round": 2, "client": 1, "status": "late"}])
+    found = client.samples(accept)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert value("fedquorum_round") == 2
+    assert value("fedquorum_rounds") == 10
+    assert value("fedquorum_runs", status="running") == 1
+    assert value("fedquorum_run_status", status="running") == 1
+    assert value("fedquorum_run_status", status="failed") == 0
+    assert value("fedquorum_round_seconds") == 1.5
+    assert value("fedquorum_seconds_total") == pytest.approx(1.6)
+    assert value("fedquorum_global_loss") == 1.0
+    assert value("fedquorum_accuracy", clients="priority", statistic="mean") == 0.75
+    assert value("fedquorum_accuracy", clients="priority", statistic="worst") == 0.375
+    assert value("fedquorum_test_loss", clients="all", statistic="mean") == 1.0
+    assert value("fedquorum_clients", status="late") == 2
+    assert value("fedquorum_answers_total", status="trained") == 6
+    assert value("fedquorum_late_replies_total") == 1
+    assert value("fedquorum_bytes_total", direction="down") == 20
+    assert value("fedquorum_bytes_total", direction="up") == 40
+    assert value("fedquorum_simulated_seconds") == 7.5
+    assert value("fedquorum_clients_connected") == 2
+    assert value("fedquorum_clients_known") == 3
+    assert value("fedquorum_unreadable_records") == 0
+    labels = {"run": ".", "experiment": "fedalign/synth_low", "strategy": "fedalign", "seed": "1"}
+    assert value("fedquorum_run_info", **labels) == 1
+
+
+def test_every_metric_is_described(client: Client) -> None:
+    """A HELP and a TYPE line each; what is not known is not there."""
+    _, headers, text = client.ask("/metrics")
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    families = list(text_string_to_metric_families(text))
+    assert len(families) > 15
+    for family in families:
+        assert family.documentation
+        assert family.type in ("gauge", "counter")
+        assert family.name.startswith("fedquorum_")
+    assert "fedquorum_simulated_seconds" not in text
+
+
+def test_hostile_labels_are_escaped(client: Client, run: Path) -> None:
+    """Quotes and line ends of a run's name cannot add a metric."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    name = 'x"} 1\nfedquorum_round 99\n\ud800'
+    (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": name}))
+    found = client.samples()
+    assert found["fedquorum_round", frozenset()] == 1
+    (info,) = [dict(labels) for family, labels in found if family == "fedquorum_run_info"]
+    assert info["experiment"] == 'x"} 1 fedquorum_round 99'
+
+
+def test_a_metric_that_is_no_accuracy_has_a_name_of_its_own(client: Client, run: Path) -> None:
+    """The spread over clients is of ``evaluation.metric``."""
+    (run / "config.yaml").write_text("evaluation:\n  metric: auroc\n")
+    test = {"all": {"loss": 1.0, "accuracy": 0.5, "auroc": 0.9, "worst": 0.8}}
+    append_rounds(run, line(2, test=test))
+    found = {key: value for key, value in client.samples().items() if "statistic" in dict(key[1])}
+    everyone = {("clients", "all")}
+    assert found == {
+        ("fedquorum_accuracy", frozenset({*everyone, ("statistic", "mean")})): 0.5,
+        ("fedquorum_test_loss", frozenset({*everyone, ("statistic", "mean")})): 1.0,
+        ("fedquorum_test_auroc", frozenset({*everyone, ("statistic", "mean")})): 0.9,
+        ("fedquorum_test_auroc", frozenset({*everyone, ("statistic", "worst")})): 0.8,
+    }
+
+
+def test_a_folder_without_runs_has_metrics(tmp_path: Path) -> None:
+    """So that Prometheus may begin before the first run."""
+    content, _ = Watch(tmp_path).metrics("")
+    assert b'fedquorum_runs{status="running"} 0.0' in content
+    assert b"fedquorum_round " not in content
+
+
+def test_without_prometheus_the_page_remains(
+    client: Client, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says what to install."""
+    monkeypatch.setattr(server_module, "find_spec", lambda _: None)
+    status, _, text = client.ask("/metrics")
+    assert status == 501
+    assert text == ("/metrics needs the package prometheus_client: pip install prometheus-client\n")
+    assert client.ask("/data")[0] == 200
+    with WatchServer(run, 0) as server:
+        assert server.metrics_notice == text.strip()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--watch", "a", "b"], "expected one of DIR, --audit RUN and --watch DIR"),
+        (["--watch", "a", "--audit", "b"], "expected one of DIR, --audit RUN and --watch DIR"),
+        (["a", "--port", "1"], "--port is where --watch DIR serves its page"),
+        (["--watch", "a", "--client", "1", "--round", "1"], "expected --audit RUN with them"),
+        (["--watch", "a", "--port", "65536"], "expected a whole number from 0 to 65535"),
+        (["--watch", "a", "--port", "http"], "expected a whole number from 0 to 65535, got 'http'"),
+        ([], "expected a DIR with runs, --audit RUN or --watch DIR"),
+    ],
+)
+def test_words_that_do_not_fit(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The usage, and one line with what was expected."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_port_in_use_and_a_folder_that_is_none(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["--watch", str(run), "--port", str(port)]) == 1
+    assert main(["--watch", str(tmp_path / "nowhere")]) == 1
+    assert main(["--watch", str(run / "manifest.json")]) == 1
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == (
+        f"fedquorum-report: --port must be a port that is free (0 takes any), got {port}: "
+        "Address already in use"
+    )
+    assert others == [
+        f"fedquorum-report: --watch must be a run or a folder with runs, got {path}"
+        for path in (tmp_path / "nowhere", run / "manifest.json")
+    ]
+
+
+def test_ctrl_c_ends_it(run: Path) -> None:
+    """It says where the page is, answers, and ends without a trace."""
+    program = "import sys; from server_app.report.command_line import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "--watch", str(run), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/", first)
+        assert url, first
+        assert first.startswith(f"Following {run} at ")
+        assert process.stdout.readline() == f"Metrics for Prometheus: {url[0]}metrics\n"
+        with urlopen(f"{url[0]}data") as reply:  # noqa: S310 - our own
+            assert json.load(reply)["run"] == "."
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "fedquorum-report: no longer followed\n")
