@@ -192,10 +192,9 @@ class DenseGradients:
                 w = parameters[weight]
                 out = batches.room(weight, w.shape[2])
                 back = torch.bmm(w.transpose(1, 2), delta, out=out)
-            if keep != 1.0:  # as beta of the product this would cost more
-                into[weight].mul_(keep)
+            into[weight].baddbmm_(delta, before.transpose(1, 2), beta=keep)
+            if keep != 1.0:
                 into[bias].mul_(keep)
-            into[weight].baddbmm_(delta, before.transpose(1, 2))
             into[bias].add_(delta.sum(dim=2))
             delta = back.mul_(before > 0) if activations else back
 

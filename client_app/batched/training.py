@@ -32,7 +32,6 @@ from client_app.training import LocalTraining, normalises_batches
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients
-LEAST_KEPT = 0.5  # of w in a step; the gradient is divided by it
 AT_ONCE = 2**25  # bytes of inputs of a round that are gathered in one go
 
 
@@ -189,10 +188,7 @@ class BatchedTraining:
             width=width,
             room=room,
         )
-        directs = self._directs(t)
-        scale = torch.ones_like(schedule.rates)
-        if not directs:
-            scale = -schedule.rates / self._kept(t)
+        scale = torch.ones_like(schedule.rates) if self._directs else -schedule.rates
         source = _Batches(
             examples,
             schedule,
@@ -209,7 +205,7 @@ class BatchedTraining:
         directions = {
             name: copies(torch.zeros_like(received[name]), len(clients))
             for name in self._trained
-            if directs
+            if self._directs
         }
         m = 0
         for step in range(len(schedule.sizes)):
@@ -220,7 +216,7 @@ class BatchedTraining:
                 parameters = {name: buffers.pop(name) for name in self._trained}
                 v = {name: tensor[:m] for name, tensor in directions.items()}
                 state = _State(received, parameters, buffers, v)
-            if directs:
+            if self._directs:
                 self._directed_step(state, batches, schedule.rates[step, :m])
             else:
                 self._gradient_step(state, batches, t)
@@ -233,31 +229,20 @@ class BatchedTraining:
         """What a step adds of w to the gradient."""
         return self._how.weight_decay + self._how.mu
 
-    def _directs(self, t: int) -> bool:
-        """Say whether v is kept; else a step is on w itself, with one rate for all clients."""
+    @property
+    def _directs(self) -> bool:
+        """Whether v is kept; else a step is on w itself, with one rate for all clients."""
         one_rate = self._how.lr_schedule != "theorem"
-        return self._how.momentum > 0 or (
-            self._pull > 0 and not (one_rate and self._kept(t) >= LEAST_KEPT)
-        )
-
-    def _kept(self, t: int) -> float:
-        """Return 1 - lr (decay + mu), the share of w that a step on w itself keeps."""
-        return 1.0 - self._how.learning_rate(t, 0, 1) * self._pull if self._pull else 1.0
+        return self._how.momentum > 0 or (self._pull > 0 and not one_rate)
 
     def _gradient_step(self, state: "_State", batches: Batches, t: int) -> None:
-        """Make w <- s (w - lr / s grad) + lr mu w_t, s = 1 - lr (decay + mu), in two passes.
-
-        The batches' scale is -lr / s.
-        """
-        w, kept, mu = state.parameters, self._kept(t), self._how.mu
-        self._gradients.add(w, state.buffers, w, batches)
-        for name, tensor in w.items():
-            if mu and not self._how.weight_decay:
-                tensor.lerp_(state.received[name], 1.0 - kept)
-            elif self._pull:
-                tensor.mul_(kept)
-                if mu:
-                    tensor.add_(state.received[name], alpha=(1.0 - kept) * mu / self._pull)
+        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t; the batches' scale is -lr."""
+        rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
+        w, keep = state.parameters, 1.0 - rate * self._pull
+        self._gradients.add(w, state.buffers, w, batches, keep=keep)
+        if self._how.mu:
+            for name, tensor in w.items():
+                tensor.add_(state.received[name], alpha=rate * self._how.mu)
 
     def _directed_step(self, state: "_State", batches: Batches, rates: torch.Tensor) -> None:
         """Make v <- momentum v + grad + (decay + mu) w - mu w_t, and w <- w - lr v."""
