@@ -2,6 +2,7 @@
 
     python deploy/keys.py server tls superlink.example.org 127.0.0.1
     python deploy/keys.py node keys/node-3
+    python deploy/keys.py kubernetes keys --nodes 3
 
 ``server`` makes an authority of its own and a certificate for the SuperLink that is valid for the
 host names and addresses given: ``ca.pem`` (give it to every node), ``server.pem`` and
@@ -12,9 +13,15 @@ organisation has an authority, use its certificates instead.
 ``node`` makes the key pair by which a SuperNode proves who it is: ``NAME`` and ``NAME.pub``, as
 ``ssh-keygen -t ecdsa -b 384 -N "" -f NAME`` does. Make it on the node: the private key never has
 to leave it. Nothing that exists is overwritten.
+
+``kubernetes`` makes in a folder what is missing of both for the clients from 0, and prints it as
+the Secrets and ConfigMaps that deploy/kubernetes mounts, for ``kubectl apply``. Called again with
+more nodes it keeps all that it made.
 """
 
 import argparse
+import base64
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +42,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = timedelta(days=365)
 CLOCK_SKEW = timedelta(hours=1)
+SERVER_FILES = ("ca.pem", "server.pem", "server.key")
+NAMESPACE = "fedquorum"
+SERVICES = ("superlink", "superlink-control")
 
 
 def make_server(folder: Path, hosts: Sequence[str], valid: timedelta = VALID) -> None:
@@ -98,6 +108,46 @@ def make_node(path: Path) -> None:
     _write(path.with_name(f"{path.name}.pub"), public + f" {path.name}\n".encode(), secret=False)
 
 
+def make_kubernetes(folder: Path, nodes: int, hosts: Sequence[str]) -> dict[str, object]:
+    """Make certificates and keys for deploy/kubernetes, and return them as one manifest.
+
+    ``hosts`` are further names by which nodes outside the cluster reach the SuperLink. Such a
+    node keeps its private key: ``folder``/keys has its public key only.
+    """
+    tls, keys = folder / "tls", folder / "keys"
+    if not tls.exists():
+        names = [f"{name}{end}" for name in SERVICES for end in ("", f".{NAMESPACE}.svc")]
+        make_server(tls, [*names, "127.0.0.1", *hosts])
+    private = [keys / f"node-{client}" for client in range(nodes)]
+    public = [path.with_name(f"{path.name}.pub") for path in private]
+    for path, other in zip(private, public, strict=True):
+        if not other.exists():
+            make_node(path)
+    lines = [f"{client} {path.read_text().strip()}\n" for client, path in enumerate(public)]
+    (folder / "nodes").write_text("".join(lines))
+    items = [
+        _manifest("Secret", "superlink-tls", [tls / name for name in SERVER_FILES]),
+        _manifest("Secret", "supernode-keys", [path for path in private if path.exists()]),
+        _manifest("ConfigMap", "superlink-ca", [tls / "ca.pem"]),
+        _manifest("ConfigMap", "nodes", [folder / "nodes"]),
+    ]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _manifest(kind: str, name: str, files: Sequence[Path]) -> dict[str, object]:
+    """Return a Secret or a ConfigMap with these files."""
+    content = {path.name: path.read_bytes() for path in files}
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "data": {
+            file: base64.b64encode(data).decode() if kind == "Secret" else data.decode()
+            for file, data in content.items()
+        },
+    }
+
+
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
@@ -137,12 +187,18 @@ def main() -> None:
     server.add_argument("--days", type=int, default=VALID.days)
     node = commands.add_parser("node", help="a SuperNode's key pair")
     node.add_argument("path", type=Path)
+    kubernetes = commands.add_parser("kubernetes", help="both as manifests of Kubernetes")
+    kubernetes.add_argument("folder", type=Path)
+    kubernetes.add_argument("--nodes", type=int, required=True, help="clients 0 to NODES - 1")
+    kubernetes.add_argument("--host", action="append", default=[], help="a further name or address")
     given = parser.parse_args()
     try:
         if given.command == "server":
             make_server(given.folder, given.hosts, timedelta(days=given.days))
-        else:
+        elif given.command == "node":
             make_node(given.path)
+        else:
+            print(json.dumps(make_kubernetes(given.folder, given.nodes, given.host)))
     except FileExistsError as error:
         sys.exit(f"keys.py: {error.filename} exists already and is not overwritten")
 

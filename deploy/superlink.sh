@@ -6,6 +6,7 @@
 #   HOST   where to listen; 127.0.0.1, because the same port serves Flower's Control API, which
 #          asks nobody for a password: see docs/deployment.md before you change it
 #   PORT   8000
+#   HEALTH host:port of a gRPC health service, which answers while this process lives; off
 set -eu
 : "${TLS:?must be the folder with ca.pem, server.pem and server.key}"
 : "${STATE:?must be a folder for the database and the results}"
@@ -16,4 +17,5 @@ exec flower-superlink \
   --ssl-ca-certfile "$TLS/ca.pem" --ssl-certfile "$TLS/server.pem" --ssl-keyfile "$TLS/server.key" \
   --enable-supernode-auth \
   --database "$STATE/superlink.db" \
-  --disable-runtime-dependency-installation
+  --disable-runtime-dependency-installation \
+  ${HEALTH:+--health-server-address "$HEALTH"}

@@ -7,6 +7,7 @@
 #   CLIENT     client id, a whole number from 0, as the server's engine.nodes has it for this key
 #   DATA       this client's .npz file, .csv file or folder of images
 #   PORT       9094, for this node's own processes, on 127.0.0.1
+#   HEALTH     host:port of a gRPC health service, which answers while this process lives; off
 set -eu
 : "${SUPERLINK:?must be host:port of the server}"
 : "${CA:?must be ca.pem of the server}"
@@ -17,4 +18,5 @@ exec flower-supernode \
   --superlink "$SUPERLINK" --root-certificates "$CA" \
   --auth-supernode-private-key "$KEY" \
   --node-config "client-id=$CLIENT data-path=\"$DATA\"" \
-  --host 127.0.0.1 --port "${PORT:-9094}"
+  --host 127.0.0.1 --port "${PORT:-9094}" \
+  ${HEALTH:+--health-server-address "$HEALTH"}

@@ -124,6 +124,15 @@ def chromium() -> str:
     return found
 
 
+@pytest.fixture(scope="session")
+def sandboxes() -> None:
+    """Skip where containers cannot run in sandboxes, as inside of other containers."""
+    from tests.integration.pods import missing
+
+    if lacking := missing():
+        pytest.skip(f"this machine must have {', '.join(lacking)}, for sandboxes with a network")
+
+
 def _skip(message: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(message)

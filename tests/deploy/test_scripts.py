@@ -19,7 +19,7 @@ from flwr.common.config import parse_config_args
 from conf import compose
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-SCRIPTS = ("superlink.sh", "supernode.sh")
+SCRIPTS = ("superlink.sh", "supernode.sh", "register.sh")
 
 
 def keys(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
