@@ -1,4 +1,4 @@
-r"""Rounds per second: stock Flower, this project on Ray and in process, and the bare arithmetic.
+r"""Rounds per second: stock Flower, this project's engines, and the bare arithmetic.
 
     python benchmarks/engines.py --workload fmnist_logreg --json results.json
 
@@ -64,6 +64,7 @@ VARIANTS = {
     "weight_decay": ("client.weight_decay=0.001",),
 }
 """Steps that are more than plain SGD."""
+ON_RAY = ("engine=ray", "engine.workers=2", "engine.address=local")
 BEFORE = "before_"
 MARK = "FEDQUORUM_BENCHMARK"
 
@@ -303,24 +304,24 @@ def _competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competit
             work = Workload((28, 28), (50,) * clients, min(50, clients), 10)
             yield Competitor(
                 f"{clients}_clients",
-                partial(_in_process, work, folder, here, device=options.device),
+                partial(_timed, work, folder, here, device=options.device),
             )
         return
     work = WORKLOADS[options.workload]
     yield Competitor("stock_flower", partial(_stock_flower, work, folder))
-    yield Competitor("ray_2_nodes", partial(_on_ray, work, folder, options.device))
+    yield Competitor("flower_ray_2_nodes", partial(_by_flower, work, folder, options.device))
+    run = partial(_timed, work, folder, here, device=options.device, words=ON_RAY)
+    yield Competitor("ray_2_workers", run)
     checkouts = {"": here}
     if options.baseline is not None:
         checkouts[BEFORE] = Checkout(options.baseline.resolve(), options.baseline_python)
     for batching in BATCHING:
         for prefix, checkout in checkouts.items():
-            run = partial(
-                _in_process, work, folder, checkout, device=options.device, batching=batching
-            )
+            run = partial(_timed, work, folder, checkout, device=options.device, batching=batching)
             yield Competitor(f"{prefix}in_process_{batching}", run)
     if options.variants:
         for name, words in VARIANTS.items():
-            run = partial(_in_process, work, folder, here, device=options.device, words=words)
+            run = partial(_timed, work, folder, here, device=options.device, words=words)
             yield Competitor(f"in_process_{name}", run)
     yield Competitor("bare_arithmetic", Bare(work, options.device), watched=False)
     if options.peers:
@@ -388,7 +389,7 @@ class Checkout:
     python: str
 
 
-def _in_process(
+def _timed(
     work: Workload,
     folder: Path,
     checkout: Checkout,
@@ -422,7 +423,7 @@ def _fresh(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=folder))
 
 
-def _on_ray(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
+def _by_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
     home = _fresh(folder)
     run = home / "run"
     words = _overrides(work, _data(work, folder), device)

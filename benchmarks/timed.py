@@ -1,4 +1,4 @@
-"""One run in process, as the command ``fedquorum`` makes it, with the time after every round noted.
+"""One run of the command ``fedquorum``, with the time after every round noted.
 
 python benchmarks/timed.py TIMES KEY=VALUE ...
 """

@@ -23,11 +23,15 @@ _AT_IMPORT = torch.get_num_threads()
 _HERE = threading.local()
 
 
+def process_cores() -> int:
+    """Return how many cores the system lets this process use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return os.cpu_count() or 1 if affinity is None else len(affinity(0))
+
+
 def available_cores() -> int:
     """Return how many cores this process may use, at most as many as torch was given threads."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = os.cpu_count() or 1 if affinity is None else len(affinity(0))
-    return max(1, min(cores, _AT_IMPORT))
+    return max(1, min(process_cores(), _AT_IMPORT))
 
 
 @contextmanager

@@ -19,16 +19,19 @@ FIRST: Mapping[str, Any] = {"version": 1, "way": None, "device": None}
 """What a manifest without a word of it means."""
 
 
-def arithmetic_of(composed: Composed, data: FederatedData, *, in_process: bool) -> Arithmetic:
+def arithmetic_of(
+    composed: Composed, data: FederatedData, *, in_process: bool, device: str | None = None
+) -> Arithmetic:
     """Return the arithmetic of a run that begins or goes on now.
 
-    Where clients are elsewhere and may have a GPU or none, ``client.device=auto`` leaves device
-    and, unless all devices train the model alike, way unknown.
+    Where clients are elsewhere, ``device`` is what ``client.device=auto`` is there. If nobody
+    knows, device and, unless all devices train the model alike, way are unknown.
     """
     client = composed.settings.client
-    device: str | None = client.device
-    if client.device == "auto":
-        device = compute_device("auto").type if in_process else None
+    if client.device != "auto":
+        device = client.device
+    elif in_process:
+        device = compute_device("auto").type
     model, task = trained_model(composed.settings, data), build_task(composed.settings, data)
     way = way_of(model, task, client.batching, device)
     if way is None and in_process:

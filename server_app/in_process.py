@@ -1,8 +1,12 @@
-"""A Flower Grid that calls the ClientApp in this process: no Ray, no server, no network."""
+"""A Flower Grid that calls the ClientApp in this process: no Ray, no server, no network.
+
+Its nodes, ``HostedNodes``, are also those of a worker of ``engine=ray``.
+"""
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
@@ -17,12 +21,17 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
+NodeStates = Mapping[str, NDArray[np.uint8]]
+"""What the clients keep between rounds, ``Context.state``, by node.
 
-class InProcessGrid(Grid):
-    """Hosts ``num_nodes`` nodes, each with its own Context, which answer one after the other.
+The bytes are Flower's form (a protocol buffer), as it travels between machines.
+"""
 
-    A ClientApp that raises becomes an error reply, as in Flower's simulation. Messages pushed
-    are answered at once; ``pull_messages`` hands the answers out.
+
+class HostedNodes:
+    """Nodes of this process, each with its own Context, which answer one after the other.
+
+    A ClientApp that raises becomes an error reply, as in Flower's simulation.
 
     Parameters
     ----------
@@ -30,41 +39,90 @@ class InProcessGrid(Grid):
         What every node runs.
     run_config : mapping
         The run config of every node.
+    nodes : iterable of int
+        The nodes' ids, from 1; node j + 1 gets the partition-id j.
     num_nodes : int
-        How many nodes; node j gets partition-id j.
+        How many nodes the run has, here and in other processes.
     """
 
     def __init__(
-        self, client_app: ClientApp, run_config: Mapping[str, Any], num_nodes: int
+        self,
+        client_app: ClientApp,
+        run_config: Mapping[str, Any],
+        nodes: Iterable[int],
+        num_nodes: int,
     ) -> None:
         self._client_app = client_app
-        self._contexts = {
+        self.contexts = {
             node: Context(
                 run_id=0,
                 node_id=node,
-                node_config={"partition-id": partition, "num-partitions": num_nodes},
+                node_config={"partition-id": node - 1, "num-partitions": num_nodes},
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for partition, node in enumerate(range(1, num_nodes + 1))
+            for node in nodes
         }
-        self._answers: dict[str, Message] = {}
-        self._run = Run.create_empty(0)
-        # Flower's Message takes its sender from here.
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0
+        identify_process()
 
-    def node_states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return what the clients keep between rounds, ``Context.state``, by node, in bytes.
+    def answer(self, message: Message) -> Message:
+        """Return what a message's node replies, or an error that says what it raised."""
+        context = self.contexts[message.metadata.dst_node_id]
+        try:
+            return self._client_app(message, context)
+        except Exception as error:  # whatever a ClientApp raises, the server sees an error reply
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
-        The bytes are Flower's own form (a protocol buffer), as it travels between machines.
-        """
+    def states(self) -> dict[str, NDArray[np.uint8]]:
+        """Return what the clients keep between rounds, by node."""
         states = {}
-        for node, context in self._contexts.items():
+        for node, context in self.contexts.items():
             content = recorddict_to_proto(context.state).SerializeToString(deterministic=True)
             states[str(node)] = np.frombuffer(content, dtype=np.uint8)
         return states
 
-    def restore_node_states(self, states: Mapping[str, NDArray[np.uint8]]) -> None:
+    def restore(self, states: NodeStates) -> None:
+        """Take over what ``states`` returned."""
+        for node, content in states.items():
+            proto = ProtoRecordDict.FromString(content.tobytes())
+            self.contexts[int(node)].state = recorddict_from_proto(proto)
+
+
+def identify_process() -> None:
+    """Let Flower's Message take its sender from this process."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0
+
+
+class SimulationGrid(Grid):
+    """A grid to the nodes 1, 2, .. which a run starts itself, and whose states it can keep.
+
+    Parameters
+    ----------
+    num_nodes : int
+        How many nodes.
+
+    Attributes
+    ----------
+    engine : str
+        The engine's name in the records.
+    device : str or None
+        What ``client.device=auto`` is where the clients are; None where only they know.
+    """
+
+    engine: ClassVar[str]
+    device: str | None = None
+
+    def __init__(self, num_nodes: int) -> None:
+        self.num_nodes = num_nodes
+        self._run = Run.create_empty(0)
+        identify_process()
+
+    @abstractmethod
+    def node_states(self) -> dict[str, NDArray[np.uint8]]:
+        """Return what the clients keep between rounds, by node."""
+
+    def restore_node_states(self, states: NodeStates) -> None:
         """Take over what ``node_states`` returned.
 
         Raises
@@ -72,14 +130,16 @@ class InProcessGrid(Grid):
         SettingsError
             If that was of another number of nodes.
         """
-        if len(states) != len(self._contexts):
+        if len(states) != self.num_nodes:
             raise SettingsError(
                 f"engine.num_supernodes must be {len(states)}, as when the checkpoint was "
-                f"written: the nodes keep states of their own, got {len(self._contexts)}"
+                f"written: the nodes keep states of their own, got {self.num_nodes}"
             )
-        for node, content in states.items():
-            proto = ProtoRecordDict.FromString(content.tobytes())
-            self._contexts[int(node)].state = recorddict_from_proto(proto)
+        self._restore(states)
+
+    @abstractmethod
+    def _restore(self, states: NodeStates) -> None:
+        """Give the nodes their states."""
 
     def set_run(self, run: Run) -> None:
         """Set the run, which only its reader cares about."""
@@ -103,15 +163,52 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes."""
-        return list(self._contexts)
+        return list(range(1, self.num_nodes + 1))
+
+
+def give_id(message: Message) -> str:
+    """Give a message that is pushed an id, and return it."""
+    message.metadata.__dict__["_message_id"] = str(uuid4())
+    return message.metadata.message_id
+
+
+class InProcessGrid(SimulationGrid):
+    """Hosts ``num_nodes`` nodes in this process.
+
+    Messages pushed are answered at once; ``pull_messages`` hands the answers out.
+
+    Parameters
+    ----------
+    client_app, run_config : ClientApp, mapping
+        As of ``HostedNodes``.
+    num_nodes : int
+        How many nodes.
+    """
+
+    engine = "in-process"
+
+    def __init__(
+        self, client_app: ClientApp, run_config: Mapping[str, Any], num_nodes: int
+    ) -> None:
+        super().__init__(num_nodes)
+        self._nodes = HostedNodes(client_app, run_config, range(1, num_nodes + 1), num_nodes)
+        self._contexts = self._nodes.contexts
+        self._answers: dict[str, Message] = {}
+
+    def node_states(self) -> dict[str, NDArray[np.uint8]]:
+        """Return what the clients keep between rounds, by node."""
+        return self._nodes.states()
+
+    def _restore(self, states: NodeStates) -> None:
+        self._nodes.restore(states)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Have each message answered by its node; return the messages' ids."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid4())
-            self._answers[message.metadata.message_id] = self._answer(message)
-            ids.append(message.metadata.message_id)
+            key = give_id(message)
+            self._answers[key] = self._answer(message)
+            ids.append(key)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -131,9 +228,4 @@ class InProcessGrid(Grid):
         return answers
 
     def _answer(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
-        try:
-            return self._client_app(message, context)
-        except Exception as error:  # whatever a ClientApp raises, the server sees an error reply
-            reason = f"{type(error).__name__}: {error}"
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        return self._nodes.answer(message)

@@ -19,7 +19,7 @@ import threading
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -29,6 +29,8 @@ from server_app.interruption import in_worker, interruptible, told_to_stop
 from server_app.locks import lock
 
 if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
     from conf import Composed
 
 OUTPUT_FILE = "output.log"
@@ -141,7 +143,7 @@ def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
 
     settings = compose_words(words).settings
     # The models that clients keep are lost with a run on Flower.
-    kept = settings.engine.name == "in-process" or not rules_of(settings).keeps_models
+    kept = settings.engine.name != "flower" or not rules_of(settings).keeps_models
     return kept and Checkpoints(directory).newest().checkpoint is not None
 
 
@@ -153,28 +155,46 @@ def _run(words: tuple[str, ...], directory: Path) -> None:
         from server_app.submit import submit
 
         submit(composed, str(directory))
+    elif composed.settings.engine.name == "ray":
+        run_on_ray(composed, str(directory))
     else:
         run_in_process(composed, str(directory))
 
 
 def run_in_process(composed: "Composed", output_dir: str) -> None:
     """Run ServerApp and ClientApp in this process."""
+    from client_app.app import app as client_app
+    from server_app.in_process import InProcessGrid
+
+    nodes = composed.settings.engine.num_supernodes or 1
+    _run_server_app(InProcessGrid(client_app, composed.run_config, nodes), composed, output_dir)
+
+
+def run_on_ray(composed: "Composed", output_dir: str) -> None:
+    """Run ServerApp in this process, and ClientApp in workers of Ray.
+
+    Workers are in other folders and perhaps on other machines, so paths are absolute.
+    """
+    from client_app.app import app as client_app
+    from server_app.ray_engine.engine import ray_grid
+    from server_app.submit import with_absolute_paths
+
+    composed = with_absolute_paths(composed)
+    with ray_grid(client_app, composed.run_config, composed.settings) as grid:
+        _run_server_app(grid, composed, output_dir)
+
+
+def _run_server_app(grid: "Grid", composed: "Composed", output_dir: str) -> None:
     from flwr.app import Context, RecordDict
     from flwr.common.logger import console_handler, update_console_handler
 
-    from client_app.app import app as client_app
     from server_app.app import app as server_app
-    from server_app.in_process import InProcessGrid
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     update_console_handler(colored=sys.stderr.isatty())
     console_handler.setStream(_Stderr())
-    run_config = {**composed.run_config, "output-dir": output_dir}
-    grid = InProcessGrid(client_app, run_config, composed.settings.engine.num_supernodes or 1)
-    context = Context(
-        run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config)
-    )
-    server_app(grid, context)
+    run_config: dict[str, Any] = {**composed.run_config, "output-dir": output_dir}
+    server_app(grid, Context(0, 0, {}, RecordDict(), run_config))
 
 
 class _Stderr(io.TextIOBase):

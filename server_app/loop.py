@@ -30,7 +30,7 @@ from conf.schema.rules import rules_of
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
 from server_app.display import Display, final_table
-from server_app.in_process import InProcessGrid
+from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import with_privacy
 from server_app.recording import run_records
 from server_app.resuming import check_resumable, resumed_manifest
@@ -60,7 +60,7 @@ def run(
         The run's directory; empty for ``outputs/<experiment>/<time>`` below the working
         directory.
     engine : str
-        ``in-process`` or ``flower``, for the records.
+        ``in-process``, ``ray`` or ``flower``, for the records.
     at_exit : callable, optional
         Registers what to call when the process ends in another thread before the run does.
     """
@@ -75,7 +75,9 @@ def run(
     parts = _Parts(strategy.waiting(grid), strategy, driven, settings, rates)
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
-    arithmetic = arithmetic_of(composed, data, in_process=isinstance(grid, InProcessGrid))
+    device = grid.device if isinstance(grid, SimulationGrid) else None
+    in_process = isinstance(grid, InProcessGrid)
+    arithmetic = arithmetic_of(composed, data, in_process=in_process, device=device)
     directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start)
@@ -179,12 +181,14 @@ def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
         parts.strategy.restore(start.strategy, start.model)
     except StateError as error:
         raise RunError(f"the checkpoint does not fit the strategy: {error}") from None
-    grid = parts.grid.inner
-    if isinstance(grid, InProcessGrid) and start.nodes:
-        grid.restore_node_states(start.nodes)
-    elif parts.strategy.rules.keeps_models:
+    grid, keeps_models = parts.grid.inner, parts.strategy.rules.keeps_models
+    if isinstance(grid, SimulationGrid) and start.nodes:
+        # Of availability nodes keep what follows from the seed, too: other nodes find it again.
+        if keeps_models or len(start.nodes) == grid.num_nodes:
+            grid.restore_node_states(start.nodes)
+    elif keeps_models:
         raise SettingsError(
-            "engine must be in-process, before and now, where a run with "
+            "engine must be in-process or ray, before and now, where a run with "
             f"strategy={parts.settings.strategy.name} goes on: elsewhere the clients' models are "
             "lost with the run"
         )
@@ -218,7 +222,7 @@ class _Checkpointing:
                 model=decode_arrays(arrays),
                 strategy=parts.strategy.state(),
                 summary=self._records.summary_state(),
-                nodes=grid.node_states() if isinstance(grid, InProcessGrid) else {},
+                nodes=grid.node_states() if isinstance(grid, SimulationGrid) else {},
                 records=self._records.position(),
                 settings=flat_settings(asdict(parts.settings)),
             )

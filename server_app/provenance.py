@@ -1,5 +1,7 @@
 """Which code this is: the app's own folder, its commit, and the packages it stands on."""
 
+import hashlib
+import platform
 from pathlib import Path
 
 import fedquorum
@@ -7,6 +9,7 @@ from fedquorum.records import provenance
 
 PACKAGES = ("flwr", "torch", "numpy", "hydra-core", "ray", "torchvision", "flwr-datasets")
 CODE = ("strategies", "client_app", "server_app", "conf", "hydra_plugins", "pyproject.toml")
+PARTS = ("client_app", "server_app", "conf")
 SOURCE = Path(__file__).resolve().parents[1]
 
 
@@ -16,6 +19,23 @@ def versions() -> dict[str, str | None]:
     The library's is its own word: the app carries it along, installed or not.
     """
     return {"fedquorum": fedquorum.__version__, **provenance.versions(PACKAGES)}
+
+
+def code_facts() -> dict[str, str | None]:
+    """Return what must be the same in all processes of a run: Python, packages and the source."""
+    return {"python": platform.python_version(), **versions(), "source": source_digest()}
+
+
+def source_digest() -> str:
+    """Return the SHA-256 of all Python and YAML files of the library and the app, 12 digits."""
+    library = Path(fedquorum.__file__).parent
+    digest = hashlib.sha256()
+    for folder in (library, *(SOURCE / name for name in PARTS)):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".yaml"):
+                digest.update(path.relative_to(folder.parent).as_posix().encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def commit() -> str | None:

@@ -38,7 +38,7 @@ def run_records(
     rules : Rules
         The strategy's rules, for the bound on their regret.
     engine : str
-        ``in-process`` or ``flower``, for the manifest.
+        ``in-process``, ``ray`` or ``flower``, for the manifest.
     arithmetic : mapping, optional
         What the manifest says of the clients' arithmetic, see ``server_app.arithmetic``.
     resumed : Checkpoint, optional

@@ -22,6 +22,7 @@ from fedquorum.records.directory import manifest_in
 from conf import Composed, Settings, compose
 from conf.schema.rules import rule_settings
 from server_app.provenance import SOURCE
+from server_app.ray_address import check_environment
 
 COMPLETED = "finished:completed"
 STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped
@@ -37,10 +38,14 @@ def submit(composed: Composed, output_dir: str) -> None:
     ------
     RunError
         If the job cannot be submitted or did not complete; the message has Flower's details.
+    SettingsError
+        If there is no Ray cluster at the environment's RAY_ADDRESS.
     KeyboardInterrupt
         If it was interrupted; the Flower run is stopped then.
     """
     flwr, settings = _flwr(), composed.settings.engine
+    if settings.superlink is None:
+        check_environment()
     run_config = with_absolute_paths(composed).run_config
     run_config["output-dir"] = str(Path(output_dir).absolute())
     superlink = [] if settings.superlink is None else [settings.superlink]

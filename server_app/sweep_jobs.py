@@ -193,8 +193,8 @@ def _key(config: str) -> str:
 
 
 def settings_as_run(composed: Composed) -> Composed:
-    """Return the settings with which a job runs: with engine=flower paths are absolute."""
-    if composed.settings.engine.name != "flower":
+    """Return the settings with which a job runs: outside of this process paths are absolute."""
+    if composed.settings.engine.name == "in-process":
         return composed
     from server_app.submit import with_absolute_paths
 

@@ -11,6 +11,11 @@ LONG = "FEDQUORUM_LONG"
 """The environment variable that ``pytest --long`` sets."""
 
 
+def is_long() -> bool:
+    """Say whether this is ``pytest --long``, which counts in full what the suite samples."""
+    return bool(os.environ.get(LONG))
+
+
 def sampled(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Case]:
     """Return all cases with ``pytest --long``, and otherwise a sample of them, in their order.
 
@@ -26,7 +31,7 @@ def sampled(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Case]:
     seed : int
         Which of them.
     """
-    if os.environ.get(LONG) or len(cases) <= size:
+    if is_long() or len(cases) <= size:
         return list(cases)
     order = random.Random(seed).sample(range(len(cases)), len(cases))
     seen: set[tuple[int, object]] = set()

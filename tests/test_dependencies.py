@@ -183,6 +183,23 @@ def test_the_report_only_draws() -> None:
     assert drawing(imports_of(modules("client_app", "conf", "server_app", "hydra_plugins"))) == []
 
 
+def rays(imports: Iterable[Import]) -> list[str]:
+    """Return the imports of Ray where no engine on Ray was chosen."""
+    package = "server_app.ray_engine"
+    return [
+        str(one)
+        for one in imports
+        if one.within("ray", package)
+        and not one.module.startswith(package)
+        and not (one.lazy and one.module == "server_app.job")
+    ]
+
+
+def test_only_the_engine_on_ray_imports_ray() -> None:
+    """All others run where Ray is not installed; a job imports that engine when it is chosen."""
+    assert rays(imports_of(modules("strategies", "client_app", "conf", "server_app"))) == []
+
+
 # --- each of these checks can fail ------------------------------------------------------------
 
 
@@ -241,6 +258,10 @@ def test_each_check_fails_where_it_should() -> None:
     assert upward(snippet("import tests.builders", "server_app.job"), ALLOWED["server_app"])
     assert drawing(snippet("from server_app.report import runs", "server_app.loop"))
     assert not drawing(snippet("import server_app.report.page", "server_app.report.build"))
+    assert rays(snippet("import ray.util", "server_app.loop"))
+    assert rays(snippet("from server_app.ray_engine.engine import ray_grid", "server_app.job"))
+    assert not rays(snippet("def f():\n    import server_app.ray_engine.grid", "server_app.job"))
+    assert not rays(snippet("import ray", "server_app.ray_engine.fleet"))
 
 
 # --- nothing frozen is changed ------------------------------------------------------------------

@@ -42,10 +42,14 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
     """
     key = (repr(settings), seed)
     if key not in _last:
-        data = _make(settings, seed)
-        _last.clear()
-        _last[key] = data
+        keep_data(settings, seed, _make(settings, seed))
     return _last[key]
+
+
+def keep_data(settings: DataSettings, seed: int, data: FederatedData) -> None:
+    """Let ``load_data`` return this for these settings, as where another process has read it."""
+    _last.clear()
+    _last[repr(settings), seed] = data
 
 
 _last: dict[tuple[str, int], FederatedData] = {}

@@ -8,7 +8,7 @@ from fedquorum.quorum import QUORUM_OF, QUORUM_SIZE
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import ConnectionName, FilePath
+from conf.schema.ranges import ClusterAddress, ConnectionName, FilePath
 
 
 @dataclass
@@ -34,9 +34,9 @@ class RobustnessSettings:
 
 @dataclass
 class EngineSettings:
-    """Where the clients run: in this process, or by ``flwr run``, with its true exit status.
+    """Where the clients run: in this process, on Ray, or by ``flwr run`` with its true exit status.
 
-    ``num_supernodes`` null leaves the number to Flower.
+    ``num_supernodes`` null leaves the number to Flower; with ``ray`` there is one for each worker.
     Timeouts in seconds: for the replies of a round, and for the clients to be there.
     ``quorum``: how many clients must have replied for a round to close, a share below 1 or a
     whole number; null waits for all until ``round_timeout``. ``quorum_of``: whether all clients
@@ -51,12 +51,17 @@ class EngineSettings:
     ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
     the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
     simulation.
+    ``workers``: how many processes ``ray`` has for the clients, one GPU each where there are GPUs;
+    null takes all cores, or all GPUs, of the cluster. ``address``: the cluster's HOST:PORT; null
+    takes the environment variable RAY_ADDRESS, and without it, as with ``local``, Ray is started
+    on this machine for the run. ``send_data``: whether workers get the data from this process,
+    once, instead of reading it themselves.
     ``arithmetic``: ``same`` refuses to resume a run by another arithmetic than it began with, see
     ``client_app.arithmetic``; ``any`` goes on, and the manifest says so.
     ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
     """
 
-    name: str = parameter(MISSING, OneOf(("in-process", "flower")))
+    name: str = parameter(MISSING, OneOf(("in-process", "ray", "flower")))
     num_supernodes: int | None = parameter(None, COUNT)
     round_timeout: float = parameter(3600.0, POSITIVE)
     quorum: float | None = parameter(None, QUORUM_SIZE)
@@ -68,5 +73,8 @@ class EngineSettings:
     checkpoint_every: int | None = parameter(10, COUNT)
     nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())
+    workers: int | None = parameter(None, COUNT)
+    address: str | None = parameter(None, ClusterAddress())
+    send_data: bool = False
     arithmetic: str = parameter("same", OneOf(("same", "any")))
     jobs: int = parameter(1, COUNT)

@@ -124,6 +124,22 @@ CLASS_WEIGHTS = ClassWeights()
 
 
 @dataclass(frozen=True)
+class ClusterAddress(Range):
+    """The address of a Ray cluster, or a word; whether there is one is shown by joining it."""
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "the HOST:PORT of a Ray cluster, or local"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` looks like one."""
+        if not isinstance(value, str) or "/" in value:
+            return False
+        host, _, port = value.rpartition(":")
+        return value == "local" or (bool(host) and port.isdecimal())
+
+
+@dataclass(frozen=True)
 class ConnectionName(Range):
     """The name of a SuperLink connection; whether there is one is Flower's to say."""
 

@@ -200,6 +200,15 @@ MISTAKES = {
     "engine.num_supernodes=0": "engine.num_supernodes must be a whole number >= 1, got 0",
     "engine.jobs=0": "engine.jobs must be a whole number >= 1, got 0",
     "engine=flower engine.jobs=2": "engine.jobs must be 1 with engine=flower, which runs one job",
+    "engine=ray engine.jobs=2": "engine.jobs must be 1 with engine=ray, which runs one job after",
+    "engine=ray engine.workers=0": "engine.workers must be a whole number >= 1, got 0",
+    "engine=ray engine.address=here": (
+        "engine.address must be the HOST:PORT of a Ray cluster, or local, got 'here'"
+    ),
+    "engine=ray experiment=custom data=npz data.path=a.npz data.partition=device data.priority=all "
+    "data.num_clients=2 data.input_shape=[8] data.num_classes=3 engine.send_data=true": (
+        "engine.send_data must be false where each device has the data of its own client only, got"
+    ),
     "tracker=clearml": "tracker must be one of mlflow, tensorboard, wandb, got 'clearml'",
     "tracker=wandb tracker.mode=disabled": "tracker.mode must be one of offline, online, got",
     "tracker=mlflow 'tracker.uri= '": "tracker.uri must be the path of an SQLite file, or a tracki",

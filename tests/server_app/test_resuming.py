@@ -26,7 +26,13 @@ from conf.compose import compose_words
 from server_app.job import run_in_process
 from server_app.resuming import resumed_words
 from tests.fedquorum.records.made import FIXTURES
-from tests.integration.conftest import ROOT, assert_same_run, flatten, read_lines
+from tests.integration.conftest import (
+    ROOT,
+    assert_same_bits,
+    assert_same_run,
+    flatten,
+    read_lines,
+)
 
 SMALL = (
     "rounds=7",
@@ -162,13 +168,19 @@ def test_other_settings_are_refused(tmp_path: Path, word: str, told: str) -> Non
 
 
 def test_where_it_runs_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another number of nodes, other timeouts: the same run, unless nodes keep something."""
-    whole = run(tmp_path / "whole")
-    stopped = interrupted(monkeypatch, tmp_path / "stopped")
-    run(stopped, f"resume={stopped}", "engine.checkpoint_every=3", "engine.round_timeout=9")
+    """Other timeouts, and another number of nodes unless they keep models: the same run."""
+    words = ("availability=markov", "availability.p=0.6")
+    whole = run(tmp_path / "whole", *words)
+    stopped = interrupted(monkeypatch, tmp_path / "stopped", *words)
+    again = shutil.copytree(stopped, tmp_path / "again")
+    elsewhere = (f"resume={stopped}", "engine.checkpoint_every=3", "engine.round_timeout=9")
+    run(stopped, *words, *elsewhere)
     assert read_lines(stopped) == read_lines(whole)
+    run(again, *words, f"resume={again}", "engine.num_supernodes=3")
+    assert_same_bits(again, whole, 7)
+    kept = run(tmp_path / "kept", "strategy=local_only", "rounds=2")
     with pytest.raises(SettingsError, match=r"engine\.num_supernodes must be 1, as when"):
-        run(stopped, f"resume={stopped}", "engine.num_supernodes=2")
+        run(kept, "strategy=local_only", f"resume={kept}", "engine.num_supernodes=2")
 
 
 def test_a_run_that_was_killed_before_its_first_round_begins_again(

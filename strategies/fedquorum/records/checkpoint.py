@@ -1,9 +1,10 @@
 """Checkpoints: all that a run needs to go on, written while it runs.
 
 ``checkpoints/round-000010.safetensors`` holds, after round 10, the model, the strategy's state,
-the nodes' own (in process), the sums of the run's summary, and as metadata (JSON) the settings
-and how far the records were. ``round-000010.sha256`` has its checksum, in the form that
-``sha256sum -c`` reads, and is written last: a checkpoint counts when both are there and agree.
+the nodes' own (in process and on Ray's workers), the sums of the run's summary, and as metadata
+(JSON) the settings and how far the records were. ``round-000010.sha256`` has its checksum, in the
+form that ``sha256sum -c`` reads, and is written last: a checkpoint counts when both are there and
+agree.
 Nothing about random numbers has to be kept: every stream follows from (seed, purpose, round,
 client id).
 """
@@ -45,7 +46,7 @@ class Checkpoint:
     strategy, summary : mapping
         What ``ComposedStrategy.state`` and ``RunRecords.summary_state`` returned.
     nodes : mapping
-        What the nodes keep, where they are in the process of the server; empty otherwise.
+        What the nodes keep, where the run started them itself; empty otherwise.
     records : mapping
         The records' files below the run's directory, and how long each was, in bytes.
     settings : mapping

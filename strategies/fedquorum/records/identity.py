@@ -20,7 +20,7 @@ class RunIdentity:
     seed : int
         The run's seed.
     engine : str
-        What carries the messages: ``in-process`` or ``flower``.
+        What carries the messages: ``in-process``, ``ray`` or ``flower``.
     device : str
         Where the clients train, as configured.
     rounds : int

@@ -187,8 +187,8 @@ def write_part(run: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Pat
     """Write one part of a run's table of clients, and return it; columns not given are null."""
     path = run / "clients" / f"part-{number:05d}.parquet"
     path.parent.mkdir(exist_ok=True)
-    defaults = {"priority": False, "status": "trained", "weight": 0.0}
-    full = [{name: (defaults | row).get(name) for name in CLIENTS_SCHEMA.names} for row in rows]
+    defaults: dict[str, Any] = {"priority": False, "status": "trained", "weight": 0.0}
+    full = [{name: {**defaults, **row}.get(name) for name in CLIENTS_SCHEMA.names} for row in rows]
     pq.write_table(pa.Table.from_pylist(full, schema=CLIENTS_SCHEMA), path)
     return path
 

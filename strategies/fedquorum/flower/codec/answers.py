@@ -291,10 +291,8 @@ def absent_clients(content: RecordDict) -> frozenset[int]:
 
     A malformed reply names nobody: it is judged when it is read as a whole.
     """
-    metrics = content.metric_records.get(METRICS)
-    clients, codes = (
-        (None, None) if metrics is None else (metrics.get(CLIENT_ID), metrics.get(STATUS))
-    )
+    metrics = _metrics(content) if METRICS in content.metric_records else {}
+    clients, codes = metrics.get(CLIENT_ID), metrics.get(STATUS)
     if isinstance(clients, int):
         clients, codes = [clients], [codes]
     if not isinstance(clients, list) or not isinstance(codes, list):

@@ -1,0 +1,148 @@
+"""The Ray cluster of a run, joined or started for it, and what of it each worker gets."""
+
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+from fedquorum.errors import RunError, SettingsError, one_line
+
+from client_app.workers import process_cores
+from conf.schema.engine import EngineSettings
+from server_app.ray_address import check_address
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine of the cluster has: whole cores and GPUs."""
+
+    cores: int
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many workers there are, and what each of them gets."""
+
+    workers: int
+    cores: int
+    gpus: int = 0
+
+    def places_on(self, machine: Machine) -> int:
+        """Return how many such workers a machine can have."""
+        by_cores = machine.cores // self.cores
+        return min(by_cores, machine.gpus // self.gpus) if self.gpus else by_cores
+
+
+@contextmanager
+def joined(settings: EngineSettings) -> Iterator[None]:
+    """Join the cluster of the settings, or start Ray here; leave or stop it in the end.
+
+    A process that uses Ray already goes on with the cluster that it is in.
+
+    Raises
+    ------
+    SettingsError
+        If nothing listens at the address, or what listens there cannot be joined.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    with _signals_kept(), warnings.catch_warnings():
+        # Of what a later version of Ray will do with GPUs that no worker has asked for.
+        warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+        _initialise(settings)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _initialise(settings: EngineSettings) -> None:
+    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            LOCAL,
+            num_cpus=max(process_cores(), settings.workers or 1),
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+        )
+        return
+    advice = (
+        "start one with ray start --head, which prints its address, or use engine.address=local"
+    )
+    check_address("engine.address" if settings.address else "RAY_ADDRESS", address, advice)
+    try:
+        ray.init(address, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise RunError(
+            f"the Ray cluster at {address} cannot be joined: {one_line(error)} (this machine must "
+            f"be one of the cluster's: ray start --address={address})"
+        ) from None
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM: Ray's would end the process without its records."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def machines() -> list[Machine]:
+    """Return the machines of the cluster that are there."""
+    alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+    return [Machine(int(found.get("CPU", 0)), int(found.get("GPU", 0))) for found in alive]
+
+
+def share_of(
+    found: Sequence[Machine], workers: int | None, *, at_most: int, gpus_wanted: bool
+) -> Share:
+    """Divide a cluster among workers: one GPU for each where there are any, all cores otherwise.
+
+    Parameters
+    ----------
+    found : sequence of Machine
+        The cluster.
+    workers : int, optional
+        ``engine.workers``; by default as many as there are GPUs or cores.
+    at_most : int
+        How many workers have something to do.
+    gpus_wanted : bool
+        Whether clients may use a GPU.
+
+    Raises
+    ------
+    SettingsError
+        If there are more workers than the cluster has GPUs or cores.
+    """
+    gpus = int(gpus_wanted and any(machine.gpus for machine in found))
+
+    def places(cores: int) -> int:
+        share = Share(1, cores, gpus)
+        return sum(share.places_on(machine) for machine in found)
+
+    most = places(1)
+    wanted = min(most if workers is None else workers, at_most)
+    if wanted > most or most == 0:
+        raise SettingsError(
+            f"engine.workers must be null or a whole number from 1 to {most}, the "
+            f"{'GPUs' if gpus else 'cores'} of the cluster, got {workers}"
+        )
+    cores = max(
+        cores for cores in range(1, 1 + max(m.cores for m in found)) if places(cores) >= wanted
+    )
+    return Share(wanted, cores, gpus)

@@ -1,0 +1,174 @@
+"""The workers of a run: started, compared with this process, and started again when they die."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from fedquorum.errors import FedQuorumError, RunError, one_line
+from ray.exceptions import RayError, RayTaskError
+
+from server_app.in_process import NodeStates
+from server_app.ray_engine.cluster import Share
+from server_app.ray_engine.worker import Hosting, Worker, share_arrays
+
+RESTART_SECONDS = 60.0  # for a worker that is started again; its nodes then count as gone
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker.
+
+    Parameters
+    ----------
+    place : int
+        Its number, from 0.
+    nodes : tuple of int
+        The nodes that it hosts.
+    actor : ActorHandle
+        Ray's handle of it.
+    ready : ObjectRef
+        The kind of its device, once it hosts them.
+    expected : float
+        When it should have started, by the monotonic clock; infinity once it has.
+    """
+
+    place: int
+    nodes: tuple[int, ...]
+    actor: Any
+    ready: Any
+    expected: float
+
+
+class Fleet:
+    """All workers of a run; node j + 1 is hosted by worker j mod M.
+
+    Parameters
+    ----------
+    share : Share
+        How many workers, and what of the cluster each of them gets.
+    hosting : Hosting
+        What they host.
+    threads : int
+        Among how many cores each divides its clients.
+
+    Attributes
+    ----------
+    device : str or None
+        On what kind of device clients train; None if it is not the same on all workers.
+    """
+
+    def __init__(self, share: Share, hosting: Hosting, threads: int) -> None:
+        self.num_nodes = hosting.num_nodes
+        self.device: str | None = None
+        self._share = share
+        self._threads = threads
+        share_arrays()
+        self._hosting = ray.put(hosting)
+        self.members = [
+            self._begin(place, {}, cores=share.cores, expected=math.inf)
+            for place in range(share.workers)
+        ]
+
+    def _begin(self, place: int, states: NodeStates, *, cores: int, expected: float) -> Member:
+        make = ray.remote(num_cpus=cores, num_gpus=self._share.gpus)(Worker)
+        actor: Any = make.remote(self._threads)
+        nodes = tuple(range(place + 1, self.num_nodes + 1, self._share.workers))
+        kept = {node: state for node, state in states.items() if int(node) in nodes}
+        return Member(place, nodes, actor, actor.host.remote(self._hosting, nodes, kept), expected)
+
+    @contextmanager
+    def started(self, timeout: float) -> Iterator[None]:
+        """Wait until all workers have started; end them in the end.
+
+        Raises
+        ------
+        RunError
+            If they have not within ``timeout`` seconds, one cannot start, or its code is another.
+        """
+        try:
+            self._wait_for_all(timeout)
+            yield
+        finally:
+            for member in self.members:
+                ray.kill(member.actor)
+
+    def _wait_for_all(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        missing = {member.ready: member for member in self.members}
+        devices = set()
+        while missing:
+            left = max(0.0, deadline - time.monotonic())
+            done, _ = ray.wait(list(missing), timeout=left)
+            if not done:
+                raise RunError(
+                    f"after {timeout:g} s (engine.startup_timeout), "
+                    f"{len(self.members) - len(missing)} of {len(self.members)} workers have "
+                    "started: others may use the cluster (ray status)"
+                )
+            try:
+                devices.add(_device_of(missing.pop(done[0])))
+            except RayError as error:
+                raise RunError(f"a worker cannot start: {cause_of(error)}") from None
+        self.device = devices.pop() if len(devices) == 1 else None
+
+    def hosting(self, node: int) -> Member:
+        """Return the worker of a node.
+
+        Raises
+        ------
+        KeyError
+            If there is no such node.
+        """
+        if not 1 <= node <= self.num_nodes:
+            raise KeyError(node)
+        return self.members[(node - 1) % len(self.members)]
+
+    def is_there(self, member: Member) -> bool:
+        """Say whether a worker has started, or is still expected to.
+
+        Raises
+        ------
+        FedQuorumError
+            If it was started again where it cannot work, as with other code.
+        """
+        if member.expected == math.inf:
+            return True
+        if not ray.wait([member.ready], timeout=0)[0]:
+            return time.monotonic() < member.expected
+        member.expected = math.inf
+        with suppress(RayError):  # the next message tells
+            _device_of(member)
+        return True
+
+    def replace(self, member: Member, states: NodeStates) -> None:
+        """Start a worker again that has died, with what its clients had kept.
+
+        It asks for no cores, so that it finds room on any machine that is left.
+        """
+        if self.members[member.place] is not member:
+            return
+        ray.kill(member.actor)
+        expected = time.monotonic() + RESTART_SECONDS
+        self.members[member.place] = self._begin(member.place, states, cores=0, expected=expected)
+
+
+def _device_of(member: Member) -> str:
+    """Return the kind of device of a worker that has started."""
+    try:
+        return str(ray.get(member.ready))
+    except RayTaskError as error:
+        if isinstance(error.cause, FedQuorumError):
+            raise error.cause from None
+        raise
+
+
+def cause_of(error: RayError) -> str:
+    """Return why a worker failed, in one line: what it raised, or why Ray says that it died."""
+    if isinstance(error, RayTaskError):
+        return f"{type(error.cause).__name__}: {one_line(error.cause)}"
+    # Ray's last line names the cause, and then guesses.
+    return str(error).strip().splitlines()[-1].strip().partition(" Some common causes")[0]

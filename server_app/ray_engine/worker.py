@@ -1,0 +1,136 @@
+"""What runs in a worker of ``engine=ray``: nodes by the code of the engine in process.
+
+Ray unpickles this module first in a worker, and the number of torch's threads has to be set
+before ``client_app.workers`` looks at it: so the app is imported with what a worker is to host.
+"""
+
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from fedquorum.errors import RunError
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app.message.message import make_message
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from ray.util import register_serializer
+
+from server_app.in_process import HostedNodes, NodeStates
+from server_app.provenance import code_facts
+
+
+@dataclass(frozen=True)
+class HandedData:
+    """Data that workers get instead of reading it, and what ``load_data`` knows it by."""
+
+    settings: Any
+    seed: int
+    data: Any
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """What all workers of a run get.
+
+    Parameters
+    ----------
+    client_app, run_config, num_nodes : ClientApp, mapping, int
+        As of ``HostedNodes``.
+    device : str
+        ``client.device``.
+    code : mapping
+        The versions that a worker must have, see ``code_facts``.
+    data : HandedData, optional
+        The clients' data; by default workers read it.
+    """
+
+    client_app: ClientApp
+    run_config: Mapping[str, Any]
+    num_nodes: int
+    device: str
+    code: Mapping[str, str | None]
+    data: HandedData | None = None
+
+
+class Worker:
+    """Hosts nodes, and answers one message after the other.
+
+    Parameters
+    ----------
+    threads : int
+        Among how many cores it divides its clients.
+    """
+
+    _nodes: HostedNodes
+
+    def __init__(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        logging.getLogger("flwr").setLevel(logging.WARNING)
+        share_arrays()
+
+    def host(self, hosting: Hosting, nodes: Sequence[int], states: NodeStates) -> str:
+        """Begin to host nodes, with what their clients kept; return the kind of device.
+
+        Raises
+        ------
+        RunError
+            If the code here is not that of the run's process.
+        SettingsError
+            If there is no such device.
+        """
+        for name, found in code_facts().items():
+            if found != hosting.code.get(name):
+                raise RunError(
+                    f"all workers must have the code of the run's process: {name} is {found} on "
+                    f"{platform.node()}, and {hosting.code.get(name)} there (docs/clusters.md)"
+                )
+        from client_app.data.load import keep_data
+        from client_app.node import compute_device
+
+        if (handed := hosting.data) is not None:
+            keep_data(handed.settings, handed.seed, handed.data)
+        self._nodes = HostedNodes(hosting.client_app, hosting.run_config, nodes, hosting.num_nodes)
+        self._nodes.restore(states)
+        return compute_device(hosting.device).type
+
+    def answer(self, message: Message, names: Sequence[str], *records: ArrayRecord) -> Message:
+        """Return a node's reply to a message, whose array records come beside it."""
+        content = RecordDict({**dict(zip(names, records, strict=True)), **message.content})
+        return self._nodes.answer(make_message(metadata=message.metadata, content=content))
+
+    def states(self) -> dict[str, NDArray[np.uint8]]:
+        """Return what the clients of these nodes keep between rounds."""
+        return self._nodes.states()
+
+    def restore(self, states: NodeStates) -> None:
+        """Take over what ``states`` returned."""
+        self._nodes.restore(states)
+
+
+Packed = tuple[str, tuple[int, ...], str, NDArray[np.uint8]]
+
+
+def share_arrays() -> None:
+    """Let Flower's arrays leave this process without being copied twice.
+
+    Ray lays the bytes of a NumPy array beside what it pickles, in memory that all processes of a
+    machine share. The process that gets the array sees them there, read-only.
+    """
+    register_serializer(Array, serializer=pack, deserializer=unpack)
+
+
+def pack(array: Array) -> Packed:
+    """Return an array of a message with its bytes as NumPy's, which Ray does not copy."""
+    return array.dtype, array.shape, array.stype, np.frombuffer(array.data, np.uint8)
+
+
+def unpack(packed: Packed) -> Array:
+    """Return the array that was packed; its data is a view."""
+    dtype, shape, stype, content = packed
+    array = Array(dtype, shape, stype, b"")
+    vars(array)["data"] = content.data  # Flower's constructor takes bytes alone: a copy
+    return array

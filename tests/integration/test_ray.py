@@ -1,0 +1,295 @@
+"""Runs on Ray: two raylets on this machine, one core each, as a cluster of two machines."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import ray
+from fedquorum.audit.check import audit
+from fedquorum.errors import RunError
+from ray.cluster_utils import Cluster
+
+import server_app.loop
+from conf.compose import compose_words
+from server_app.job import run_in_process, run_on_ray
+from server_app.provenance import code_facts
+from tests.cases import is_long
+from tests.integration.conftest import BIN, Shell, assert_same_bits, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves files open.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+FEDALIGN = ("experiment=fedalign/synth_low", "engine.checkpoint_every=2")
+FEDAU = (
+    "experiment=fedau/fmnist",
+    "data.num_clients=40",
+    "data.samples_per_client=20",
+    "client.local_steps=2",
+    "availability.p=0.5",
+)
+HANDED = ("engine.num_supernodes=20", "engine.send_data=true")
+CASES: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "synth": ((*FEDALIGN, "strategy.warmup_fraction=0.25"), 6),
+    "fmnist": ((*FEDAU, *HANDED, "model=logistic_regression"), 3),
+    "cnn": (FEDAU, 2),
+}
+FAST = (*FEDALIGN, "strategy=fedavg", "client.local_epochs=1", "evaluation.every=100")
+
+Hooks = Mapping[int, Callable[[Any], None]]
+"""What to do with the grid at the beginning of a round."""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a folder for Ray's files whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="fq-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """Start two raylets; nothing else on this machine finds them by itself."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False})
+        made.add_node()
+        signal.signal(signal.SIGTERM, handler)
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture
+def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Return what makes a run on the cluster; a hook may act at the beginning of a round."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+    def go(directory: Path, *words: str, hooks: Hooks | None = None) -> Path:
+        with acting(hooks or {}):
+            run_on_ray(compose_words(("engine=ray", *words)), str(directory))
+        assert not ray.is_initialized()
+        return directory
+
+    return go
+
+
+def in_process(directory: Path, *words: str, hooks: Hooks | None = None) -> Path:
+    """Make the same run in one process."""
+    with acting(hooks or {}):
+        run_in_process(compose_words(words), str(directory))
+    return directory
+
+
+@contextmanager
+def acting(hooks: Hooks) -> Iterator[None]:
+    """Act at the beginning of rounds."""
+    play = server_app.loop._round
+
+    def hooked(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        if server_round in hooks:
+            hooks[server_round](parts.grid.inner)
+        return play(parts, arrays, server_round, previous)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_app.loop, "_round", hooked)
+        yield
+
+
+def worker(grid: Any, place: int) -> dict[str, Any]:
+    """Return what Ray knows of a worker: its process, and the raylet that it is at."""
+    known = ray._private.state.actors(grid._fleet.members[place].actor._actor_id.hex())
+    return {"process": known["Pid"], "raylet": known["Address"]["NodeID"]}
+
+
+def statuses(directory: Path) -> dict[tuple[int, int], tuple[str, str]]:
+    """Return status and reason by round and client."""
+    rows = pq.read_table(directory / "clients").to_pylist()
+    return {(row["round"], row["client"]): (row["status"], row["reason"]) for row in rows}
+
+
+def manifest_of(directory: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
+    return manifest
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_bits(tmp_path: Path, real_data: Path, run: Callable[..., Path], case: str) -> None:
+    """On two workers, each at a raylet of its own; on 20 nodes, with data handed out; alone."""
+    words, rounds = CASES[case]
+    words = (*words, f"rounds={rounds}")
+    raylets: set[str] = set()
+
+    def look(grid: Any) -> None:
+        raylets.update(worker(grid, place)["raylet"] for place in range(2))
+
+    there = run(tmp_path / "ray", *words, hooks={1: look})
+    assert len(raylets) == 2
+    assert_same_bits(there, in_process(tmp_path / "here", *words), rounds)
+    manifest = manifest_of(there)
+    assert (manifest["engine"], manifest["status"]) == ("ray", "completed")
+    assert manifest["arithmetic"]["same_bits"] is True
+
+
+def test_a_worker_that_is_killed(tmp_path: Path, run: Callable[..., Path]) -> None:
+    """Its clients have failed in this round, with the reason, and are back in the next one."""
+
+    def kill(grid: Any) -> None:
+        os.kill(worker(grid, 0)["process"], signal.SIGKILL)
+
+    directory = run(tmp_path / "run", *FAST, "rounds=5", hooks={3: kill})
+    assert manifest_of(directory)["status"] == "completed"
+    for (server_round, client), (status, reason) in statuses(directory).items():
+        if (server_round, client % 2) == (3, 0):
+            assert status == "failed"
+            assert reason.startswith("the worker of its node was lost: The actor is dead because")
+        else:
+            assert status == "trained", (server_round, client, reason)
+    assert audit(directory).problems == ()
+
+
+def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[..., Path]) -> None:
+    """Its clients are late, then busy, and trained again once their reply has come."""
+    stopped: list[int] = []
+
+    def stop(grid: Any) -> None:
+        stopped.append(worker(grid, 1)["process"])
+        os.kill(stopped[0], signal.SIGSTOP)
+
+    def go_on(_: Any) -> None:
+        os.kill(stopped[0], signal.SIGCONT)
+        time.sleep(1.0)
+
+    words = (*FAST, "engine.quorum=0.5", "engine.grace=1", "engine.checkpoint_every=1", "rounds=6")
+    directory = run(tmp_path / "run", *words, hooks={2: stop, 4: go_on})
+    found = statuses(directory)
+    of_client_1 = [found[server_round, 1][0] for server_round in range(1, 7)]
+    assert of_client_1[:3] == ["trained", "late", "busy"]
+    assert of_client_1[5] == "trained"
+    assert all(found[server_round, 0][0] == "trained" for server_round in range(1, 7))
+    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    late = [reply for line in lines for reply in line["late_replies"]]
+    assert {reply["client"] for reply in late} >= {1, 3, 19}
+    assert audit(directory).problems == ()
+
+
+def interrupt(_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_resumed_from_ray_in_process(tmp_path: Path, run: Callable[..., Path]) -> None:
+    """With models that clients keep, and Markov availability: the bits of a run never stopped."""
+    kept = ("strategy=local_only", "availability=markov", "availability.p=0.6")
+    words = (*FAST, *kept, "engine.num_supernodes=2", "rounds=6")
+    stopped = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, *words, hooks={6: interrupt})
+    assert manifest_of(stopped)["status"] == "interrupted"
+    in_process(stopped, *words, f"resume={stopped}")
+    assert_same_bits(stopped, in_process(tmp_path / "whole", *words), 6)
+
+
+def test_resumed_from_one_process_on_ray(tmp_path: Path, run: Callable[..., Path]) -> None:
+    """Where clients keep nothing that is not found again, the number of nodes may change."""
+    words = (*FEDALIGN, "availability=markov", "availability.p=0.6", "rounds=6")
+    whole = in_process(tmp_path / "whole", *words)
+    stopped = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        in_process(stopped, *words, hooks={6: interrupt})
+    run(stopped, *words, f"resume={stopped}")
+    assert_same_bits(stopped, whole, 6)
+    assert manifest_of(stopped)["engine"] == "ray"
+
+
+def test_workers_with_other_code(
+    tmp_path: Path, run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, before there is a directory."""
+    facts = {**code_facts(), "numpy": "0.1"}
+    monkeypatch.setattr("server_app.ray_engine.engine.code_facts", lambda: facts)
+    told = r"^all workers must have the code of the run's process: numpy is \S+ on \S+, and 0\.1 th"
+    with pytest.raises(RunError, match=told):
+        run(tmp_path / "run", *FAST, "engine.workers=1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_machine_that_is_lost(tmp_path: Path, cluster: Cluster, run: Callable[..., Path]) -> None:
+    """One raylet of three is killed in the midst; its worker goes on at another one."""
+    third = cluster.add_node()
+    lost: list[int] = []
+
+    def lose(grid: Any) -> None:
+        raylets = [worker(grid, place)["raylet"] for place in range(3)]
+        assert len(set(raylets)) == 3
+        lost.append(raylets.index(third.node_id))
+        cluster.remove_node(third, allow_graceful=False)
+
+    directory = run(tmp_path / "run", *FAST, "rounds=5", hooks={3: lose})
+    assert manifest_of(directory)["status"] == "completed"
+    for (server_round, client), (status, reason) in statuses(directory).items():
+        failed = (server_round, client % 3) == (3, lost[0])
+        assert status == ("failed" if failed else "trained"), (server_round, client, reason)
+    assert audit(directory).problems == ()
+
+
+def test_ctrl_c_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    """Ray is started for the run and stopped with it; the records hold all complete rounds."""
+    directory, files = tmp_path / "run", folder / "alone"
+    lines = directory / "rounds.jsonl"
+    env = {**os.environ, "RAY_TMPDIR": str(files)}
+    env.pop("RAY_ADDRESS", None)
+    words = ["engine=ray", "engine.workers=2", "rounds=100000", f"hydra.run.dir={directory}"]
+    with subprocess.Popen(
+        [str(BIN / "fedquorum"), *FAST, *words],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            wait_for("a round", lambda: lines.exists() and lines.stat().st_size > 0, 120)
+            assert processes_of(files)
+        finally:
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "fedquorum: interrupted; the records hold all complete rounds" in stderr
+    assert processes_of(files) == ""
+    manifest = manifest_of(directory)
+    assert manifest["status"] == "interrupted"
+    assert manifest["rounds_completed"] == len(lines.read_text().splitlines())
+
+
+def processes_of(files: Path) -> str:
+    """Return the processes of Ray whose files are in a folder."""
+    found = subprocess.run(
+        ["pgrep", "-fa", str(files)], capture_output=True, text=True, check=False
+    )
+    return found.stdout
+
+
+@pytest.mark.skipif(not is_long(), reason="only with --long")
+def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
+    """One job after the other on the cluster."""
+    shell = Shell(tmp_path, {"RAY_ADDRESS": cluster.address})
+    words = ["-m", "engine=ray", *FAST, "rounds=2", "seed=1,2", "hydra.sweep.dir=sweep"]
+    done = shell("fedquorum", *words)
+    assert done.status == 0, done.stderr
+    assert {manifest_of(tmp_path / "sweep" / job)["status"] for job in "01"} == {"completed"}
+    shutil.rmtree(tmp_path / "sweep")

@@ -1,0 +1,112 @@
+"""The cluster of a run: its address, and how it is divided among workers."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+import ray
+from fedquorum.errors import RunError, SettingsError
+
+from conf.schema.engine import EngineSettings
+from server_app.ray_engine import cluster
+from server_app.ray_engine.cluster import Machine, Share, joined, share_of
+from tests.integration.conftest import free_port
+
+TWO = (Machine(8), Machine(8))
+GPUS = (Machine(16, 4), Machine(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "at_most", "expected"),
+    [
+        (TWO, None, 100, Share(16, 1)),
+        (TWO, None, 5, Share(5, 2)),  # with three cores each, two would fit on a machine
+        (TWO, 2, 100, Share(2, 8)),
+        (TWO, 3, 100, Share(3, 4)),
+        (TWO, 16, 100, Share(16, 1)),
+        ((Machine(7), Machine(1)), 2, 100, Share(2, 3)),
+        ((Machine(0), Machine(2)), None, 100, Share(2, 1)),
+        (GPUS, None, 100, Share(8, 4, 1)),
+        (GPUS, 2, 100, Share(2, 16, 1)),
+        ((Machine(16, 1), Machine(64)), None, 100, Share(1, 16, 1)),
+    ],
+)
+def test_workers_fit_on_the_machines(
+    machines: Sequence[Machine], workers: int | None, at_most: int, expected: Share
+) -> None:
+    """One GPU each where there are any; no worker has its cores on two machines."""
+    assert share_of(machines, workers, at_most=at_most, gpus_wanted=True) == expected
+
+
+def test_clients_that_stay_on_the_cpu_need_no_gpu() -> None:
+    """With ``client.device=cpu`` the cores are divided."""
+    assert share_of(GPUS, None, at_most=100, gpus_wanted=False) == Share(32, 1)
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "told"),
+    [
+        (TWO, 17, "a whole number from 1 to 16, the cores of the cluster, got 17"),
+        (GPUS, 9, "a whole number from 1 to 8, the GPUs of the cluster, got 9"),
+        ((Machine(0),), None, "a whole number from 1 to 0, the cores of the cluster, got None"),
+    ],
+)
+def test_more_workers_than_the_cluster_has_room_for(
+    machines: Sequence[Machine], workers: int | None, told: str
+) -> None:
+    """They would wait for ever."""
+    with pytest.raises(SettingsError, match=f"engine.workers must be null or {told}"):
+        share_of(machines, workers, at_most=100, gpus_wanted=True)
+
+
+@pytest.mark.parametrize("name", ["engine.address", "RAY_ADDRESS"])
+def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """One line within seconds, with the address and how to go on."""
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    given = address if name == "engine.address" else None
+    started = time.monotonic()
+    with (
+        pytest.raises(
+            SettingsError,
+            match=rf"^{name} must be the HOST:PORT of a Ray cluster that runs, got {address} "
+            r"\(.*refused\): start one with ray start --head, .* or use engine.address=local$",
+        ),
+        joined(EngineSettings(name="ray", address=given)),
+    ):
+        pass
+    assert time.monotonic() - started < 5
+
+
+def test_an_address_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's client and Ray's words are no addresses of a cluster that is joined."""
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with (
+        pytest.raises(SettingsError, match=r"^RAY_ADDRESS must be the HOST:PORT .* or local, got"),
+        joined(EngineSettings(name="ray")),
+    ):
+        pass
+
+
+def test_a_cluster_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of another version of Ray: its words, in one line."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("Version mismatch:\n  Ray: 1.0\n")
+
+    monkeypatch.setattr(cluster, "check_address", lambda *_: None)
+    monkeypatch.setattr(ray, "init", refuse)
+    told = r"^the Ray cluster at head:1 cannot be joined: Version mismatch: Ray: 1.0 \(this machine"
+    with pytest.raises(RunError, match=told), joined(EngineSettings(name="ray", address="head:1")):
+        pass
+
+
+def test_a_cluster_in_use_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has joined one itself goes on in it, and stays in it."""
+    calls: list[str] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append("init"))
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    with joined(EngineSettings(name="ray")):
+        assert calls == []
+    assert calls == []

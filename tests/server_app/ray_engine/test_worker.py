@@ -1,0 +1,117 @@
+"""What a worker does, without Ray around it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fedquorum.errors import RunError
+from fedquorum.flower.codec import decode_arrays, encode_arrays, view_arrays
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from client_app.data import load_data
+from conf import compose
+from server_app.provenance import code_facts
+from server_app.ray_engine import worker
+from server_app.ray_engine.worker import HandedData, Hosting, Worker, pack, unpack
+
+
+def summing_app() -> ClientApp:
+    """Return an app that adds up the arrays of its messages, and remembers how many there were."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = decode_arrays(message.content.array_records["arrays"])
+        assert message.content.config_records["config"]["x"] == 1
+        context.state[f"call {len(context.state)}"] = ConfigRecord()
+        total = arrays["a"] + arrays["b"] + context.node_id
+        return Message(RecordDict({"arrays": encode_arrays({"sum": total})}), reply_to=message)
+
+    return app
+
+
+HOSTING = Hosting(summing_app(), {}, num_nodes=4, device="cpu", code=code_facts())
+
+
+@pytest.fixture
+def hired(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """Return a worker with one thread, as Ray makes it."""
+    monkeypatch.setattr(worker, "register_serializer", lambda *_, **__: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    return Worker(1)
+
+
+def asked(node: int) -> tuple[Message, ArrayRecord]:
+    """Return a message without its arrays, and those."""
+    content = RecordDict({"config": ConfigRecord({"x": 1})})
+    arrays = encode_arrays({"a": np.arange(3.0), "b": np.ones(3)})
+    return Message(content, node, MessageType.TRAIN), arrays
+
+
+def test_it_answers_for_its_nodes(hired: Worker) -> None:
+    """Arrays that come beside a message are part of it; the states are those of its nodes."""
+    assert hired.host(HOSTING, (2, 4), {}) == "cpu"
+    for node in (2, 4, 4):
+        message, arrays = asked(node)
+        reply = hired.answer(message, ["arrays"], arrays)
+        found = decode_arrays(reply.content.array_records["arrays"])["sum"]
+        assert found.tolist() == [1.0 + node, 2.0 + node, 3.0 + node]
+        assert reply.metadata.src_node_id == node
+    states = hired.states()
+    assert set(states) == {"2", "4"}
+    again = Worker(1)
+    again.host(HOSTING, (2, 4), states)
+    assert {node: state.tobytes() for node, state in again.states().items()} == {
+        node: state.tobytes() for node, state in states.items()
+    }
+    again.restore({"2": states["4"]})
+    assert again.states()["2"].tobytes() == states["4"].tobytes()
+
+
+def test_other_code_is_refused(hired: Worker) -> None:
+    """In one line, with both versions and the machine."""
+    code = {**code_facts(), "torch": "1.0"}
+    told = r"^all workers must have the code of the run's process: torch is \S+ on \S+, and 1\.0 th"
+    with pytest.raises(RunError, match=told):
+        hired.host(replace(HOSTING, code=code), (1,), {})
+
+
+def test_handed_data_is_not_read(hired: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``load_data`` returns what the worker was given."""
+    settings = compose("", "data.num_clients=3 data.num_priority=1").settings
+    monkeypatch.setattr("client_app.data.load._last", {})
+    data: Any = object()
+    hired.host(replace(HOSTING, data=HandedData(settings.data, settings.seed, data)), (1,), {})
+    assert load_data(settings.data, settings.seed) is data
+
+
+def test_arrays_are_handed_over_without_copies() -> None:
+    """The bytes are those of the array itself, on both sides; all of it is read as before."""
+    record = encode_arrays({"w": np.arange(6, dtype=np.float32).reshape(2, 3), "s": np.array(2)})
+    arrived = ArrayRecord()
+    for name, array in record.items():
+        arrived[name] = unpack(pack(array))
+        packed = pack(array)
+        address = np.frombuffer(array.data, np.uint8).ctypes.data
+        assert packed[-1].ctypes.data == address
+        assert np.frombuffer(unpack(packed).data, np.uint8).ctypes.data == address
+    assert arrived.count_bytes() == record.count_bytes()
+    for name, view in view_arrays(arrived).items():
+        assert np.array_equal(view, view_arrays(record)[name])
+        assert np.array_equal(arrived[name].numpy(), record[name].numpy())
+
+
+def test_foreign_arrays_arrive_as_they_are() -> None:
+    """Also those of Flower's constructor, and those without a number."""
+    for numbers in (np.zeros((0, 3)), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
+        array = Array(numbers)
+        arrived = unpack(pack(array))
+        assert (arrived.dtype, arrived.shape, arrived.stype) == (
+            array.dtype,
+            array.shape,
+            array.stype,
+        )
+        assert np.array_equal(arrived.numpy(), numbers)

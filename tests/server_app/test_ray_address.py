@@ -1,0 +1,53 @@
+"""The address of a Ray cluster, where there is none."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from fedquorum.errors import SettingsError
+
+from conf import compose
+from server_app import ray_address
+from server_app.ray_address import check_address, check_environment
+from server_app.submit import submit
+from tests.integration.conftest import free_port
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return an address at which something listens that never answers."""
+    monkeypatch.setattr(ray_address, "LISTEN_SECONDS", 0.5)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_something_else_listens(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try for minutes."""
+    told = (
+        r"^x must be the HOST:PORT .*, got 127\.0\.0\.1:\d+ \(what listens there is not Ray\): go"
+    )
+    with pytest.raises(SettingsError, match=told):
+        check_address("x", silent, "go")
+    monkeypatch.setenv("RAY_USE_TLS", "1")  # Ray alone has the keys
+    check_address("x", silent, "go")
+
+
+def test_flowers_simulation_would_wait_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nothing is submitted, and one line says within seconds what cannot be reached."""
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    started = time.monotonic()
+    told = rf"^RAY_ADDRESS must be .* got {address} \(.*refused\): start .* stop Flower's local"
+    with pytest.raises(SettingsError, match=told):
+        submit(compose("", "engine=flower"), "")
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("address", ["", "auto", "local", "ray://head:10001"])
+def test_words_are_left_to_ray(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """No address is tried where there is none."""
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    check_environment()
