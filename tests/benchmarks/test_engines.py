@@ -31,7 +31,9 @@ def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
     names = {competitor.name for competitor in engines._competitors(asked, tmp_path)}
     more = {"in_process_fedprox", "in_process_local_momentum", "in_process_weight_decay"}
     assert names & more == (more if variants else set())
-    assert {"in_process_auto", "bare_arithmetic", "stock_flower"} <= names
+    always = {"stock_flower", "flower_ray_2_nodes", "ray_2_workers", "bare_arithmetic"}
+    always |= {f"in_process_{batching}" for batching in ("auto", "batched", "sequential")}
+    assert names == always | (more if variants else set())
 
 
 def test_repetitions_go_forth_and_back() -> None:

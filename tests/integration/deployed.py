@@ -3,22 +3,51 @@
 ``Cable`` is the network between a node and the SuperLink, which can be cut.
 """
 
+import asyncio
+import json
 import os
+import runpy
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Sequence
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
+from typing import Any, Self
 from urllib.error import URLError
 
-from tests.integration.conftest import BIN, ROOT, Outcome, Shell, free_port, wait_for
+import numpy as np
+import pyarrow.parquet as pq
+
+from tests.integration.conftest import (
+    BIN,
+    ROOT,
+    Outcome,
+    Shell,
+    assert_same_bits,
+    free_port,
+    wait_for,
+)
 
 DEPLOY = ROOT / "deploy"
+KEYS = runpy.run_path(str(DEPLOY / "keys.py"))
+"""What is in keys.py, whose command tests/deploy has."""
+
+REGISTER = """
+import sys
+from flwr.cli.app import app
+
+for name in sys.argv[1:]:
+    words = ["supernode", "register", f"keys/{name}.pub", "deployment", "--name", name]
+    app(words, standalone_mode=False)
+"""
+"""Flower's command for one node after the other, in one process."""
 
 
 @dataclass
@@ -36,7 +65,13 @@ class Deployment:
         return self.folder / "nodes.txt"
 
     def start(self, name: str, command: list[str], **variables: object) -> subprocess.Popen[bytes]:
-        """Start a command; its output is added to a log of its own."""
+        """Start a command, its output added to a log of its own; an earlier one is ended first.
+
+        With all its children, as systemd ends those of a service that died.
+        """
+        if name in self.processes:
+            self.signal(name, signal.SIGKILL)
+            self.processes[name].wait(30)
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
@@ -85,8 +120,7 @@ class Deployment:
         """Return the path of a node's private key, made when first asked for."""
         path = self.folder / "keys" / name
         if not path.exists():
-            made = Shell(self.folder)("python", str(DEPLOY / "keys.py"), "node", str(path))
-            assert made.status == 0, made.stderr
+            KEYS["make_node"](path)
         return path
 
     def public_key(self, name: str) -> str:
@@ -105,9 +139,9 @@ class Deployment:
 
     def register_clients(self, names: Sequence[str]) -> None:
         """Let nodes in and write the server's file: the first is client 0, and so on."""
-        for name in names:
-            self.register(name)
         lines = [f"{client} {self.public_key(name)}" for client, name in enumerate(names)]
+        done = Shell(self.folder, self.env)("python", "-c", REGISTER, *names)
+        assert done.status == 0, done.stdout + done.stderr
         self.nodes.write_text("\n".join(["# clients and keys", *lines, ""]))
 
     def run(self, name: str, overrides: str, *words: str) -> Outcome:
@@ -144,7 +178,6 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         "FLWR_HOME": str(folder / "home"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
     }
     made = Deployment(folder, port, env)
     try:
@@ -152,15 +185,18 @@ def deployed(folder: Path) -> Iterator[Deployment]:
         made.start("superlink", script, TLS=folder / "tls", STATE=folder / "state", PORT=port)
         wait_for("the SuperLink answers", lambda: _healthy(port, folder / "tls" / "ca.pem"), 60)
         yield made
+    except Exception:  # pytest shows it with the failure
+        for name in made.processes:
+            printed = made.log(name).read_text(errors="replace").splitlines()
+            print(f"--- {name}", *printed[-40:], sep="\n")
+        raise
     finally:
         made.stop()
 
 
 def make_certificates(folder: Path) -> None:
     """Make a server's certificate for this machine."""
-    command = ("python", str(DEPLOY / "keys.py"), "server", str(folder), "127.0.0.1")
-    made = Shell(folder.parent)(*command)
-    assert made.status == 0, made.stderr
+    KEYS["make_server"](folder, ["127.0.0.1"])
 
 
 def _healthy(port: int, ca: Path) -> bool:
@@ -173,48 +209,135 @@ def _healthy(port: int, ca: Path) -> bool:
     return False
 
 
+def data_of(client: int) -> dict[str, Any]:
+    """Return one client's own data: three classes, shifted by its id."""
+    rng = np.random.default_rng(client)
+    x = rng.normal(0.3 * client, 1.0, (40 + 10 * client, 8)).astype(np.float32)
+    y = np.argmax(x[:, :3] + rng.normal(0, 0.2 * client, (len(x), 3)), axis=1)
+    return {"x_train": x[:-15], "y_train": y[:-15], "x_test": x[-15:], "y_test": y[-15:]}
+
+
+def write_all(path: Path, clients: int) -> None:
+    """Write the data of all clients into one file, which says whose each row is."""
+    parts = [data_of(client) for client in range(clients)]
+    arrays: dict[str, Any] = {
+        key: np.concatenate([part[key] for part in parts]) for key in parts[0]
+    }
+    for part in ("train", "test"):
+        counts = [len(client_data[f"y_{part}"]) for client_data in parts]
+        arrays[f"client_{part}"] = np.repeat(np.arange(clients), counts)
+    np.savez(path, **arrays)
+
+
+def assert_same_run(run: Path, expected: Path) -> None:
+    """Compare rounds, the clients' rows and the last model of two runs, to the last bit."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["status"] == "completed"
+    assert_same_bits(run, expected, manifest["rounds_completed"])
+    tables = [pq.read_table(path / "clients") for path in (run, expected)]
+    assert len(tables[0]) > 0
+    assert tables[0].equals(tables[1])
+
+
 class Cable:
     """A TCP proxy on loopback: what goes through it is TLS, which it cannot read.
 
-    While it is cut there are no connections, and new ones are refused.
+    It listens from its beginning to its end, so that nobody else gets its port. While it is cut,
+    every connection is reset, a new one at once. Not closed in order: where that happens while a
+    connection is being made, Flower takes the certificate for a wrong one, and the node ends.
     """
 
     def __init__(self, behind: int) -> None:
-        self.port = free_port()
         self._behind = behind
-        self._ends: list[socket.socket] = []
-        self.mend()
+        self._whole = True
+        self._ends: set[StreamWriter] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.port = int(self._listener.getsockname()[1])
+        # All is done in one thread, one thing after the other.
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._accepting = asyncio.run_coroutine_threadsafe(self._accept(), self._loop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Reset all connections, and leave nothing open."""
+        self._do(self._close())
+        self._accepting.result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._listener.close()
 
     def mend(self) -> None:
         """Take connections."""
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        self._do(self._set(whole=True))
 
     def cut(self) -> None:
-        """Drop the connections that there are, and refuse new ones."""
-        for end in (self._listener, *self._ends):
-            _hang_up(end)
-        self._ends.clear()
+        """Reset the connections that there are, and each new one."""
+        self._do(self._set(whole=False))
 
-    def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # it was cut
-            while True:
-                near, _ = listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._behind))
-                self._ends += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    Thread(target=_carry, args=(source, sink), daemon=True).start()
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _set(self, *, whole: bool) -> None:
+        self._whole = whole
+        if not whole:
+            for end in self._ends:
+                _reset(end)
+
+    async def _close(self) -> None:
+        await self._set(whole=False)
+        self._behind = 0
+        # Wakes who accepts. To cancel it may lose a connection that it has just accepted.
+        _, last = await asyncio.open_connection("127.0.0.1", self.port)
+        await _end(last, _reset)
+
+    async def _accept(self) -> None:
+        connections: set[asyncio.Task[None]] = set()
+        while self._behind:
+            near, _ = await self._loop.sock_accept(self._listener)
+            connections = {task for task in connections if not task.done()}
+            connections.add(asyncio.create_task(self._connect(near)))
+        await asyncio.wait(connections)
+
+    async def _connect(self, near: socket.socket) -> None:
+        """Carry what a node and the SuperLink say, until both have ended or the cable is cut."""
+        of_node, to_node = await asyncio.open_connection(sock=near)
+        ends = [to_node]
+        hang_up: Callable[[StreamWriter], None] = _reset
+        with suppress(OSError):  # the SuperLink is gone, or somebody has left without a word
+            if self._whole:
+                of_link, to_link = await asyncio.open_connection("127.0.0.1", self._behind)
+                ends.append(to_link)
+                if self._whole:  # still: it may have been cut meanwhile
+                    self._ends.update(ends)
+                    await asyncio.gather(_carry(of_node, to_link), _carry(of_link, to_node))
+                    hang_up = StreamWriter.close
+        self._ends.difference_update(ends)
+        for end in ends:
+            await _end(end, hang_up)
 
 
-def _carry(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):  # it was cut, or one side has left
-        while data := source.recv(65536):
-            sink.sendall(data)
-    with suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)
+async def _carry(source: StreamReader, sink: StreamWriter) -> None:
+    while data := await source.read(65536):
+        sink.write(data)
+        await sink.drain()
+    sink.write_eof()
 
 
-def _hang_up(end: socket.socket) -> None:
+async def _end(end: StreamWriter, hang_up: Callable[[StreamWriter], None]) -> None:
+    hang_up(end)
     with suppress(OSError):  # the other side was faster
-        end.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for it
-    end.close()
+        await end.wait_closed()
+
+
+def _reset(end: StreamWriter) -> None:
+    """Drop a connection without a word of farewell."""
+    connection: socket.socket = end.get_extra_info("socket")
+    with suppress(OSError):  # it has ended already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.transport.abort()

@@ -4,17 +4,29 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from benchmarks import decisions, engines
+from tests.cases import is_long
+
+SMALL = 1_000  # clients, of the decisions in the normal suite
 
 
-def results_of(directory: Path, script: str, *words: str) -> list[dict[str, Any]]:
+def results_of(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, script: ModuleType, *words: str
+) -> list[dict[str, Any]]:
+    """Return what a script writes: here without its start-up, with ``--long`` as a command."""
     path = directory / "results.json"
-    command = [sys.executable, str(BENCHMARKS / script), *words, "--json", str(path)]
-    subprocess.run(command, check=True, cwd=directory, capture_output=True, timeout=480)
+    command = [str(script.__file__), *words, "--json", str(path)]
+    if is_long():
+        command = [sys.executable, *command]
+        subprocess.run(command, check=True, cwd=directory, capture_output=True, timeout=480)
+    else:
+        monkeypatch.setattr("sys.argv", command)
+        script.main()
     written = json.loads(path.read_text())
     assert written["machine"]["cores"] > 0
     results: list[dict[str, Any]] = written["results"]
@@ -24,11 +36,13 @@ def results_of(directory: Path, script: str, *words: str) -> list[dict[str, Any]
 
 
 @pytest.mark.slow
-def test_engines(tmp_path: Path) -> None:
+def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named competitors with their speed, paired ratio, and memory where there is one."""
     names = ["in_process_batched", "bare_arithmetic"]
-    words = ["--workload", "flute_mnist", "--rounds", "2", "--pairs", "1", "--only", *names]
-    in_process, bare = results_of(tmp_path, "engines.py", *words)
+    workload = "flute_mnist" if is_long() else "synth"
+    words = ["--workload", workload, "--rounds", "2", "--pairs", "1", "--only", *names]
+    monkeypatch.setattr(engines.Bare, "TRIALS", 1)
+    in_process, bare = results_of(tmp_path, monkeypatch, engines, *words)
     assert [in_process["name"], bare["name"]] == names
     (ratio,) = json.loads((tmp_path / "results.json").read_text())["ratios"]
     assert (ratio["name"], ratio["reference"], ratio["pairs"]) == (*reversed(names), 1)
@@ -40,9 +54,13 @@ def test_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_decisions(tmp_path: Path) -> None:
-    """Every rule up to a million clients, with time and memory of one decision."""
-    results = results_of(tmp_path, "decisions.py", "--rounds", "1")
-    names = [result["name"] for result in results]
-    assert "AAggFF-D, K = 1000000, heard 10000" in names
+def test_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rule, with time and memory of one decision; with ``--long`` up to a million clients."""
+    largest = 1_000_000 if is_long() else SMALL
+    cases = [(name, rule, min(size, largest), part) for name, rule, size, part in decisions.CASES]
+    monkeypatch.setattr(decisions, "CASES", tuple(dict.fromkeys(cases)))
+    results = results_of(tmp_path, monkeypatch, decisions, "--rounds", "1")
+    assert len(results) == len(decisions.CASES)
+    names = {result["name"] for result in results}
+    assert f"AAggFF-D, K = {largest}, heard {largest // 100}" in names
     assert all(result["peak_memory_mb"] >= 0 for result in results)

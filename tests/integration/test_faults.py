@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 import signal
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.named import NAMED
+from fedquorum.records.checkpoint import Checkpoints
 from safetensors.numpy import load_file
 
 import server_app.command_line
@@ -23,7 +26,8 @@ import server_app.loop
 from conf.compose import compose_words
 from server_app.job import run_in_process
 from tests.builders_flower import FaultyGrid
-from tests.integration.conftest import ROOT, Shell, wait_for
+from tests.cases import is_long
+from tests.integration.conftest import wait_for
 from tests.integration.deployed import Cable, Deployment, deployed
 
 FAST = (
@@ -153,144 +157,252 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
 
 # --- real processes ----------------------------------------------------------------------------
 
-CUT = 20.0  # seconds
 RESTART = 10.0  # seconds, RestartSec of deploy/supernode@.service
+GUARD = 300.0  # seconds; what is waited for takes two minutes at most, also under load
 NAMES = ("node-0", "node-1", "node-2")
-ROUNDS = 30
+NO_REPLY = "no reply in time"
+# What Flower says instead where it has noticed before the timeout that a node is gone: after the
+# 60 seconds for which it takes a heartbeat.
+GONE = "Error: Node Unavailable — The destination node failed to report a heartbeat"
+
+Faults = Mapping[int, Callable[[], None]]
+"""What to do to nodes, by client."""
 
 
-class Faults:
-    """Faults done to the nodes of a run, which is watched by what it writes down.
+def call(port: int) -> socket.socket:
+    """Connect to a port of this machine."""
+    return socket.create_connection(("127.0.0.1", port), timeout=GUARD)
+
+
+def test_the_cable() -> None:
+    """Both ways; while it is cut connections are reset, and when nobody is behind it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(GUARD)
+        with Cable(server.getsockname()[1]) as cable:
+            with call(cable.port) as near, server.accept()[0] as far:
+                near.sendall(b"one")
+                assert far.recv(9) == b"one"
+                far.sendall(b"two")
+                assert near.recv(9) == b"two"
+                cable.cut()
+                for end in (near, far):
+                    with pytest.raises(ConnectionResetError):
+                        end.recv(9)
+            with call(cable.port) as near, pytest.raises(ConnectionResetError):
+                near.recv(9)
+            cable.mend()
+            with call(cable.port) as near:
+                with server.accept()[0] as far:
+                    far.sendall(b"three")
+                assert [near.recv(9), near.recv(9)] == [b"three", b""]
+            server.close()
+            with call(cable.port) as near, pytest.raises(ConnectionResetError):
+                near.recv(9)
+
+
+class Nodes:
+    """Three nodes, started again when they end, as deploy/supernode@.service does.
+
+    Flower refuses a key as long as it takes the node for connected, and a node may end by itself:
+    where a connection breaks while it is made, Flower takes the certificate for a wrong one.
 
     Client 2's node reaches the SuperLink through a cable that can be cut.
     """
 
-    def __init__(self, made: Deployment, timeout: float) -> None:
+    def __init__(self, made: Deployment, cable: Cable) -> None:
         self.made = made
-        self.directory = made.folder / "run"
-        self.cable = Cable(made.port)
-        self.attempts = 0
-        self._tried = -math.inf
-        self._wait = partial(wait_for, timeout=6 * timeout + 60)
+        self.restarts = 0
+        self._cable = cable
+        self._ended: dict[int, float] = {}
+
+    def start(self, client: int) -> None:
+        port = self._cable.port if client == 2 else None
+        self.made.start_node(NAMES[client], client, port=port)
+
+    def signal(self, client: int, number: signal.Signals) -> None:
+        self.made.signal(NAMES[client], number)
+
+    def kill(self, client: int) -> None:
+        assert self.made.processes[NAMES[client]].poll() is None
+        self.signal(client, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start those again that ended some time ago."""
+        for client, name in enumerate(NAMES):
+            process = self.made.processes.get(name)
+            if process is not None and process.poll() is not None:
+                ended = self._ended.setdefault(process.pid, time.monotonic())
+                if time.monotonic() - ended > RESTART:
+                    self.start(client)
+                    self.restarts += 1
+
+
+class RealRun:
+    """A run of three clients on real nodes, watched by what it and they write down."""
+
+    def __init__(self, made: Deployment, name: str, words: str) -> None:
+        self.directory = made.folder / name
+        self._made = made
+        words += " data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal"
+        words += f" strategy=fedau client.local_epochs=1 engine.nodes={made.nodes}"
+        submitted = made.run(name, words, "--format", "json")
+        told = json.loads(submitted.stdout)
+        assert told["success"], submitted.stdout + submitted.stderr
+        self._id = str(told["run-id"])
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the run says of itself."""
+        manifest: dict[str, Any] = json.loads((self.directory / "manifest.json").read_text())
+        return manifest
 
     def rounds(self) -> list[dict[str, Any]]:
+        """Return the rounds that are over."""
         path = self.directory / "rounds.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
-    def join_late(self) -> int:
-        """Start client 2's node in round 1; return the first round in which all three train."""
-        self._wait_in_training(1, NAMES[:2])
-        self.made.start_node("node-2", 2, port=self.cable.port)
-        return self._wait_for_all()
+    def became(self) -> dict[tuple[int, int], str]:
+        """Return what became of the clients, by round and client."""
+        rows = pq.read_table(self.directory / "clients").to_pylist()
+        for row in rows:
+            reason = row["reason"]
+            if row["status"] == "failed":
+                assert reason == NO_REPLY or reason.startswith(GONE)
+            else:
+                away = "its node is not connected"
+                assert (row["status"], reason) in {("trained", None), ("unavailable", away)}
+        became = {(row["round"], row["client"]): str(row["status"]) for row in rows}
+        assert len(rows) == len(became) == 3 * len(self.rounds())
+        return became
 
-    def kill_and_cut(self, server_round: int) -> None:
-        """Kill a node while it trains, and cut another off, for a round and at least 20 s.
+    def in_training(self, client: int) -> int:
+        """Return the round in which a node trains at the moment, 0 if it does not."""
+        log = self._made.log(NAMES[client])
+        printed = log.read_text(errors="replace") if log.exists() else ""
+        parts = re.split(rf"\[RUN {self._id}, ROUND train (\d+)\]", printed)
+        trains = "Receiving: " in parts[-1] and "Start `flwr-clientapp` process" in parts[-1]
+        return int(parts[-2]) if trains and len(parts) > 1 else 0
 
-        Meanwhile the third is slower than the timeout of the next round.
+    def while_they_train(self, do: Faults, after: int = 0) -> dict[int, int]:
+        """Do something as soon as a client's node trains, in a round after ``after``.
+
+        Returns the rounds by client. Each is done by itself: a node waits up to 3 s for its
+        message, and another may have trained by then.
         """
-        self._wait_in_training(server_round, NAMES)
-        self.made.signal("node-1", signal.SIGKILL)
-        self.cable.cut()
-        cut = time.monotonic()
-        self._wait("two are missed", lambda: len(self.rounds()) == server_round)
-        self.made.signal("node-0", signal.SIGSTOP)
-        time.sleep(max(0.0, cut + CUT - time.monotonic()))
-        self.cable.mend()
-        self._wait("the slow one is missed", lambda: len(self.rounds()) == server_round + 1)
-        self.made.signal("node-0", signal.SIGCONT)
+        done: dict[int, int] = {}
 
-    def come_back(self) -> int:
-        """Start the killed one anew until it is let in; return the first round with all three.
+        def all_done() -> bool:
+            for client in do.keys() - done.keys():
+                server_round = self.in_training(client)
+                if server_round > after:
+                    do[client]()
+                    done[client] = server_round
+            return done.keys() == do.keys()
 
-        Flower refuses it as long as it has not noticed that it was gone.
-        """
-        return self._wait_for_all(self._restart)
+        wait_for(f"{sorted(do)} train in a round after {after}", all_done, GUARD)
+        return done
 
-    def kill_all(self, server_round: int) -> None:
-        """Kill all nodes while they train, and wait for the end of the run."""
-        self._wait_in_training(server_round, NAMES)
-        for name in NAMES:
-            assert self.made.processes[name].poll() is None
-            self.made.signal(name, signal.SIGKILL)
-        manifest = self.directory / "manifest.json"
-        self._wait("the end", lambda: json.loads(manifest.read_text())["status"] != "running")
-
-    def _restart(self) -> None:
-        gone = self.made.processes["node-1"].poll() is not None
-        if gone and time.monotonic() - self._tried > RESTART:
-            self.made.start_node("node-1", 1)
-            self.attempts, self._tried = self.attempts + 1, time.monotonic()
-
-    def _wait_in_training(self, server_round: int, names: Sequence[str]) -> None:
-        def started(name: str) -> bool:
-            _, _, printed = self.made.log(name).read_text().partition(f"train {server_round}]")
-            return "Start `flwr-clientapp` process" in printed
-
-        self._wait(f"{names} train in round {server_round}", lambda: all(map(started, names)))
-
-    def _wait_for_all(self, meanwhile: Callable[[], None] = lambda: None) -> int:
-        def all_trained() -> bool:
-            meanwhile()
-            return any(line["trained"] == 3 for line in self.rounds()[before:])
-
+    def all_trained(self, nodes: Nodes) -> int:
+        """Wait for a round in which all three train; return it."""
         before = len(self.rounds())
-        self._wait("all three train", all_trained)
-        return int(next(line["round"] for line in self.rounds()[before:] if line["trained"] == 3))
+
+        def found() -> list[int]:
+            return [line["round"] for line in self.rounds()[before:] if line["trained"] == 3]
+
+        def all_trained() -> bool:
+            nodes.restart()
+            return bool(found())
+
+        wait_for("all three train", all_trained, GUARD)
+        return found()[0]
+
+    def ended(self) -> bool:
+        return bool(self.manifest()["status"] != "running")
+
+    def stop(self) -> None:
+        """Stop it by Flower's command, and wait for its records."""
+        stopped = self._made.flwr("stop", self._id, "deployment")
+        assert stopped.status == 0, stopped.stdout + stopped.stderr
+        wait_for("the end", self.ended, GUARD)
+
+    def tell(self) -> None:
+        """Print what became of the rounds, for ``pytest -s``."""
+        for line in self.rounds():
+            print([line[key] for key in ("round", "trained", "failed", "unavailable", "seconds")])
 
 
 @pytest.mark.slow
 @pytest.mark.flower
 def test_real_nodes_under_faults(tmp_path: Path) -> None:
-    """SuperNodes join late, are killed, cut off for 20 s, too slow, come back, and all die."""
-    # Flower starts a process for every message; a node that needs longer is never in time.
-    started = time.monotonic()
-    Shell(ROOT)("python", "-c", "import client_app.app")
-    timeout = max(CUT, 5 * (time.monotonic() - started))
-    with deployed(tmp_path) as made:
-        made.register_clients(NAMES)
-        made.start_node("node-0", 0)
-        made.start_node("node-1", 1)
-        # Nothing is measured between the rounds: one process a round and node.
-        words = "data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal strategy=fedau "
-        words += f"rounds={ROUNDS} evaluation.every={ROUNDS} client.local_epochs=1 "
-        words += f"engine.round_timeout={timeout} engine.startup_clients=2 "
-        words += f"engine.nodes={made.nodes}"
-        submitted = made.run("run", words, "--format", "json")
-        assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
-        faults = Faults(made, timeout)
-        together = faults.join_late()
-        faults.kill_and_cut(together + 1)
-        back = faults.come_back()
-        faults.kill_all(back + 1)
-        faults.cable.cut()
+    """One joins late; one is killed while it trains, one cut off for a round; both come back.
 
-    manifest = json.loads((faults.directory / "manifest.json").read_text())
-    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", ROUNDS)
-    rows = pq.read_table(faults.directory / "clients").to_pylist()
-    became = {(row["round"], row["client"]): row["status"] for row in rows}
-    assert len(rows) == len(became) == 3 * ROUNDS
-    # Flower may notice before the timeout that a node is gone, and then says so.
-    gone = "Error: Node Unavailable — The destination node failed to report a heartbeat"
-    for row in rows:
-        reason = row["reason"]
-        if row["status"] == "failed":
-            assert reason == "no reply in time" or reason.startswith(gone)
-        else:
-            away = "its node is not connected"
-            assert (row["status"], reason) in {("trained", None), ("unavailable", away)}
-    assert set(became.values()) == {"trained", "failed", "unavailable"}
-    of_round = [[became[n, client] for client in range(3)] for n in range(1, ROUNDS + 1)]
-    assert of_round[0] == ["trained", "trained", "unavailable"]
-    assert of_round[together - 1] == of_round[back - 1] == ["trained"] * 3
-    assert of_round[together] == ["trained", "failed", "failed"]
-    assert of_round[together + 1][0] == "failed"
-    assert of_round[back] == ["failed"] * 3
-    assert of_round[-1] == ["unavailable"] * 3
-    lines = faults.rounds()
-    assert manifest["summary"]["empty_rounds"] == sum(line["trained"] == 0 for line in lines)
-    model = load_file(faults.directory / "model.safetensors")
+    With ``--long`` the killed one knocks until it is let in; then one is too slow, and all die.
+    """
+    with deployed(tmp_path) as made, Cable(made.port) as cable:
+        nodes = Nodes(made, cable)
+        made.register_clients(NAMES)
+        nodes.start(0)
+        nodes.start(1)
+        # However slow this machine is, no node is: rounds end because Flower notices who is gone.
+        # Nothing is measured, so that a round is one process on each node.
+        words = "rounds=1000 evaluation.every=1000 engine.checkpoint_every=1 "
+        words += "engine.startup_clients=2 engine.round_timeout=120"
+        run = RealRun(made, "run", words)
+        run.while_they_train({0: partial(nodes.start, 2)})
+        together = run.all_trained(nodes)
+        faults: Faults = {1: partial(nodes.kill, 1), 2: cable.cut}
+        broken = run.while_they_train(faults, after=together)
+
+        def over() -> bool:
+            if is_long():
+                nodes.restart()
+            return len(run.rounds()) >= max(broken.values())
+
+        wait_for("the round is over", over, GUARD)
+        cable.mend()
+        if not is_long():  # Flower has noticed, and lets it in
+            nodes.start(1)
+        back = run.all_trained(nodes)
+        run.stop()
+        run.tell()
+        print(f"started again {nodes.restarts} times")
+        if is_long():
+            too_slow_and_then_dead(nodes)
+
+    manifest, became = run.manifest(), run.became()
+    assert manifest["status"] == "interrupted"
+    assert manifest["rounds_completed"] == len(run.rounds()) >= back > max(broken.values())
+    assert [became[1, client] for client in range(3)] == ["trained", "trained", "unavailable"]
+    for server_round in (together, back):
+        assert [became[server_round, client] for client in range(3)] == ["trained"] * 3
+    assert {client: became[n, client] for client, n in broken.items()} == {1: "failed", 2: "failed"}
+    assert {became[n, 0] for n in range(1, len(run.rounds()) + 1)} == {"trained"}
+    newest = Checkpoints(run.directory).newest().checkpoint
+    assert newest is not None
+    assert len(run.rounds()) - newest.server_round in (0, 1)  # it may end between the two
+    assert all(np.isfinite(array).all() for array in newest.model.values())
+
+
+def too_slow_and_then_dead(nodes: Nodes) -> None:
+    """Freeze one beyond the timeout of a round, then kill all; the run goes on and ends.
+
+    The timeout is shorter than what Flower needs to notice anything.
+    """
+    rounds = 20
+    words = f"rounds={rounds} evaluation.every={rounds} engine.startup_clients=3"
+    run = RealRun(nodes.made, "dying", f"{words} engine.round_timeout=20")
+    run.while_they_train({0: partial(nodes.signal, 0, signal.SIGSTOP)})
+    wait_for("the slow one is missed", lambda: bool(run.rounds()), GUARD)
+    nodes.signal(0, signal.SIGCONT)
+    killed = run.while_they_train({c: partial(nodes.kill, c) for c in (1, 2)}, after=1)
+    nodes.kill(0)
+    wait_for("the end", run.ended, GUARD)
+    run.tell()
+    manifest, became, lines = run.manifest(), run.became(), run.rounds()
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", rounds)
+    assert became[1, 0] == "failed"
+    assert {became[server_round, client] for client, server_round in killed.items()} == {"failed"}
+    assert [became[rounds, client] for client in range(3)] == ["unavailable"] * 3
+    assert manifest["summary"]["empty_rounds"] == sum(line["trained"] == 0 for line in lines) > 0
+    model = load_file(run.directory / "model.safetensors")
     assert all(np.isfinite(array).all() for array in model.values())
-    for line in lines:
-        print([line[key] for key in ("round", "trained", "failed", "unavailable", "seconds")])
-    print(f"timeout {timeout:.1f} s, {faults.attempts} attempts to start the killed one again")

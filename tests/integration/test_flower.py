@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,13 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.cases import is_long
 from tests.integration.conftest import (
     BIN,
     ROOT,
     Outcome,
     Shell,
     assert_same_bits,
-    results_directory,
     run_here,
     wait_for,
 )
@@ -25,10 +26,15 @@ from tests.reference.fedalign import recompute
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
-ROUNDS = 12
+ROUNDS = 6
 OVERRIDES = f"rounds={ROUNDS} strategy.warmup_fraction=0.25"
-# To stop a run takes seconds, in which Ray does some rounds.
-LONG = ["rounds=60", "client.local_epochs=1"]
+# To stop a run takes seconds, in which Ray does ten rounds and more.
+STOPPED_ROUNDS = 60
+STOPPED = ("client.local_epochs=1", "engine.checkpoint_every=2")
+KEPT = (
+    *("strategy=local_only", "availability=markov", "availability.p=0.5", "rounds=4"),
+    *("data.sizes=equal", "data.samples_per_client=100", "client.local_epochs=1"),
+)
 
 
 def run_config(shell: Shell, name: str, overrides: str, experiment: str = "") -> str:
@@ -38,10 +44,9 @@ def run_config(shell: Shell, name: str, overrides: str, experiment: str = "") ->
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the long job in process, to compare with."""
-    done = Shell(tmp_path_factory.mktemp("never-stopped"))("fedquorum", *LONG)
-    assert done.status == 0, done.stderr
-    return results_directory(done.stdout)
+    """Make in process the run that is stopped on Ray, to compare with."""
+    directory = tmp_path_factory.mktemp("never-stopped") / "run"
+    return run_here(directory, f"rounds={STOPPED_ROUNDS}", *STOPPED)
 
 
 def test_flwr_run_gives_the_same_bits(flower: Shell, tmp_path: Path) -> None:
@@ -61,32 +66,57 @@ def test_flwr_run_gives_the_same_bits(flower: Shell, tmp_path: Path) -> None:
     assert recompute(run).problems == []
 
 
-def test_what_clients_keep_survives_between_rounds(flower: Shell) -> None:
+@pytest.fixture(scope="module")
+def kept(flower: Shell) -> Path:
+    """Make a run on Ray whose clients keep what the server never has."""
+    done = flower("fedquorum", "engine=flower", *KEPT, "hydra.run.dir=kept")
+    assert done.status == 0, done.stdout + done.stderr
+    return flower.cwd / "kept"
+
+
+def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -> None:
     """Own models and Markov availability live in Flower's context: on Ray as in process."""
-    words = ["strategy=local_only", "availability=markov", "availability.p=0.5", "rounds=6"]
-    words += ["data.sizes=equal", "data.samples_per_client=100", "client.local_epochs=1"]
-    runs = []
-    for engine in ("in-process", "flower"):
-        done = flower("fedquorum", f"engine={engine}", *words, f"hydra.run.dir=kept-{engine}")
-        assert done.status == 0, done.stdout + done.stderr
-        runs.append(flower.cwd / f"kept-{engine}")
-    assert_same_bits(runs[0], runs[1], 6)
-    tables = [pq.read_table(run / "clients").to_pylist() for run in runs]
+    in_process = run_here(tmp_path / "kept", *KEPT)
+    assert_same_bits(in_process, kept, 4)
+    tables = [pq.read_table(run / "clients").to_pylist() for run in (in_process, kept)]
     there = [[(row["round"], row["client"], row["status"]) for row in rows] for rows in tables]
     assert there[0] == there[1]
     assert {row["status"] for row in tables[0]} == {"trained", "unavailable"}
 
 
+@pytest.mark.parametrize("engine", ["in-process", "flower"] if is_long() else ["in-process"])
+def test_what_only_clients_had_cannot_go_on(flower: Shell, kept: Path, engine: str) -> None:
+    """The models of local-only clients are lost with a run on Ray; going on says so in one line."""
+    refused = flower("fedquorum", f"resume={kept}", "rounds=5", f"engine={engine}")
+    assert refused.status == 1
+    assert re.search(
+        "engine must be in-process.*, before and now, where a run with strategy=local_only",
+        refused.stderr,
+    )
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.fixture(scope="module")
-def stopped_run(flower: Shell) -> Path:
-    """Stop the long job on Ray by Ctrl-C after some rounds."""
-    run = flower.cwd / "stopped-on-ray"
-    words = ["engine=flower", "engine.checkpoint_every=2", *LONG, f"hydra.run.dir={run.name}"]
-    stopped = interrupted(flower, words, run / "rounds.jsonl", 3)
-    assert stopped.status == 130, stopped.stderr
+def swept(flower: Shell) -> Outcome:
+    """Interrupt a sweep on Ray in the second of three jobs, which is in the folder ``swept``."""
+    jobs = f"rounds=1,{STOPPED_ROUNDS},{STOPPED_ROUNDS + 1}"
+    words = ["-m", "engine=flower", jobs, *STOPPED, "hydra.sweep.dir=swept"]
+    return interrupted(flower, words, flower.cwd / "swept" / "1" / "rounds.jsonl", 2)
+
+
+@pytest.fixture(scope="module", params=["in a sweep", "alone"] if is_long() else ["in a sweep"])
+def stopped_run(request: pytest.FixtureRequest, flower: Shell) -> Path:
+    """Return a run on Ray that was stopped by Ctrl-C after some rounds."""
+    run = flower.cwd / "swept" / "1"
+    if request.param == "alone":
+        run = flower.cwd / "stopped-alone"
+        words = ["engine=flower", f"rounds={STOPPED_ROUNDS}", *STOPPED, f"hydra.run.dir={run.name}"]
+        assert interrupted(flower, words, run / "rounds.jsonl", 2).status == 130
+    else:
+        request.getfixturevalue("swept")
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "interrupted"
-    assert 3 <= manifest["rounds_completed"] < 60
+    assert 2 <= manifest["rounds_completed"] < STOPPED_ROUNDS
     return run
 
 
@@ -95,7 +125,7 @@ def test_a_stopped_run_goes_on(
     flower: Shell, stopped_run: Path, never_stopped: Path, engine: str
 ) -> None:
     """``resume`` of a run on Ray, there or in process: the bits of one never stopped."""
-    run = shutil.copytree(stopped_run, flower.cwd / f"goes-on-{engine}")
+    run = shutil.copytree(stopped_run, flower.cwd / f"{engine}-{stopped_run.name}")
     completed = json.loads((run / "manifest.json").read_text())["rounds_completed"]
     done = flower("fedquorum", f"resume={run.name}", f"engine={engine}")
     assert done.status == 0, done.stdout + done.stderr
@@ -103,32 +133,20 @@ def test_a_stopped_run_goes_on(
     (going_on,) = manifest["resumed"]
     assert going_on["round"] == completed // 2 * 2
     assert f"Going on after round {going_on['round']} of the run in {run}" in done.stdout
-    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 60)
-    assert_same_bits(run, never_stopped, 60)
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", STOPPED_ROUNDS)
+    assert_same_bits(run, never_stopped, STOPPED_ROUNDS)
     assert recompute(run).problems == []
 
 
-def test_what_only_clients_had_cannot_go_on(flower: Shell) -> None:
-    """The models of local-only clients are lost with a run on Ray; going on says so in one line."""
-    words = ["engine=flower", "strategy=local_only", "rounds=1", "engine.num_supernodes=2"]
-    done = flower("fedquorum", *words, "hydra.run.dir=local")
-    assert done.status == 0, done.stdout + done.stderr
-    refused = flower("fedquorum", "resume=local", "rounds=2")
-    assert refused.status == 1
-    assert "engine must be in-process, before and now, where a run with strategy=local_only" in (
-        refused.stderr
-    )
-    assert "Traceback" not in refused.stderr
-
-
 def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
-    """``flwr run --stream`` exits 0 when a run died; this command does not, and says why."""
+    """The command exits with 1 and says why, where ``flwr run --stream`` exits with 0."""
     missing = "data.root must be a folder with the four files of Fashion-MNIST"
     words = ["experiment=fedalign/fmnist", f"data.root={flower.cwd}/none", "data.download=false"]
-    config = run_config(flower, "died", " ".join(words[1:]), "fedalign/fmnist")
-    plain = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
-    assert plain.status == 0
-    assert missing in plain.stdout
+    if is_long():
+        config = run_config(flower, "died", " ".join(words[1:]), "fedalign/fmnist")
+        plain = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
+        assert plain.status == 0
+        assert missing in plain.stdout
     done = flower("fedquorum", "engine=flower", *words)
     assert done.status == 1
     assert "ended as finished:failed" in done.stderr
@@ -155,7 +173,7 @@ def test_flwr_stop_leaves_readable_records(flower: Shell) -> None:
     assert {row["round"] for row in table} == {record["round"] for record in rounds}
 
 
-def interrupted(shell: Shell, words: Sequence[str], rounds: Path, after: int = 1) -> Outcome:
+def interrupted(shell: Shell, words: Sequence[str], rounds: Path, after: int) -> Outcome:
     """Press Ctrl-C when the file ``rounds`` has ``after`` lines."""
     # A shell starts background jobs with SIGINT ignored, which children inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -196,20 +214,18 @@ def test_the_bundle_holds_what_it_needs(tmp_path: Path) -> None:
     assert not [name for name in found if name.startswith(("tests/", "outputs/", "benchmarks/"))]
 
 
-def test_a_sweep_on_flower_is_stopped_with_its_run(flower: Shell) -> None:
+def test_a_sweep_on_flower_is_stopped_with_its_run(flower: Shell, swept: Outcome) -> None:
     """One job after the other by flwr run; Ctrl-C stops the Flower run at work, and says so."""
     sweep = flower.cwd / "swept"
-    words = ["-m", "engine=flower", "rounds=1,100000,100001", "hydra.sweep.dir=swept"]
-    done = interrupted(flower, words, sweep / "1" / "rounds.jsonl")
-    assert done.status == 130
-    interruption, again = done.stderr.splitlines()
+    assert swept.status == 130
+    interruption, again = swept.stderr.splitlines()
     assert interruption == "fedquorum: interrupted; the records hold all complete rounds"
     assert again.startswith(
         "fedquorum: to go on with what is not done: fedquorum -m engine=flower "
     )
     log = (sweep / "1" / "output.log").read_text()
     assert "\nfedquorum: stopped the Flower run " in log
-    assert "1 of 3 jobs completed" in done.stdout
+    assert "1 of 3 jobs completed" in swept.stdout
     statuses = {
         job: json.loads((sweep / job / "manifest.json").read_text())["status"] for job in "01"
     }

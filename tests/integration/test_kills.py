@@ -16,9 +16,10 @@ from fedquorum.records.checkpoint import Checkpoints
 
 from conf.compose import compose_words
 from server_app.job import run_in_process
+from tests.cases import is_long
 from tests.integration.conftest import assert_same_run
 
-KILLS = int(os.environ.get("FEDQUORUM_KILLS", "6"))
+KILLS = int(os.environ.get("FEDQUORUM_KILLS", "6" if is_long() else "3"))
 EVERY = 5
 WORDS = (
     "strategy=fedvarp",

@@ -1,7 +1,7 @@
 """Methods at a limit of a parameter are others, to the last bit of a whole run.
 
 At the rate of the preset SGD is not stable on SYNTH: a difference in the last bit of one update
-grows to a difference in the first digit of the loss within these rounds.
+grows to a difference in the first digit of the loss within 50 rounds.
 """
 
 import json
@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from fedquorum.types import FloatArray, IntArray
 
+from tests.cases import is_long
 from tests.integration.conftest import assert_same_bits, lines_of_rounds, run_here
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 50
+ROUNDS, EVERY = (50, 10) if is_long() else (15, 5)
 AWAY = "availability=bernoulli", "availability.p=0.5"
 PLAIN: tuple[str, ...] = ()
 
@@ -32,7 +33,7 @@ class Runs:
 
     def _made(self, words: tuple[str, ...]) -> Path:
         directory = self._folder / ",".join(words or ("plain",))
-        common = ("experiment=fedalign/synth_low", f"rounds={ROUNDS}", "evaluation.every=10")
+        common = ("experiment=fedalign/synth_low", f"rounds={ROUNDS}", f"evaluation.every={EVERY}")
         return run_here(directory, *common, *words)
 
 

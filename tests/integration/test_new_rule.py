@@ -3,14 +3,16 @@
 The guide ``docs/own-rule.md`` is followed as it stands.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, Shell, results_directory
+from tests.cases import is_long
+from tests.integration.conftest import ROOT, Outcome, Shell, results_directory
 
 GUIDE = (ROOT / "docs" / "own-rule.md").read_text()
 BLOCKS = dict(re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
@@ -65,6 +67,36 @@ def told(copy: Path, tmp_path: Path) -> Shell:
     return Shell(tmp_path, {"PYTHONPATH": os.pathsep.join(map(str, (copy, copy / "strategies")))})
 
 
+SEVERAL = """
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+
+from server_app.command_line import main
+from server_app.report.command_line import main as report
+
+outcomes = []
+for command, *words in json.loads(sys.argv[1]):
+    sys.argv = [command, *words]
+    status = 0
+    with redirect_stdout(StringIO()) as stdout, redirect_stderr(StringIO()) as stderr:
+        try:
+            {"fedquorum": main, "fedquorum-report": report}[command]()
+        except SystemExit as end:
+            status = end.code or 0
+    outcomes.append((status, stdout.getvalue(), stderr.getvalue()))
+print(json.dumps(outcomes))
+"""
+
+
+def in_one_process(shell: Shell, *commands: Sequence[str]) -> list[Outcome]:
+    """Run commands one after the other; a process for each would import everything again."""
+    done = shell("python", "-c", SEVERAL, json.dumps(commands))
+    assert done.status == 0, done.stderr
+    return [Outcome(*outcome) for outcome in json.loads(done.stdout)]
+
+
 def test_three_places(copy: Path) -> None:
     """One file, one row with its import, one row of tests with its import."""
     places = dict(places_touched(copy))
@@ -90,15 +122,17 @@ def test_three_places(copy: Path) -> None:
 )
 def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> None:
     """By its name and as a part, the audit agrees with it, and one decision is explained."""
-    done = told("fedquorum", *words, *SMALL)
+    report = ("fedquorum-report", "--audit", "run")
+    done, audited, *explained = in_one_process(
+        told,
+        ("fedquorum", *words, *SMALL, "hydra.run.dir=run"),
+        report,
+        *((*report, "--round", "2", "--client", str(client)) for client in range(4)),
+    )
     assert done.status == 0, done.stderr
-    run = results_directory(done.stdout)
-    audited = told("fedquorum-report", "--audit", str(run))
     assert audited.status == 0, audited.stdout + audited.stderr
     assert "completed: 3 of 3 rounds" in audited.stdout
     assert "all of them fit" in audited.stdout
-    asked = ("fedquorum-report", "--audit", str(run), "--round", "2", "--client")
-    explained = [told(*asked, str(client)) for client in range(4)]
     assert [one.status for one in explained] == [0] * 4
     weights = [one.stdout for one in explained if "c_k = " in one.stdout]
     assert weights
@@ -117,24 +151,24 @@ def test_its_settings_are_in_the_help(told: Shell) -> None:
     )
 
 
+MISTAKES = {
+    ("strategy=one_plus_los",): "'one_plus_los' (did you mean one_plus_loss?)",
+    (
+        "strategy=composed",
+        "strategy/weighting=oneplusloss",
+    ): "'oneplusloss' (did you mean one_plus_loss?)",
+    ("strategy=one_plus_loss", "strategy.a=-1"): "strategy.a must be a number >= 0, got -1.0",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("strategy=one_plus_los",), "'one_plus_los' (did you mean one_plus_loss?)"),
-        (
-            ("strategy=composed", "strategy/weighting=oneplusloss"),
-            "'oneplusloss' (did you mean one_plus_loss?)",
-        ),
-        (("strategy=one_plus_loss", "strategy.a=-1"), "strategy.a must be a number >= 0, got -1.0"),
-    ],
-)
-def test_mistakes_are_answered(told: Shell, words: tuple[str, ...], said: str) -> None:
+def test_mistakes_are_answered(told: Shell) -> None:
     """Its name mistyped with the nearest one, its parameter out of range with the range."""
-    done = told("fedquorum", *words)
-    assert done.status == 1
-    assert done.stderr.strip().endswith(said)
-    assert done.stderr.count("\n") == 1
+    answers = in_one_process(told, *(("fedquorum", *words) for words in MISTAKES))
+    for done, said in zip(answers, MISTAKES.values(), strict=True):
+        assert done.status == 1
+        assert done.stderr.strip().endswith(said)
+        assert done.stderr.count("\n") == 1
 
 
 PYTHON = """
@@ -198,22 +232,26 @@ class MyStep(SGD):
 '''
 
 
+BY_PATH = (
+    "strategy=custom",
+    "strategy.path=./my_rule.py:OnePlusLoss",
+    "strategy.args={a: 2.0}",
+)
+BY_IMPORT = ("strategy=custom", "strategy.path=my_rule.OnePlusLoss")
+AS_PARTS = (
+    "strategy=composed",
+    "strategy/selection=custom",
+    "strategy.selection.path=rules/steps.py:MySelection",
+    "strategy/weighting=custom",
+    "strategy.weighting.path=my_rule.py:OnePlusLoss",
+    "server_optimizer=custom",
+    "server_optimizer.path=rules/steps.py:MyStep",
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("strategy=custom", "strategy.path=./my_rule.py:OnePlusLoss", "strategy.args={a: 2.0}"),
-        ("strategy=custom", "strategy.path=my_rule.OnePlusLoss"),
-        (
-            "strategy=composed",
-            "strategy/selection=custom",
-            "strategy.selection.path=rules/steps.py:MySelection",
-            "strategy/weighting=custom",
-            "strategy.weighting.path=my_rule.py:OnePlusLoss",
-            "server_optimizer=custom",
-            "server_optimizer.path=rules/steps.py:MyStep",
-        ),
-    ],
+    "words", [BY_PATH, BY_IMPORT, AS_PARTS] if is_long() else [BY_IMPORT, AS_PARTS]
 )
 def test_rules_outside_of_the_repository(shell: Shell, words: tuple[str, ...]) -> None:
     """By file or by import path, from the working directory, without any PYTHONPATH."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import is_long
 from tests.integration.conftest import ROOT, Shell
 
 QUICKSTART = ROOT / "examples" / "quickstart"
@@ -38,7 +39,7 @@ def test_the_query_is_that_of_the_documentation() -> None:
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.parametrize("line", LINES, ids=name_in)
+@pytest.mark.parametrize("line", LINES if is_long() else LINES[-1:], ids=name_in)
 def test_the_quickstart_learns_with_each_strategy(line: str, flower: Shell, tmp_path: Path) -> None:
     """``flwr run`` on Ray with the README's command: better than guessing one class in ten."""
     app = tmp_path / "quickstart"
