@@ -14,11 +14,16 @@ import pytest
 from conf import compose
 from server_app.job import run_in_process
 from tests.builders_kubernetes import FOLDER, kustomized, named
+from tests.cases import is_long
 from tests.integration.conftest import wait_for
 from tests.integration.deployed import KEYS, assert_same_run, data_of, write_all
 from tests.integration.pods import Cluster, Pod, cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.flower]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.flower,
+    pytest.mark.skipif(not is_long(), reason="only with --long"),
+]
 
 # Each message to a node is a process there, which imports PyTorch.
 SETTINGS = ("strategy=fedavg", "client.local_epochs=1", "evaluation.clients=priority")
