@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -234,10 +234,13 @@ def test_a_machine_that_is_lost(tmp_path: Path, cluster: Cluster, run: Callable[
     lost: list[int] = []
 
     def lose(grid: Any) -> None:
-        raylets = [worker(grid, place)["raylet"] for place in range(3)]
+        workers = [worker(grid, place) for place in range(3)]
+        raylets = [known["raylet"] for known in workers]
         assert len(set(raylets)) == 3
         lost.append(raylets.index(third.node_id))
         cluster.remove_node(third, allow_graceful=False)
+        with suppress(ProcessLookupError):  # it may outlive its raylet by a round, no machine does
+            os.kill(workers[lost[0]]["process"], signal.SIGKILL)
 
     directory = run(tmp_path / "run", *FAST, "rounds=5", hooks={3: lose})
     assert manifest_of(directory)["status"] == "completed"
