@@ -21,8 +21,10 @@ from ray.cluster_utils import Cluster
 
 import server_app.loop
 from conf.compose import compose_words
+from conf.schema.engine import EngineSettings
 from server_app.job import run_in_process, run_on_ray
 from server_app.provenance import code_facts
+from server_app.ray_engine.cluster import joined
 from tests.cases import is_long
 from tests.integration.conftest import BIN, Shell, assert_same_bits, wait_for
 
@@ -62,7 +64,11 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """Start two raylets; nothing else on this machine finds them by itself."""
+    """Start two raylets and join them; nothing else on this machine finds them by itself.
+
+    All runs of this process stay in the cluster: a process in which Ray is left and joined again
+    and again may crash in Ray's own threads.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(folder))
@@ -71,7 +77,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False})
         made.add_node()
         signal.signal(signal.SIGTERM, handler)
-        yield made
+        with joined(EngineSettings(name="ray", address=made.address)):
+            yield made
         made.shutdown()
 
 
@@ -83,7 +90,6 @@ def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
     def go(directory: Path, *words: str, hooks: Hooks | None = None) -> Path:
         with acting(hooks or {}):
             run_on_ray(compose_words(("engine=ray", *words)), str(directory))
-        assert not ray.is_initialized()
         return directory
 
     return go
