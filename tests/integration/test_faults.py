@@ -188,7 +188,7 @@ def test_the_cable() -> None:
                 for end in (near, far):
                     with pytest.raises(ConnectionResetError):
                         end.recv(9)
-            with call(cable.port) as near, pytest.raises(ConnectionResetError):
+            with pytest.raises(ConnectionResetError), call(cable.port) as near:
                 near.recv(9)
             cable.mend()
             with call(cable.port) as near:
@@ -196,7 +196,7 @@ def test_the_cable() -> None:
                     far.sendall(b"three")
                 assert [near.recv(9), near.recv(9)] == [b"three", b""]
             server.close()
-            with call(cable.port) as near, pytest.raises(ConnectionResetError):
+            with pytest.raises(ConnectionResetError), call(cable.port) as near:
                 near.recv(9)
 
 

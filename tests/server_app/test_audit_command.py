@@ -97,8 +97,8 @@ def test_a_decision_that_there_is_not(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "expected a DIR with runs, or --audit RUN"),
-        (["a", "--audit", "b"], "expected either DIR or --audit RUN, not both"),
+        ([], "expected a DIR with runs, --audit RUN or --watch DIR"),
+        (["a", "--audit", "b"], "expected one of DIR, --audit RUN and --watch DIR"),
         (["a", "--client", "1", "--round", "1"], "expected --audit RUN with them"),
         (["--audit", "a", "--client", "1"], "--client and --round go together"),
     ],

@@ -97,7 +97,7 @@ class Unanswered:
 
 
 class AwaitableGrid(Grid):
-    """A grid whose ``pull_messages`` never blocks, and which can wait for the next reply."""
+    """A grid that hands out replies without blocking, and can wait for the next one."""
 
     @abstractmethod
     def wait(self, message_ids: Collection[str], timeout: float) -> None:
