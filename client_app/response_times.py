@@ -2,6 +2,7 @@
 
 from fedquorum.client.response_times import Lognormal, ResponseTimes, read_response_times
 from fedquorum.errors import DataError
+from fedquorum.rule import parameters_of
 
 from conf.schema.response_time import (
     LognormalSettings,
@@ -19,7 +20,9 @@ def response_times(settings: ResponseTimeSettings, num_clients: int) -> Response
         If the file cannot be read, or lacks a client.
     """
     if isinstance(settings, LognormalSettings):
-        return Lognormal(settings.median, settings.between, settings.within)
+        return Lognormal(
+            **{item.name: getattr(settings, item.name) for item in parameters_of(Lognormal)}
+        )
     if isinstance(settings, RecordedTimesSettings):
         try:
             return read_response_times(settings.path, num_clients)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import NON_NEGATIVE, POSITIVE
+from fedquorum.client.response_times import Lognormal
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
+from conf.schema.derived import make_schema, settings_of_rule
 from conf.schema.ranges import FilePath
 
 
@@ -27,17 +28,13 @@ class NoResponseTimeSettings(ResponseTimeSettings):
     name: str = "none"
 
 
-@dataclass
-class LognormalSettings(ResponseTimeSettings):
-    """Lognormal times: some clients are always slow, and each is now and then.
-
-    See ``fedquorum.client.response_times.Lognormal``; ``median`` in seconds.
-    """
-
-    name: str = "lognormal"
-    median: float = parameter(10.0, POSITIVE)
-    between: float = parameter(1.0, NON_NEGATIVE)
-    within: float = parameter(0.25, NON_NEGATIVE)
+LognormalSettings = make_schema(
+    ResponseTimeSettings,
+    "lognormal",
+    "Lognormal times: some clients are always slow, and each is now and then. See "
+    "``fedquorum.client.response_times.Lognormal``; ``median`` in seconds.",
+    settings_of_rule(Lognormal),
+)
 
 
 @dataclass
