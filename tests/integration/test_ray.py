@@ -83,9 +83,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def run(cluster: Cluster) -> Callable[..., Path]:
     """Return what makes a run on the cluster; a hook may act at the beginning of a round."""
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
 
     def go(directory: Path, *words: str, hooks: Hooks | None = None) -> Path:
         with acting(hooks or {}):
