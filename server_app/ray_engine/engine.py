@@ -49,8 +49,9 @@ def ray_grid(
             code=code_facts(),
             data=HandedData(settings.data, settings.seed, data) if engine.send_data else None,
         )
-        fleet = Fleet(share, hosting, threads=min(share.cores, _allowed_threads()))
-        with fleet.started(engine.startup_timeout):
+        threads = min(share.cores, _allowed_threads())
+        fleet = Fleet(share, hosting, threads=threads, startup_timeout=engine.startup_timeout)
+        with fleet.started():
             yield RayGrid(fleet)
 
 

@@ -15,8 +15,6 @@ from server_app.in_process import NodeStates
 from server_app.ray_engine.cluster import Share
 from server_app.ray_engine.worker import Hosting, Worker, share_arrays
 
-RESTART_SECONDS = 60.0  # for a worker that is started again; its nodes then count as gone
-
 
 @dataclass(eq=False)
 class Member:
@@ -54,6 +52,8 @@ class Fleet:
         What they host.
     threads : int
         Among how many cores each divides its clients.
+    startup_timeout : float
+        For how many seconds the nodes of a worker that is started, again too, do not count as gone.
 
     Attributes
     ----------
@@ -61,7 +61,10 @@ class Fleet:
         On what kind of device clients train; None if it is not the same on all workers.
     """
 
-    def __init__(self, share: Share, hosting: Hosting, threads: int) -> None:
+    def __init__(
+        self, share: Share, hosting: Hosting, *, threads: int, startup_timeout: float
+    ) -> None:
+        self.startup_timeout = startup_timeout
         self.num_nodes = hosting.num_nodes
         self.device: str | None = None
         self._share = share
@@ -81,23 +84,24 @@ class Fleet:
         return Member(place, nodes, actor, actor.host.remote(self._hosting, nodes, kept), expected)
 
     @contextmanager
-    def started(self, timeout: float) -> Iterator[None]:
+    def started(self) -> Iterator[None]:
         """Wait until all workers have started; end them in the end.
 
         Raises
         ------
         RunError
-            If they have not within ``timeout`` seconds, one cannot start, or its code is another.
+            If they have not within ``startup_timeout`` seconds, one cannot start, or its code is
+            another.
         """
         try:
-            self._wait_for_all(timeout)
+            self._wait_for_all()
             yield
         finally:
             for member in self.members:
                 ray.kill(member.actor)
 
-    def _wait_for_all(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+    def _wait_for_all(self) -> None:
+        deadline = time.monotonic() + self.startup_timeout
         missing = {member.ready: member for member in self.members}
         devices = set()
         while missing:
@@ -105,7 +109,7 @@ class Fleet:
             done, _ = ray.wait(list(missing), timeout=left)
             if not done:
                 raise RunError(
-                    f"after {timeout:g} s (engine.startup_timeout), "
+                    f"after {self.startup_timeout:g} s (engine.startup_timeout), "
                     f"{len(self.members) - len(missing)} of {len(self.members)} workers have "
                     "started: others may use the cluster (ray status)"
                 )
@@ -152,7 +156,7 @@ class Fleet:
         if self.members[member.place] is not member:
             return
         ray.kill(member.actor)
-        expected = time.monotonic() + RESTART_SECONDS
+        expected = time.monotonic() + self.startup_timeout
         self.members[member.place] = self._begin(member.place, states, cores=0, expected=expected)
 
 

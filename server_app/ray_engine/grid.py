@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError
 
 from server_app.in_process import NodeStates, SimulationGrid, give_id
-from server_app.ray_engine.fleet import RESTART_SECONDS, Fleet, Member, cause_of
+from server_app.ray_engine.fleet import Fleet, Member, cause_of
 
 SMALL_BYTES = 2**16  # of a model that goes with the message: quicker than by Ray's memory
 STATES_SECONDS = 60.0  # for a worker without work to hand over what its clients keep
@@ -128,7 +128,8 @@ class RayGrid(SimulationGrid, AwaitableGrid):
         """Return the reply to a message, or an error that says why there is none."""
         sent = self._sent.pop(key)
         if not self._fleet.is_there(sent.member):
-            return _lost(sent, f"it was not started again within {RESTART_SECONDS:g} s")
+            limit = f"{self._fleet.startup_timeout:g} s (engine.startup_timeout)"
+            return _lost(sent, f"it was not started again within {limit}")
         try:
             reply: Message = ray.get(sent.reply)
         except RayError as error:

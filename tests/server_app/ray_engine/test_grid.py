@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from ray.exceptions import RayActorError, RayTaskError
 
 from server_app.provenance import code_facts
-from server_app.ray_engine import fleet as fleets
 from server_app.ray_engine.cluster import Share
 from server_app.ray_engine.fleet import Fleet
 from server_app.ray_engine.grid import RayGrid
@@ -133,8 +132,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 @pytest.fixture
 def fleet(fake: FakeRay) -> Iterable[Fleet]:
     """Return two workers with two nodes each."""
-    made = Fleet(Share(2, 3), HOSTING, threads=1)
-    with made.started(1.0):
+    made = Fleet(Share(2, 3), HOSTING, threads=1, startup_timeout=1.0)
+    with made.started():
         yield made
 
 
@@ -168,19 +167,19 @@ def test_nodes_are_divided_among_workers(fake: FakeRay, fleet: Fleet) -> None:
 
 def test_all_workers_are_ended(fake: FakeRay) -> None:
     """Also after an interruption."""
-    made = Fleet(Share(2, 1), HOSTING, threads=1)
-    with pytest.raises(KeyboardInterrupt), made.started(1.0):
+    made = Fleet(Share(2, 1), HOSTING, threads=1, startup_timeout=1.0)
+    with pytest.raises(KeyboardInterrupt), made.started():
         raise KeyboardInterrupt
     assert fake.killed == fake.actors
 
 
 def test_workers_that_do_not_start_in_time(fake: FakeRay) -> None:
     """One line that counts them."""
-    made = Fleet(Share(2, 1), HOSTING, threads=1)
+    made = Fleet(Share(2, 1), HOSTING, threads=1, startup_timeout=0.05)
     ref = made.members[1].ready
     ref.done = False
     told = r"^after 0\.05 s \(engine\.startup_timeout\), 1 of 2 workers have started: others may"
-    with pytest.raises(RunError, match=told), made.started(0.05):
+    with pytest.raises(RunError, match=told), made.started():
         pass
 
 
@@ -204,7 +203,10 @@ def test_a_worker_that_cannot_start(
         raise problem
 
     monkeypatch.setattr(Worker, "host", refuse)
-    with pytest.raises(kind, match=told), Fleet(Share(1, 1), HOSTING, threads=1).started(1.0):
+    with (
+        pytest.raises(kind, match=told),
+        Fleet(Share(1, 1), HOSTING, threads=1, startup_timeout=1.0).started(),
+    ):
         pass
 
 
@@ -300,11 +302,8 @@ def test_a_dead_worker_is_started_again(fake: FakeRay, fleet: Fleet) -> None:
     assert grid.node_states()["3"].tobytes() == states["3"].tobytes()
 
 
-def test_a_worker_that_does_not_come_back(
-    fake: FakeRay, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_does_not_come_back(fake: FakeRay, fleet: Fleet) -> None:
     """As where a GPU is lost: its nodes count as gone, and are taken back when it starts."""
-    monkeypatch.setattr(fleets, "RESTART_SECONDS", 0.1)
     grid = RayGrid(fleet)
     fake.actors[0].dead = True
     list(grid.send_and_receive(messages([1])))
@@ -314,7 +313,8 @@ def test_a_worker_that_does_not_come_back(
     replies = list(grid.send_and_receive(messages([1, 2]), timeout=20))
     assert nodes_of(replies) == [2, 1]
     assert replies[1].error.reason == (
-        "the worker of its node was lost: it was not started again within 60 s"
+        "the worker of its node was lost: "
+        "it was not started again within 1 s (engine.startup_timeout)"
     )
     assert list(grid.get_node_ids()) == [2, 4]
     again.ready.done, fake.actors[2].hangs = True, False
@@ -353,8 +353,8 @@ def test_states_go_to_the_workers_of_their_nodes(fake: FakeRay, fleet: Fleet) ->
         state = fleet.hosting(node).actor.worker._nodes.contexts[node].state
         state["node"] = ConfigRecord({"id": node})
     states = RayGrid(fleet).node_states()
-    other = Fleet(Share(3, 1), HOSTING, threads=1)
-    with other.started(1.0):
+    other = Fleet(Share(3, 1), HOSTING, threads=1, startup_timeout=1.0)
+    with other.started():
         RayGrid(other).restore_node_states(states)
         for node in (1, 2, 3, 4):
             state = other.hosting(node).actor.worker._nodes.contexts[node].state
