@@ -1,19 +1,27 @@
 """Ctrl-C and kill, as the end of a job: alone or in a process of a sweep."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _busy = False
+_of_a_sweep = False
 _told_to_stop = False  # in a process of a sweep: no further job begins in it
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a polite kill end a job as Ctrl-C does; it is also how a sweep ends its processes."""
+    """Let a polite kill end a job as Ctrl-C does; it is also how a sweep ends its processes.
+
+    Slurm kills politely what it preempts, and there submitit answers.
+    """
     global _busy  # noqa: PLW0603 - of the process, like the handlers
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        yield
+        return
     before = signal.signal(signal.SIGTERM, _on_sigterm)
     _busy = True
     try:
@@ -36,6 +44,12 @@ def told_to_stop() -> bool:
     return _told_to_stop
 
 
+def become_worker() -> None:
+    """Make this a process of a sweep; those of joblib are known by their names."""
+    global _of_a_sweep  # noqa: PLW0603
+    _of_a_sweep = True
+
+
 def in_worker() -> bool:
     """Say whether this is a process of a sweep."""
-    return multiprocessing.current_process().name != "MainProcess"
+    return _of_a_sweep or multiprocessing.current_process().name != "MainProcess"

@@ -2,9 +2,11 @@
 
 import hashlib
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import fedquorum
+from fedquorum.errors import RunError
 from fedquorum.records import provenance
 
 PACKAGES = ("flwr", "torch", "numpy", "hydra-core", "ray", "torchvision", "flwr-datasets")
@@ -24,6 +26,27 @@ def versions() -> dict[str, str | None]:
 def code_facts() -> dict[str, str | None]:
     """Return what must be the same in all processes of a run: Python, packages and the source."""
     return {"python": platform.python_version(), **versions(), "source": source_digest()}
+
+
+def refuse_other_code(expected: Mapping[str, str | None]) -> None:
+    """Refuse to work for a process whose code is not that of this one.
+
+    Parameters
+    ----------
+    expected : mapping
+        The other process's ``code_facts``.
+
+    Raises
+    ------
+    RunError
+        If they differ, with the first difference.
+    """
+    for name, found in code_facts().items():
+        if found != expected.get(name):
+            raise RunError(
+                f"all workers must have the code of the run's process: {name} is {found} on "
+                f"{platform.node()}, and {expected.get(name)} there (docs/clusters.md)"
+            )
 
 
 def source_digest() -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self
 
-from fedquorum.errors import RunError, SettingsError
+from fedquorum.errors import FedQuorumError, RunError, SettingsError
 from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
@@ -187,6 +187,8 @@ class Sweep:
             # The death of one process takes the others along: each of their jobs gets a second
             # chance, alone, so that the one to blame is known.
             died = [job for job in todo if job.state().status == "died"]
+            if not died and isinstance(error, FedQuorumError):
+                raise error
             if not died:
                 raise RunError(f"the launcher failed: {type(error).__name__}: {error}")
             for job in died:
@@ -219,7 +221,10 @@ class Sweep:
 
     def _launch(self, jobs: Sequence[Job]) -> Exception | None:
         batch = [[*job.words, f"hydra.sweep.subdir={job.number}"] for job in jobs]
-        with _interruptible(jobs, in_processes=self._at_a_time > 1):
+        # Not every launcher does: joblib's kills its processes.
+        ends_jobs = getattr(self._launcher, "ends_jobs", False)
+        in_processes = self._at_a_time > 1
+        with _interruptible([] if ends_jobs else jobs, in_processes=in_processes):
             try:
                 self._launcher.launch(batch, initial_job_idx=0)
             except Exception as error:  # a launcher may raise anything

@@ -13,7 +13,6 @@ import ray
 from fedquorum.errors import RunError, SettingsError, one_line
 
 from client_app.workers import process_cores
-from conf.schema.engine import EngineSettings
 from server_app.ray_address import check_address
 
 LOCAL = "local"
@@ -42,10 +41,21 @@ class Share:
 
 
 @contextmanager
-def joined(settings: EngineSettings) -> Iterator[None]:
-    """Join the cluster of the settings, or start Ray here; leave or stop it in the end.
+def joined(
+    address: str | None, *, setting: str = "engine.address", cores: int = 1
+) -> Iterator[None]:
+    """Join a cluster, or start Ray here; leave or stop it in the end.
 
     A process that uses Ray already goes on with the cluster that it is in.
+
+    Parameters
+    ----------
+    address : str, optional
+        HOST:PORT, or ``local``; by default what RAY_ADDRESS says.
+    setting : str
+        What the address was given by.
+    cores : int
+        How many cores Ray is to have at least if it is started here.
 
     Raises
     ------
@@ -58,28 +68,26 @@ def joined(settings: EngineSettings) -> Iterator[None]:
     with _signals_kept(), warnings.catch_warnings():
         # Of what a later version of Ray will do with GPUs that no worker has asked for.
         warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
-        _initialise(settings)
+        _initialise(address, setting, cores)
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _initialise(settings: EngineSettings) -> None:
-    address = settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+def _initialise(given: str | None, setting: str, cores: int) -> None:
+    address = given or os.environ.get("RAY_ADDRESS") or LOCAL
     if address == LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(
             LOCAL,
-            num_cpus=max(process_cores(), settings.workers or 1),
+            num_cpus=max(process_cores(), cores),
             include_dashboard=False,
             logging_level=logging.WARNING,
         )
         return
-    advice = (
-        "start one with ray start --head, which prints its address, or use engine.address=local"
-    )
-    check_address("engine.address" if settings.address else "RAY_ADDRESS", address, advice)
+    advice = f"start one with ray start --head, which prints its address, or use {setting}=local"
+    check_address(setting if given else "RAY_ADDRESS", address, advice)
     try:
         ray.init(address, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:

@@ -38,7 +38,7 @@ def ray_grid(
     """
     engine, device = settings.engine, settings.client.device
     data = load_data(settings.data, settings.seed)
-    with joined(engine):
+    with joined(engine.address, cores=engine.workers or 1):
         at_most = engine.num_supernodes or data.num_clients
         share = share_of(machines(), engine.workers, at_most=at_most, gpus_wanted=device != "cpu")
         hosting = Hosting(

@@ -5,14 +5,12 @@ before ``client_app.workers`` looks at it: so the app is imported with what a wo
 """
 
 import logging
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from fedquorum.errors import RunError
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.clientapp import ClientApp
@@ -20,7 +18,7 @@ from numpy.typing import NDArray
 from ray.util import register_serializer
 
 from server_app.in_process import HostedNodes, NodeStates
-from server_app.provenance import code_facts
+from server_app.provenance import refuse_other_code
 
 
 @dataclass(frozen=True)
@@ -82,12 +80,7 @@ class Worker:
         SettingsError
             If there is no such device.
         """
-        for name, found in code_facts().items():
-            if found != hosting.code.get(name):
-                raise RunError(
-                    f"all workers must have the code of the run's process: {name} is {found} on "
-                    f"{platform.node()}, and {hosting.code.get(name)} there (docs/clusters.md)"
-                )
+        refuse_other_code(hosting.code)
         from client_app.data.load import keep_data
         from client_app.node import compute_device
 

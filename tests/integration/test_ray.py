@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,6 @@ from ray.cluster_utils import Cluster
 
 import server_app.loop
 from conf.compose import compose_words
-from conf.schema.engine import EngineSettings
 from server_app.job import run_in_process, run_on_ray
 from server_app.provenance import code_facts
 from server_app.ray_engine.cluster import joined
@@ -77,7 +75,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False})
         made.add_node()
         signal.signal(signal.SIGTERM, handler)
-        with joined(EngineSettings(name="ray", address=made.address)):
+        with joined(made.address):
             yield made
         made.shutdown()
 
@@ -176,9 +174,10 @@ def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[
         stopped.append(worker(grid, 1)["process"])
         os.kill(stopped[0], signal.SIGSTOP)
 
-    def go_on(_: Any) -> None:
+    def go_on(grid: Any) -> None:
         os.kill(stopped[0], signal.SIGCONT)
-        time.sleep(1.0)
+        replies = [sent.reply for sent in grid._sent.values()]
+        ray.wait(replies, num_returns=len(replies), timeout=120)
 
     words = (*FAST, "engine.quorum=0.5", "engine.grace=1", "engine.checkpoint_every=1", "rounds=6")
     directory = run(tmp_path / "run", *words, hooks={2: stop, 4: go_on})
@@ -301,3 +300,44 @@ def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     assert done.status == 0, done.stderr
     assert {manifest_of(tmp_path / "sweep" / job)["status"] for job in "01"} == {"completed"}
     shutil.rmtree(tmp_path / "sweep")
+
+
+def has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
+    """A job is a task. Ctrl-C ends all, and the same command goes on, with the same bits."""
+    sweep = tmp_path / "sweep"
+    env = {**os.environ, "RAY_ADDRESS": cluster.address}
+    small = (*FAST, "data.num_clients=4", "data.num_priority=2", "rounds=300")
+    words = ["-m", "hydra/launcher=ray", *small, "seed=1,2", f"hydra.sweep.dir={sweep}"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # see test_sweeps.py
+    with subprocess.Popen(
+        [str(BIN / "fedquorum"), *words],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            lines = [sweep / str(job) / "rounds.jsonl" for job in range(2)]
+            wait_for("two jobs at work", lambda: all(map(has_text, lines)), 180)
+            locks = [(sweep / str(job) / "job.lock").read_text() for job in range(2)]
+            assert locks[0] != locks[1]
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            stdout, stderr = process.communicate(timeout=120)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, stderr
+    assert "0 of 2 jobs completed" in stdout
+    assert "Traceback" not in stderr
+    found = [manifest_of(sweep / str(job))["status"] for job in range(2)]
+    assert found == ["interrupted", "interrupted"]
+    done = Shell(tmp_path, {"RAY_ADDRESS": cluster.address})("fedquorum", *words)
+    assert done.status == 0, done.stdout + done.stderr
+    assert "job 0 (seed=1) is taken up again: interrupted after round" in done.stdout
+    alone = in_process(tmp_path / "alone", *small, "seed=1")
+    assert_same_bits(sweep / "0", alone, 300)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import BIN, Shell, wait_for
+from tests.integration.conftest import BIN, Shell, assert_same_bits, run_here, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +92,34 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
         lambda: subprocess.run(find, capture_output=True, check=False).returncode == 1,
         180,
     )
+
+
+def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
+    """Submitit requeues it, and it goes on from its checkpoint: the bits of a job left alone."""
+    words = (*SMALL[:-1], "engine.checkpoint_every=2", "evaluation.every=1000", "rounds=300")
+    command = ["-m", "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=60", *words]
+    sweep = shell.cwd / "sweep"
+    job = sweep / "0"
+    with subprocess.Popen(
+        [str(BIN / "fedquorum"), *command, "seed=1,2", SMALL[-1]],
+        cwd=shell.cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            lines = job / "rounds.jsonl"
+            wait_for("a round", lambda: lines.exists() and lines.stat().st_size > 0, 180)
+            os.kill(int((job / "job.lock").read_text().split()[0]), signal.SIGUSR2)
+            stdout, stderr = process.communicate(timeout=180)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, stdout + stderr
+    assert "2 of 2 jobs completed" in stdout
+    logs = [path.read_text() for path in sweep.glob(".submitit/*/*_log.out")]
+    assert sum("Requeued job" in log for log in logs) == 1
+    assert all("Job completed successfully" in log for log in logs)
+    assert "Going on after round" in (job / "output.log").read_text()
+    assert_same_bits(job, run_here(shell.cwd / "alone", *words, "seed=1"), 300)

@@ -48,7 +48,10 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     [
         (["engine.jobs=0"], "engine.jobs must be a whole number >= 1, got 0"),
         (["engine.jobs=1,2"], "engine.jobs must be one value"),
-        (["hydra/launcher=cluster"], "hydra/launcher must be one of processes or of an installed"),
+        (
+            ["hydra/launcher=cluster"],
+            "hydra/launcher must be one of processes, ray or of an installed",
+        ),
         (["hydra/sweeper=random"], "hydra/sweeper must be one of grid, optuna or of an installed"),
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),

@@ -1,14 +1,16 @@
-"""Ctrl-C and kill, put off where they would tear something."""
+"""Ctrl-C, kill and a scheduler's signals, put off where they would tear something."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+PUT_OFF = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C and kill, so that what belongs together is written together.
+    """Put off signals, so that what belongs together is written together.
 
     An exception in the midst of it could also leave a lock of a library held for ever. Signals
     reach the main thread only; in others there is nothing to put off.
@@ -19,7 +21,7 @@ def uninterrupted() -> Iterator[None]:
     arrived: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: arrived.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in PUT_OFF
     }
     try:
         yield
@@ -27,4 +29,8 @@ def uninterrupted() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         for first in arrived[:1]:
-            signal.raise_signal(first)
+            handler = before[signal.Signals(first)]
+            if callable(handler):  # the signal itself would wait where it is blocked
+                handler(first, None)
+            else:
+                signal.raise_signal(first)

@@ -63,7 +63,7 @@ class RunRecords:
     """Writes the records of one run; use as a context manager.
 
     Leaving it closes all files and sets the final status: completed, interrupted
-    (KeyboardInterrupt) or failed (any other exception).
+    (KeyboardInterrupt, SystemExit) or failed (any other exception).
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class RunRecords:
             problem = self._finish("completed")
             if problem is not None:
                 raise problem
-        elif isinstance(error, KeyboardInterrupt):
+        elif isinstance(error, KeyboardInterrupt | SystemExit):
             self._finish("interrupted")
         else:
             self._finish("failed", f"{type(error).__name__}: {error}")

@@ -1,5 +1,6 @@
-"""Ctrl-C and kill, put off where they would tear something."""
+"""Ctrl-C, kill and a scheduler's signals, put off where they would tear something."""
 
+import _thread
 import signal
 import threading
 
@@ -7,7 +8,7 @@ import pytest
 from fedquorum.records.interruption import uninterrupted
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_an_interruption_is_put_off(how: signal.Signals) -> None:
     """What is inside is done to its end; then the signal has the effect that it has outside."""
     done: list[str] = []
@@ -31,6 +32,24 @@ def test_an_interruption_is_put_off(how: signal.Signals) -> None:
     finally:
         signal.signal(how, before)
     assert done == ["written", "interrupted"]
+
+
+def test_an_interruption_is_put_off_where_its_signal_is_blocked() -> None:
+    """As in processes of Ray, in which Python raises an interruption without the signal."""
+
+    def work() -> None:
+        with uninterrupted():
+            _thread.interrupt_main()
+
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert signal.sigpending() == set()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def test_other_threads_have_nothing_to_put_off() -> None:

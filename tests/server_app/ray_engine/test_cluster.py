@@ -7,7 +7,6 @@ import pytest
 import ray
 from fedquorum.errors import RunError, SettingsError
 
-from conf.schema.engine import EngineSettings
 from server_app.ray_engine import cluster
 from server_app.ray_engine.cluster import Machine, Share, joined, share_of
 from tests.integration.conftest import free_port
@@ -72,7 +71,7 @@ def test_an_address_without_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str
             match=rf"^{name} must be the HOST:PORT of a Ray cluster that runs, got {address} "
             r"\(.*refused\): start one with ray start --head, .* or use engine.address=local$",
         ),
-        joined(EngineSettings(name="ray", address=given)),
+        joined(given),
     ):
         pass
     assert time.monotonic() - started < 5
@@ -83,7 +82,7 @@ def test_an_address_of_another_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
     with (
         pytest.raises(SettingsError, match=r"^RAY_ADDRESS must be the HOST:PORT .* or local, got"),
-        joined(EngineSettings(name="ray")),
+        joined(None),
     ):
         pass
 
@@ -97,7 +96,7 @@ def test_a_cluster_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "check_address", lambda *_: None)
     monkeypatch.setattr(ray, "init", refuse)
     told = r"^the Ray cluster at head:1 cannot be joined: Version mismatch: Ray: 1.0 \(this machine"
-    with pytest.raises(RunError, match=told), joined(EngineSettings(name="ray", address="head:1")):
+    with pytest.raises(RunError, match=told), joined("head:1"):
         pass
 
 
@@ -107,6 +106,6 @@ def test_a_cluster_in_use_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append("init"))
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
-    with joined(EngineSettings(name="ray")):
+    with joined(None):
         assert calls == []
     assert calls == []

@@ -328,7 +328,7 @@ def test_a_worker_started_again_with_other_code_ends_the_run(
     """It is perhaps on a machine that had none before."""
     grid = RayGrid(fleet)
     fake.actors[0].dead = True
-    monkeypatch.setattr("server_app.ray_engine.worker.code_facts", lambda: {"torch": "1.0"})
+    monkeypatch.setattr("server_app.provenance.code_facts", lambda: {"torch": "1.0"})
     list(grid.send_and_receive(messages([1])))
     with pytest.raises(RunError, match=r"all workers must have the code .* torch is 1\.0 on"):
         grid.get_node_ids()
