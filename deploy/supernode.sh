@@ -8,13 +8,20 @@
 #   DATA       this client's .npz file, .csv file or folder of images
 #   PORT       9094, for this node's own processes, on 127.0.0.1
 #   HEALTH     host:port of a gRPC health service, which answers while this process lives; off
+#   PRELOAD    1: import PyTorch once, not for every message (docs/deployment.md); 0
 set -eu
 : "${SUPERLINK:?must be host:port of the server}"
 : "${CA:?must be ca.pem of the server}"
 : "${KEY:?must be the path of the private key of this node}"
 : "${CLIENT:?must be the client id, a whole number from 0}"
 : "${DATA:?must be the path of the data of this client}"
-exec flower-supernode \
+set -- flower-supernode
+case "${PRELOAD:-0}" in
+  0) ;;
+  1) set -- python "$(dirname "$0")/preload.py" "$@" ;;
+  *) echo "PRELOAD must be 0 or 1, got $PRELOAD" >&2; exit 1 ;;
+esac
+exec "$@" \
   --superlink "$SUPERLINK" --root-certificates "$CA" \
   --auth-supernode-private-key "$KEY" \
   --node-config "client-id=$CLIENT data-path=\"$DATA\"" \

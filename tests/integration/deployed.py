@@ -91,6 +91,7 @@ class Deployment:
         data: Path | None = None,
         ca: Path | None = None,
         port: int | None = None,
+        preload: bool = True,
     ) -> subprocess.Popen[bytes]:
         """Start a SuperNode with a home and a key of its own; ``port`` is the SuperLink's."""
         home = self.folder / "devices" / name
@@ -105,6 +106,7 @@ class Deployment:
             CLIENT=client,
             DATA=data or "unused.npz",
             PORT=free_port(),
+            PRELOAD=int(preload),
         )
 
     def signal(self, name: str, number: signal.Signals) -> None:

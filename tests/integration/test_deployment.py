@@ -58,7 +58,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         for name, client in [*zip(names, range(CLIENTS), strict=True), ("uninvited", 0)]:
             data = made.folder / f"data of {name}.npz"
             np.savez(data, **data_of(client))
-            made.start_node(name, client, data=data)
+            made.start_node(name, client, data=data, preload=name != "node-0")
         yield made
 
 

@@ -1,0 +1,156 @@
+"""Start a SuperNode whose messages find their imports done.
+
+    python preload.py flower-supernode --superlink HOST:PORT ...
+
+Flower runs the command ``flwr-clientapp`` for every message, and each time this imports PyTorch and
+the rest anew. With this script one process beside the SuperNode imports them once, and a message
+is handled in a fork of it: a small ``flwr-clientapp``, first on the SuperNode's PATH, asks for one.
+That process imports others' modules alone; the fork loads the app from the run's bundle, as
+always. Where nothing answers, the small command becomes the real one.
+
+docs/deployment.md says what this means for isolation.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+
+COMMAND = "flwr-clientapp"
+MODULES = ("flwr.supernode.cli.flwr_clientapp", "torch", "hydra", "piqp", "numpy.random")
+SECONDS = 5.0  # for the small command to say what it was called with
+INTERVAL = 0.5  # between two looks whether the SuperNode is still there
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the small command was called with."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    directory: str
+
+    def take_over(self) -> None:
+        """Make it this process's own."""
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.directory)
+        sys.argv = [COMMAND, *self.arguments]
+
+
+def main() -> None:
+    """Become the SuperNode, with a process beside it that forks for its messages."""
+    supernode_words = sys.argv[1:]
+    if not supernode_words:
+        sys.exit("usage: preload.py flower-supernode [options]")
+    folder = Path(tempfile.mkdtemp(prefix="preload-"))  # for this user alone
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(64)
+        supernode = os.getpid()
+        if os.fork() > 0:
+            os.environ["PATH"] = f"{write_command(folder)}{os.pathsep}{os.environ['PATH']}"
+            # Its process id stays, so signals reach it.
+            os.execvp(supernode_words[0], supernode_words)  # noqa: S606 - no shell is needed
+        for name in MODULES:
+            import_module(name)
+        call = serve(listener, supernode)
+    if call is None:
+        shutil.rmtree(folder)
+    else:
+        call.take_over()
+        sys.modules[MODULES[0]].flwr_clientapp()
+
+
+def write_command(folder: Path) -> Path:
+    """Write the small command; return the folder that it is in."""
+    bin_ = folder / "bin"
+    bin_.mkdir()
+    script = bin_ / COMMAND
+    # Without site-packages Python starts in a few milliseconds.
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" --ask "$0" "$@"\n')
+    script.chmod(0o700)
+    return bin_
+
+
+def ask(script: Path, arguments: list[str]) -> None:
+    """Let a call be handled by a fork; where nothing takes it, become the real command."""
+    call = Call(arguments, dict(os.environ), str(Path.cwd()))
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(script.parent.parent / "socket"))
+        socket.send_fds(connection, [b"!"], [1, 2])
+        connection.sendall(json.dumps(asdict(call)).encode())
+        connection.shutdown(socket.SHUT_WR)
+        if connection.recv(1):
+            return
+    found = [path for path in os.get_exec_path() if Path(path) != script.parent]
+    os.environ["PATH"] = os.pathsep.join(found)
+    os.execvp(COMMAND, [COMMAND, *arguments])  # noqa: S606
+
+
+def serve(listener: socket.socket, supernode: int) -> Call | None:
+    """Fork for every call as long as the SuperNode is there.
+
+    Returns
+    -------
+    Call or None
+        In a fork, what it is to handle; None in this process in the end.
+    """
+    if threads() > 1:  # a fork would have one of them, and the locks of all
+        return None
+    # It ends after the SuperNode, whoever ends that.
+    usual = {k: signal.signal(k, signal.SIG_IGN) for k in (signal.SIGINT, signal.SIGTERM)}
+    listener.settimeout(INTERVAL)
+    while os.getppid() == supernode:
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with connection, suppress(OSError, ValueError):
+            if (call := receive(connection)) is not None:
+                for number, handler in usual.items():
+                    signal.signal(number, handler)
+                return call
+    return None
+
+
+def receive(connection: socket.socket) -> Call | None:
+    """Fork for one call; return it in the fork."""
+    connection.settimeout(SECONDS)
+    _, outputs, _, _ = socket.recv_fds(connection, 1, 2)
+    try:
+        call = Call(**json.loads(b"".join(iter(lambda: connection.recv(2**16), b""))))
+        if os.fork() > 0:
+            connection.sendall(b"!")
+            return None
+        for output, number in zip(outputs, (1, 2), strict=True):
+            os.dup2(output, number)
+    finally:
+        for output in outputs:
+            os.close(output)
+    sys.modules["numpy.random"].seed()  # forks would draw the same numbers
+    return call
+
+
+def threads() -> int:
+    """Return how many threads this process has, those that Python does not know of included."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ask"]:
+        ask(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main()
