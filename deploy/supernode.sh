@@ -15,15 +15,15 @@ set -eu
 : "${KEY:?must be the path of the private key of this node}"
 : "${CLIENT:?must be the client id, a whole number from 0}"
 : "${DATA:?must be the path of the data of this client}"
-set -- flower-supernode
-case "${PRELOAD:-0}" in
-  0) ;;
-  1) set -- python "$(dirname "$0")/preload.py" "$@" ;;
-  *) echo "PRELOAD must be 0 or 1, got $PRELOAD" >&2; exit 1 ;;
-esac
-exec "$@" \
+set -- flower-supernode \
   --superlink "$SUPERLINK" --root-certificates "$CA" \
   --auth-supernode-private-key "$KEY" \
   --node-config "client-id=$CLIENT data-path=\"$DATA\"" \
   --host 127.0.0.1 --port "${PORT:-9094}" \
   ${HEALTH:+--health-server-address "$HEALTH"}
+case "${PRELOAD:-0}" in
+  0) ;;
+  1) set -- python "$(dirname "$0")/preload.py" "$@" ;;
+  *) echo "PRELOAD must be 0 or 1, got $PRELOAD" >&2; exit 1 ;;
+esac
+exec "$@"

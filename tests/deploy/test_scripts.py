@@ -102,6 +102,19 @@ def test_scripts_name_what_they_need(tmp_path: Path, script: str) -> None:
         assert f"{left_out}: must be" in done.stderr
 
 
+def test_preload_is_a_switch() -> None:
+    """Another value is refused, not taken for one of the two."""
+    given = dict.fromkeys(("SUPERLINK", "CA", "KEY", "CLIENT", "DATA"), "x")
+    done = subprocess.run(
+        ["sh", str(DEPLOY / "supernode.sh")],
+        env={"PATH": "/usr/bin:/bin", **given, "PRELOAD": "yes"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "PRELOAD must be 0 or 1, got yes\n")
+
+
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_can_be_read(shell: str, script: str) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,28 @@ class Shell:
             check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def started(*command: str, cwd: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a command of this environment in a session of its own; kill what is left at the end."""
+    # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
+    # reset to the default in them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from server_app.job import run_in_process, run_on_ray
 from server_app.provenance import code_facts
 from server_app.ray_engine.cluster import joined
 from tests.cases import is_long
-from tests.integration.conftest import BIN, Shell, assert_same_bits, wait_for
+from tests.integration.conftest import Shell, assert_same_bits, started, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -124,6 +124,10 @@ def statuses(directory: Path) -> dict[tuple[int, int], tuple[str, str]]:
     """Return status and reason by round and client."""
     rows = pq.read_table(directory / "clients").to_pylist()
     return {(row["round"], row["client"]): (row["status"], row["reason"]) for row in rows}
+
+
+def has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def manifest_of(directory: Path) -> dict[str, Any]:
@@ -254,23 +258,17 @@ def test_a_machine_that_is_lost(tmp_path: Path, cluster: Cluster, run: Callable[
     assert audit(directory).problems == ()
 
 
-def test_ctrl_c_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray is started for the run and stopped with it; the records hold all complete rounds."""
     directory, files = tmp_path / "run", folder / "alone"
     lines = directory / "rounds.jsonl"
-    env = {**os.environ, "RAY_TMPDIR": str(files)}
-    env.pop("RAY_ADDRESS", None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     words = ["engine=ray", "engine.workers=2", "rounds=100000", f"hydra.run.dir={directory}"]
-    with subprocess.Popen(
-        [str(BIN / "fedquorum"), *FAST, *words],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with started("fedquorum", *FAST, *words, cwd=tmp_path, RAY_TMPDIR=str(files)) as process:
         try:
-            wait_for("a round", lambda: lines.exists() and lines.stat().st_size > 0, 120)
+            wait_for("a round", lambda: has_text(lines), 120)
             assert processes_of(files)
         finally:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -302,41 +300,25 @@ def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "sweep")
 
 
-def has_text(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
-
-
 def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     """A job is a task. Ctrl-C ends all, and the same command goes on, with the same bits."""
     sweep = tmp_path / "sweep"
-    env = {**os.environ, "RAY_ADDRESS": cluster.address}
     small = (*FAST, "data.num_clients=4", "data.num_priority=2", "rounds=300")
     words = ["-m", "hydra/launcher=ray", *small, "seed=1,2", f"hydra.sweep.dir={sweep}"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # see test_sweeps.py
-    with subprocess.Popen(
-        [str(BIN / "fedquorum"), *words],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            lines = [sweep / str(job) / "rounds.jsonl" for job in range(2)]
-            wait_for("two jobs at work", lambda: all(map(has_text, lines)), 180)
-            locks = [(sweep / str(job) / "job.lock").read_text() for job in range(2)]
-            assert locks[0] != locks[1]
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            stdout, stderr = process.communicate(timeout=120)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    address = {"RAY_ADDRESS": cluster.address}
+    with started("fedquorum", *words, cwd=tmp_path, **address) as process:
+        lines = [sweep / str(job) / "rounds.jsonl" for job in range(2)]
+        wait_for("two jobs at work", lambda: all(map(has_text, lines)), 180)
+        locks = [(sweep / str(job) / "job.lock").read_text() for job in range(2)]
+        assert locks[0] != locks[1]
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert "0 of 2 jobs completed" in stdout
     assert "Traceback" not in stderr
     found = [manifest_of(sweep / str(job))["status"] for job in range(2)]
     assert found == ["interrupted", "interrupted"]
-    done = Shell(tmp_path, {"RAY_ADDRESS": cluster.address})("fedquorum", *words)
+    done = Shell(tmp_path, address)("fedquorum", *words)
     assert done.status == 0, done.stdout + done.stderr
     assert "job 0 (seed=1) is taken up again: interrupted after round" in done.stdout
     alone = in_process(tmp_path / "alone", *small, "seed=1")

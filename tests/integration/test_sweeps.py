@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import BIN, Shell, assert_same_bits, run_here, wait_for
+from tests.integration.conftest import Shell, assert_same_bits, run_here, started, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -43,40 +43,26 @@ def test_several_jobs_at_a_time(shell: Shell) -> None:
 
 def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     """A kill costs its job a second attempt; Ctrl-C ends what runs and leaves the rest."""
-    # A shell starts background jobs with SIGINT ignored, which children inherit; a handler is
-    # reset to the default in them.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    command = [str(BIN / "fedquorum"), "-m", "engine.jobs=2", "rounds=2,100000,100001", *SMALL]
+    words = ("engine.jobs=2", "rounds=2,100000,100001", *SMALL)
     sweep = shell.cwd / "sweep"
-    with subprocess.Popen(
-        command,
-        cwd=shell.cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            at_work = [sweep / job / "rounds.jsonl" for job in "12"]
-            wait_for(
-                "two jobs at work",
-                lambda: all(path.exists() and path.stat().st_size for path in at_work),
-                180,
-            )
-            manifest = sweep / "1" / "manifest.json"
-            first = manifest.stat().st_mtime_ns
-            os.kill(int((sweep / "1" / "job.lock").read_text().split()[0]), signal.SIGKILL)
-            wait_for(
-                "a second attempt",
-                lambda: manifest.exists() and manifest.stat().st_mtime_ns > first,
-                180,
-            )
-            wait_for("its rounds", lambda: at_work[0].stat().st_size > 0, 180)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            stdout, stderr = process.communicate(timeout=120)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    with started("fedquorum", "-m", *words, cwd=shell.cwd) as process:
+        at_work = [sweep / job / "rounds.jsonl" for job in "12"]
+        wait_for(
+            "two jobs at work",
+            lambda: all(path.exists() and path.stat().st_size for path in at_work),
+            180,
+        )
+        manifest = sweep / "1" / "manifest.json"
+        first = manifest.stat().st_mtime_ns
+        os.kill(int((sweep / "1" / "job.lock").read_text().split()[0]), signal.SIGKILL)
+        wait_for(
+            "a second attempt",
+            lambda: manifest.exists() and manifest.stat().st_mtime_ns > first,
+            180,
+        )
+        wait_for("its rounds", lambda: at_work[0].stat().st_size > 0, 180)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "1 of 3 jobs completed" in stdout
     assert "fedquorum: interrupted; the records hold all complete rounds\n" in stderr
@@ -97,25 +83,16 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
 def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
     """Submitit requeues it, and it goes on from its checkpoint: the bits of a job left alone."""
     words = (*SMALL[:-1], "engine.checkpoint_every=2", "evaluation.every=1000", "rounds=300")
-    command = ["-m", "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=60", *words]
     sweep = shell.cwd / "sweep"
     job = sweep / "0"
-    with subprocess.Popen(
-        [str(BIN / "fedquorum"), *command, "seed=1,2", SMALL[-1]],
-        cwd=shell.cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    slurm = ("hydra/launcher=submitit_local", "hydra.launcher.timeout_min=60")
+    with started(
+        "fedquorum", "-m", *slurm, *words, "seed=1,2", SMALL[-1], cwd=shell.cwd
     ) as process:
-        try:
-            lines = job / "rounds.jsonl"
-            wait_for("a round", lambda: lines.exists() and lines.stat().st_size > 0, 180)
-            os.kill(int((job / "job.lock").read_text().split()[0]), signal.SIGUSR2)
-            stdout, stderr = process.communicate(timeout=180)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        lines = job / "rounds.jsonl"
+        wait_for("a round", lambda: lines.exists() and lines.stat().st_size > 0, 180)
+        os.kill(int((job / "job.lock").read_text().split()[0]), signal.SIGUSR2)
+        stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == 0, stdout + stderr
     assert "2 of 2 jobs completed" in stdout
     logs = [path.read_text() for path in sweep.glob(".submitit/*/*_log.out")]
