@@ -104,7 +104,7 @@ def serve(listener: socket.socket, supernode: int) -> Call | None:
     Call or None
         In a fork, what it is to handle; None in this process in the end.
     """
-    if threads() > 1:  # a fork would have one of them, and the locks of all
+    if threading.active_count() > 1:  # a fork would have one of them, and the locks of all
         return None
     # It ends after the SuperNode, whoever ends that.
     usual = {k: signal.signal(k, signal.SIG_IGN) for k in (signal.SIGINT, signal.SIGTERM)}
@@ -141,12 +141,6 @@ def receive(connection: socket.socket) -> Call | None:
             os.close(output)
     sys.modules["numpy.random"].seed()  # forks would draw the same numbers
     return call
-
-
-def threads() -> int:
-    """Return how many threads this process has, those that Python does not know of included."""
-    tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
 if __name__ == "__main__":
