@@ -1,0 +1,114 @@
+"""Where the time of a round goes: the workloads of engines.py under Python's profiler.
+
+    OMP_NUM_THREADS=1 python benchmarks/profiled.py --rounds 12
+
+prints Markdown: for each workload the shares of its rounds' time by what took it. With one thread
+all work is done where the profiler sees it. The profiler itself makes every call of Python slower,
+so the shares of Python are upper bounds.
+"""
+
+import argparse
+import cProfile
+import io
+import pstats
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fedquorum.records.writer import RunRecords
+
+from benchmarks.engines import WARM, WORKLOADS, Workload, _data, _overrides
+from conf.compose import compose_words
+from server_app.job import run_in_process
+
+PARTS = {
+    "products and convolutions": r"b?add\w*mm_?\b|\b(b|)mm\b|matmul|convolution|linear\b",
+    "rows gathered and scaled": r"index_select|\btake\b|\bgather\b|\brows\b|div_",
+    "orders of samples": r"permut|shuffle|random|Generator",
+    "other arithmetic of PyTorch and NumPy": r"torch|numpy|ufunc|TensorBase",
+    "Python: clients": r"/client_app/",
+    "Python: rules, messages, records": r"/fedquorum/|/server_app/",
+    "Python: Flower": r"/flwr/",
+}
+"""The first pattern that a function's file and name match says which part its own time is."""
+
+REST = "everything else"
+
+
+def main() -> None:
+    """Profile what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=12)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        shares = {
+            name: profiled(WORKLOADS[name], Path(folder), words.rounds) for name in words.workload
+        }
+    print(table(shares))
+
+
+def profiled(work: Workload, folder: Path, rounds: int) -> Mapping[str, float]:
+    """Return the share of each part in the time of a run's rounds but the first ones."""
+    profile = cProfile.Profile()
+    written = RunRecords.add_round
+    done = 0
+
+    def noted(self: RunRecords, *arguments: Any) -> None:
+        nonlocal done
+        written(self, *arguments)
+        done += 1
+        if done == WARM:
+            profile.enable()
+        elif done == rounds - 1:  # the last one evaluates
+            profile.disable()
+
+    given = [*_overrides(work, _data(work, folder), "cpu"), f"rounds={rounds}"]
+    with (
+        patch.object(RunRecords, "add_round", noted),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        run_in_process(compose_words(given), tempfile.mkdtemp(dir=folder))
+    seconds: Counter[str] = Counter()
+    for (file, _, function), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        seconds[part_of(file, function)] += own
+    return {part: spent / seconds.total() for part, spent in seconds.items()}
+
+
+def part_of(file: str, function: str) -> str:
+    """Return the part that a function belongs to."""
+    builtin = file == "~"
+    for part, pattern in PARTS.items():
+        if part.startswith("Python") == builtin:
+            continue  # a module of ours may be named like a function of torch's
+        if re.search(pattern, function if builtin else file):
+            return part
+    return REST
+
+
+def table(shares: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the shares in per cent as Markdown, a column for each workload."""
+
+    def row(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    found = shares.values()
+    lines = [
+        row(["", *shares]),
+        row(["---", *["---:"] * len(shares)]),
+        *[row([part, *[f"{of.get(part, 0.0):.0%}" for of in found]]) for part in (*PARTS, REST)],
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
