@@ -79,8 +79,8 @@ def profiled(work: Workload, folder: Path, rounds: int) -> Mapping[str, float]:
     ):
         run_in_process(compose_words(given), tempfile.mkdtemp(dir=folder))
     seconds: Counter[str] = Counter()
-    for (file, _, function), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        seconds[part_of(file, function)] += own
+    for (file, _, function), (_, _, itself, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        seconds[part_of(file, function)] += itself
     return {part: spent / seconds.total() for part, spent in seconds.items()}
 
 

@@ -12,7 +12,7 @@ answer in this project's protocol, the strategy goes on in it: see ``DropIn``.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field
+from dataclasses import Field, replace
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
@@ -25,7 +25,9 @@ from .. import named as tables
 from ..errors import ParameterError, did_you_mean
 from ..named import Named
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, POSITIVE
+from ..report import ClientDecision, TrainReport
 from ..robustness import Robustness
+from ..round import NO_OBJECTIVE
 from ..rule import RunFacts
 from ..selection import Sampling
 from ..server_optimizer import SGD, ServerOptimizer
@@ -37,6 +39,7 @@ from .codec import (
     WEIGHTED_BY_KEY,
     count_bytes,
 )
+from .exchange import Connection
 from .recognition import RECOGNISED, speaks_protocol
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
@@ -248,9 +251,17 @@ class DropIn(ComposedStrategy):
         )
         if unread := self._standard.unread_when_recognised():
             log(WARNING, "These mean nothing in FedQuorum's protocol: %s", ", ".join(unread))
+        call = self._in_progress(server_round).call
+        refused = tuple(
+            ClientDecision(k, k in self.population.priority, "rejected", RECOGNISED)
+            for k in sorted(call.clients)
+        )
+        report = TrainReport(server_round, call, NO_OBJECTIVE, refused, None)
+        self._outcome = replace(self._outcome, last_report=report)
         up = sum(count_bytes(reply.content) for reply in replies if not reply.has_error())
+        traffic = self._exchange.traffic.plus(up=up)
         population = Population.of_joiners(self.population.awaited)
-        self._begin_anew(server_round, population, communication, reason=RECOGNISED, bytes_up=up)
+        self._connect(Connection.of(self.rules, population, communication, traffic))
 
     def summary(self) -> None:
         """Log fractions, minima and keys as FedAvg does, then the strategy's rules."""

@@ -25,6 +25,7 @@ from .codec import (
     count_bytes,
 )
 from .communication import Communication
+from .measuring import Measuring
 from .notices import Notices
 from .replies import Answers, collect
 from .validation import Sent, form_problem, seconds_problem, value_problem
@@ -201,14 +202,13 @@ class Exchange:
         server_round: int,
         grid: Grid,
         arrays: ArrayRecord,
+        measuring: Measuring,
         *,
-        tested: frozenset[int],
-        measured: frozenset[int],
         priority: frozenset[int],
-        keeps_model: bool,
         extra: ConfigRecord,
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
+        tested, measured = frozenset(measuring.tested), frozenset(measuring.measured)
         self._evaluating = self.reach(grid, tested | measured)
         self.expect(grid, tested | measured, self._evaluating, None, priority=priority)
         requests = {
@@ -217,7 +217,7 @@ class Exchange:
                 clients,
                 train=tuple(k in measured for k in clients),
                 test=tuple(k in tested for k in clients),
-                keeps_model=keeps_model,
+                keeps_model=measuring.keeps_model,
             )
             for node, clients in self._evaluating.items()
         }

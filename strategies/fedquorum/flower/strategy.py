@@ -12,9 +12,9 @@ need it. After each step, ``outcome`` is what there is to read.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -25,25 +25,30 @@ from numpy.typing import NDArray
 
 from ..composition import Rules
 from ..errors import StateError
-from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
-from ..round import NO_OBJECTIVE, NOT_FINITE, Round, decide
+from ..report import ClientEvaluation, TrainReport
+from ..round import NO_OBJECTIVE, decide
 from ..server_state import ServerState, memory_arrays
 from ..state import StateArrays
-from ..types import Call, Objective, Population, Proportions
-from ..virtual_clock import Closing, close
+from ..types import Call, Population
 from .codec import (
-    EvaluateAnswer,
     NamedArrays,
-    TrainAnswer,
-    TrainRequest,
     decode_arrays,
     encode_arrays,
     encode_objective,
 )
 from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
-from .replies import Answers, usable_evaluations
-from .training import Asked, Memory, client_answers, round_answers, take_step
+from .measuring import Measuring, client_evaluations, examples_of, with_objective
+from .replies import usable_evaluations
+from .training import (
+    Asked,
+    Memory,
+    moved,
+    replied_in_time,
+    round_answers,
+    summing,
+    train_requests,
+)
 from .waiting import FLOWERS_OWN, Arrival, WaitingGrid
 
 
@@ -116,26 +121,6 @@ class ComposedStrategy(Strategy):
         self._asked: Asked | None = None
         self._measured: frozenset[int] = frozenset()
 
-    def _begin_anew(
-        self,
-        server_round: int,
-        population: Population,
-        communication: Communication,
-        *,
-        reason: str,
-        bytes_up: int,
-    ) -> None:
-        """End a round in which nothing counts, and go on with other clients or another protocol."""
-        call = self._in_progress(server_round).call
-        refused = tuple(
-            ClientDecision(k, k in self.population.priority, "rejected", reason)
-            for k in sorted(call.clients)
-        )
-        report = TrainReport(server_round, call, NO_OBJECTIVE, refused, None)
-        traffic = self._exchange.traffic.plus(up=bytes_up)
-        self._outcome = replace(self._outcome, last_report=report)
-        self._connect(Connection.of(self.rules, population, communication, traffic))
-
     @property
     def communication(self) -> Communication:
         """How the strategy talks to the nodes."""
@@ -180,25 +165,22 @@ class ComposedStrategy(Strategy):
         """
         self._state = ServerState.of_arrays(state, self.rules, self.population, model)
         if updates := memory_arrays(state):
-            memory = self._memory.of(model, self.population)
-            if memory is None:
-                raise StateError("'memory' is of a strategy that keeps the clients' updates")
-            memory.restore(updates)
+            self._memory.restore(updates, model, self.population)
         self._exchange.directory.remember(state["known"].tolist())
         self._next = None
 
     def summary(self) -> None:
         """Log the parts of the strategy."""
-        population, rules = self.population, self.rules
+        population = self.population
         if population.clients:
             log(INFO, "\t├──> Clients: %d", len(population.clients))
         if population.others:
             log(INFO, "\t├──> Priority: %s", list(population.priority_clients))
         self.communication.summary()
-        log(INFO, "\t├──> Selection: %s", rules.selection)
-        log(INFO, "\t├──> Weighting: %s", rules.weighting)
-        log(INFO, "\t├──> Divisor: %s", rules.divisor)
-        log(INFO, "\t└──> Server optimizer: %s", rules.server_optimizer)
+        log(INFO, "\t├──> Selection: %s", self.rules.selection)
+        log(INFO, "\t├──> Weighting: %s", self.rules.weighting)
+        log(INFO, "\t├──> Divisor: %s", self.rules.divisor)
+        log(INFO, "\t└──> Server optimizer: %s", self.rules.server_optimizer)
 
     # --- before round 1 ----------------------------------------------------------------------
 
@@ -210,7 +192,8 @@ class ComposedStrategy(Strategy):
     def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
         """Return the messages that measure F(w_0) and the priority clients' amounts of data."""
         self._meet(grid)
-        return self._evaluate_messages(0, grid, arrays, (), self.population.priority_clients)
+        measuring = Measuring(measured=self.population.priority_clients)
+        return self._evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
         """Keep F(w_0) of the clients that round 1 asks."""
@@ -250,33 +233,18 @@ class ComposedStrategy(Strategy):
         self._meet(grid)
         call = self._call(server_round)
         asked_at = self._exchange.reach(grid, call.clients, self._state.clock.busy)
-        proportions = self._proportions(call)
-        self._asked = Asked(server_round, call, decode_arrays(arrays), asked_at, proportions)
+        sums = summing(self.rules, self.communication, self._state.rounds.weighting, call)
+        self._asked = asked = Asked(server_round, call, decode_arrays(arrays), asked_at, sums)
+        priority = self.population.priority
         limited = not self._hears_all
         self._exchange.expect(
-            grid,
-            call.clients,
-            asked_at,
-            self._asked.model,
-            priority=self.population.priority,
-            limited=limited,
+            grid, call.clients, asked_at, asked.model, priority=priority, limited=limited
         )
         sampled = (len(asked_at), len(self._exchange.directory.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
-        requests = {
-            node: TrainRequest(
-                server_round,
-                replace(call, clients=clients),
-                tuple(k in self.population.priority for k in clients),
-                self._state.objective or NO_OBJECTIVE,
-                proportions,
-                terms=len(call.clients),
-            )
-            for node, clients in asked_at.items()
-        }
         contents = {
             node: self.communication.train_content(arrays, request)
-            for node, request in requests.items()
+            for node, request in train_requests(asked, self._state.objective, priority).items()
         }
         return self._exchange.messages(contents, MessageType.TRAIN, server_round, config)
 
@@ -286,98 +254,58 @@ class ComposedStrategy(Strategy):
         """Decide what counts, combine it and step; the model is None if nothing counted."""
         asked = self._in_progress(server_round)
         answers = self._exchange.train_answers(replies, asked.asked_at, server_round, asked.model)
-        closing = self._closing(asked, answers)
+        population, communication, state = self.population, self.communication, self._state
+        closing = replied_in_time(
+            asked, answers, self._exchange, communication, state.clock, priority=population.priority
+        )
+        # In the standard protocol the clients' answers tell F(w_t).
+        objective = state.objective or NO_OBJECTIVE if communication.follows_protocol else None
         decided = decide(
             self.rules,
-            self.population,
-            self._state.rounds,
+            population,
+            state.rounds,
             server_round=server_round,
             call=asked.call,
-            objective=self._broadcast_objective,
+            objective=objective,
             answers=round_answers(closing.answers, asked, answers, self._exchange),
-            robustness=self.communication.robustness,
+            robustness=communication.robustness,
         )
-        moved, decided = self._moved(asked, answers, decided)
-        self._state = replace(self._state, rounds=decided.following, clock=closing.clock)
-        simulated = closing.clock.now if self.communication.virtual_clock else None
+        memory, optimizer = self._memory, state.optimizer
+        after = moved(
+            asked, answers, decided, self.rules, optimizer, memory=memory, population=population
+        )
+        decided = after.decided
+        self._state = replace(
+            state, rounds=decided.following, optimizer=after.optimizer, clock=closing.clock
+        )
+        simulated = closing.clock.now if communication.virtual_clock else None
         report = replace(decided.report, late=closing.late, simulated_seconds=simulated)
         self._outcome = replace(self._outcome, last_report=report)
         self._exchange.tell(decided.report, answers)
         contents = [answers.contents[k] for k in decided.clients]
-        metrics = self.communication.train_metrics(decided.report, contents)
-        return None if moved is None else encode_arrays(moved), metrics
-
-    def _closing(self, asked: Asked, answers: Answers[TrainAnswer]) -> Closing:
-        """Return who replied in time, and what came late of earlier rounds."""
-        communication, clock = self.communication, self._state.clock
-        each = client_answers(asked, answers, self._exchange, communication)
-        late = self._exchange.note_late_replies(asked.server_round)
-        if not communication.virtual_clock:
-            return Closing(clock, each, late)
-        return close(
-            clock,
-            asked.server_round,
-            each,
-            communication.quorum,
-            priority=self.population.priority,
-            deadline=communication.round_timeout,
-        )
-
-    def _moved(
-        self, asked: Asked, answers: Answers[TrainAnswer], decided: Round
-    ) -> tuple[NamedArrays | None, Round]:
-        """Return the model after the server's step and the round; a refused one changes nothing."""
-        if decided.report.empty and not self._memory.moves_alone:
-            if asked.call.clients and not asked.call.keeps_model:
-                log(WARNING, "Round %d: no update counted, the model stays", asked.server_round)
-            return None, decided
-        memory = self._memory.of(asked.model, self.population)
-        state = self._state
-        step = take_step(asked, answers, decided, self.rules, state.optimizer, memory=memory)
-        if step.model is None:
-            log(WARNING, "Round %d: %s and stays", asked.server_round, NOT_FINITE)
-            return None, decided.refused(NOT_FINITE)
-        self._state = replace(state, optimizer=step.optimizer)
-        if memory is not None:
-            memory.remember(asked.model, step.models)
-        return step.model, decided
-
-    def _proportions(self, call: Call) -> Proportions | None:
-        """Return what nodes may add up their clients' updates by, None if they may not."""
-        communication = self.communication
-        sums = communication.partial_aggregation and communication.follows_protocol
-        # A sum could mix late and timely clients.
-        if not sums or communication.robustness.bounds or communication.virtual_clock:
-            return None
-        return self.rules.proportions(self._state.rounds.weighting, call)
+        metrics = communication.train_metrics(decided.report, contents)
+        return None if after.model is None else encode_arrays(after.model), metrics
 
     # --- evaluation --------------------------------------------------------------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask for F_k(w_{t+1}) and for test metrics.
-
-        Where the rules need F, F_k is asked of the priority clients that the next round will ask:
-        F(w_{t+1}) is their mean by data, all priority clients' under full participation.
-        Otherwise all priority clients are asked for it together with the test metrics.
-        """
-        if self.communication.grows:
+        """Ask for F_k(w_{t+1}) and for test metrics, see ``Measuring``."""
+        communication = self.communication
+        if communication.grows:
             self._meet(grid, evaluating=True)
-        population, communication = self.population, self.communication
-        tested = communication.tested(population, self._exchange.directory, server_round)
-        measured: tuple[int, ...] = ()
-        keeps_model = False
+        tested = communication.tested(self.population, self._exchange.directory, server_round)
+        measuring = Measuring(tested)
         if communication.follows_protocol:
-            following = self._call(server_round + 1)
-            keeps_model = following.keeps_model
-            if self._needs_objective:
-                measured = tuple(k for k in following.clients if k in population.priority)
-            elif tested:
-                measured = communication.measured(population, tested)
-        return self._evaluate_messages(
-            server_round, grid, arrays, tested, measured, keeps_model=keeps_model, extra=config
-        )
+            measuring = Measuring.after(
+                self.population,
+                communication,
+                tested,
+                self._call(server_round + 1),
+                needs_objective=self._needs_objective,
+            )
+        return self._evaluate_messages(server_round, grid, arrays, measuring, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -387,29 +315,24 @@ class ComposedStrategy(Strategy):
             answers = self._exchange.evaluate_answers(replies, server_round)
             usable = usable_evaluations(answers, any_weight=True)
             return self.communication.evaluate_metrics([answers.contents[k] for k in usable])
-        objective = self._keep(self._evaluations(server_round, replies))
+        self._keep(self._evaluations(server_round, replies))
+        objective = self._state.objective or NO_OBJECTIVE
         return None if math.isnan(objective.loss) else encode_objective(objective)
 
     def _evaluations(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ClientEvaluation, ...]:
         """Return what the clients measured, and remember their amounts of data."""
-        usable = usable_evaluations(self._exchange.evaluate_answers(replies, server_round))
-        evaluations = tuple(_evaluation(k, answer, self.population) for k, answer in usable.items())
-        data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
-        self._state = self._state.with_examples(data)
+        answers = self._exchange.evaluate_answers(replies, server_round)
+        evaluations = client_evaluations(answers, self.population)
+        self._state = self._state.with_examples(examples_of(evaluations))
         return evaluations
 
-    def _keep(self, evaluations: Sequence[ClientEvaluation]) -> Objective:
-        """Keep F of those that were asked for it, and what stands in for them the next time."""
-        heard = [e for e in evaluations if e.client in self._measured]
-        known = self._state.measured
-        objective = priority_objective(heard, [known[k] for k in self._measured & known.keys()])
-        if self.communication.closes_early:
-            known = {**known, **{e.client: e for e in heard if e.measured}}
-        self._state = replace(self._state, objective=objective, measured=known)
-        self._outcome = replace(self._outcome, evaluations=tuple(evaluations))
-        return objective
+    def _keep(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
+        """Keep F of those that were asked for it."""
+        stands_in = self.communication.closes_early
+        self._state = with_objective(self._state, self._measured, evaluations, stands_in=stands_in)
+        self._outcome = replace(self._outcome, evaluations=evaluations)
 
     def _in_progress(self, server_round: int) -> Asked:
         """Return what a round was started with."""
@@ -427,13 +350,6 @@ class ComposedStrategy(Strategy):
     def _hears_all(self) -> bool:
         """Whether a node may reply for any number of clients."""
         return False
-
-    @property
-    def _broadcast_objective(self) -> Objective | None:
-        """F(w_t) as broadcast; None where the clients' answers tell it."""
-        if not self.communication.follows_protocol:
-            return None
-        return self._state.objective or NO_OBJECTIVE
 
     def _meet(self, grid: Grid, *, evaluating: bool = False) -> None:
         """Note which clients are connected, and take up those that are new."""
@@ -459,34 +375,11 @@ class ComposedStrategy(Strategy):
         server_round: int,
         grid: Grid,
         arrays: ArrayRecord,
-        tested: tuple[int, ...],
-        measured: tuple[int, ...],
-        *,
-        keeps_model: bool = False,
-        extra: ConfigRecord | None = None,
+        measuring: Measuring,
+        extra: ConfigRecord,
     ) -> list[Message]:
-        self._measured = frozenset(measured)
+        self._measured = frozenset(measuring.measured)
+        priority = self.population.priority
         return self._exchange.evaluate_messages(
-            server_round,
-            grid,
-            arrays,
-            tested=frozenset(tested),
-            measured=self._measured,
-            priority=self.population.priority,
-            keeps_model=keeps_model,
-            extra=extra or ConfigRecord(),
+            server_round, grid, arrays, measuring, priority=priority, extra=extra
         )
-
-
-def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
-    return ClientEvaluation(
-        client=client,
-        priority_weight=population.priority_weight(client),
-        num_examples=float(answer.num_examples or math.nan),
-        loss=answer.loss,
-        accuracy=answer.accuracy,
-        test_num_examples=answer.test_num_examples,
-        test_loss=answer.test_loss,
-        test_accuracy=answer.test_accuracy,
-        test_metric=answer.test_metric,
-    )

@@ -3,18 +3,23 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flwr.common.logger import log
 
 from ..aggregation import inner_products, server_step
 from ..composition import LastUpdates, Rules
+from ..errors import StateError
 from ..memory import UpdateMemory
-from ..round import ClientAnswer, Round, RoundAnswers
+from ..round import NO_OBJECTIVE, NOT_FINITE, ClientAnswer, Round, RoundAnswers
+from ..state import StateArrays
 from ..summation import NOT_SUMMED, Grid, UpdateTotal, combined_update, fits
-from ..types import Call, FloatArray, Population, Proportions
-from .codec import NamedArrays, TrainAnswer
+from ..types import Call, FloatArray, Objective, Population, Proportions
+from ..virtual_clock import Clock, Closing, close
+from .codec import NamedArrays, TrainAnswer, TrainRequest
 from .communication import Communication
 from .exchange import Exchange
 from .replies import Answers, refuse_unusable_sums
@@ -63,6 +68,71 @@ class Memory:
             self.updates = UpdateMemory(population.clients, model, path)
         self.updates.grow(population.clients)
         return self.updates
+
+    def restore(self, updates: StateArrays, model: NamedArrays, population: Population) -> None:
+        """Go on from the updates of a checkpoint.
+
+        Raises
+        ------
+        StateError
+            If no rule keeps them.
+        """
+        memory = self.of(model, population)
+        if memory is None:
+            raise StateError("'memory' is of a strategy that keeps the clients' updates")
+        memory.restore(updates)
+
+
+def summing(
+    rules: Rules, communication: Communication, weighting: Any, call: Call
+) -> Proportions | None:
+    """Return what nodes may add up their clients' updates by, None if they may not."""
+    sums = communication.partial_aggregation and communication.follows_protocol
+    # A sum could mix late and timely clients.
+    if not sums or communication.robustness.bounds or communication.virtual_clock:
+        return None
+    return rules.proportions(weighting, call)
+
+
+def train_requests(
+    asked: Asked, objective: Objective | None, priority: frozenset[int]
+) -> dict[int, TrainRequest]:
+    """Return what each node is asked, by node."""
+    return {
+        node: TrainRequest(
+            asked.server_round,
+            replace(asked.call, clients=clients),
+            tuple(k in priority for k in clients),
+            objective or NO_OBJECTIVE,
+            asked.proportions,
+            terms=len(asked.call.clients),
+        )
+        for node, clients in asked.asked_at.items()
+    }
+
+
+def replied_in_time(
+    asked: Asked,
+    answers: Answers[TrainAnswer],
+    exchange: Exchange,
+    communication: Communication,
+    clock: Clock,
+    *,
+    priority: frozenset[int],
+) -> Closing:
+    """Return who replied in time, and what came late of earlier rounds."""
+    each = client_answers(asked, answers, exchange, communication)
+    late = exchange.note_late_replies(asked.server_round)
+    if not communication.virtual_clock:
+        return Closing(clock, each, late)
+    return close(
+        clock,
+        asked.server_round,
+        each,
+        communication.quorum,
+        priority=priority,
+        deadline=communication.round_timeout,
+    )
 
 
 def client_answers(
@@ -175,6 +245,40 @@ def take_step(
     total = math.fsum(decided.weight.tolist())
     state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
     return Step(moved, state, models)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The model after a round, None where it stays; the round, and the optimizer's state."""
+
+    model: NamedArrays | None
+    decided: Round
+    optimizer: Any
+
+
+def moved(
+    asked: Asked,
+    answers: Answers[TrainAnswer],
+    decided: Round,
+    rules: Rules,
+    optimizer: Any,
+    *,
+    memory: Memory,
+    population: Population,
+) -> Moved:
+    """Take the server's step and remember the updates; a refused round changes nothing."""
+    if decided.report.empty and not memory.moves_alone:
+        if asked.call.clients and not asked.call.keeps_model:
+            log(WARNING, "Round %d: no update counted, the model stays", asked.server_round)
+        return Moved(None, decided, optimizer)
+    kept = memory.of(asked.model, population)
+    step = take_step(asked, answers, decided, rules, optimizer, memory=kept)
+    if step.model is None:
+        log(WARNING, "Round %d: %s and stays", asked.server_round, NOT_FINITE)
+        return Moved(None, decided.refused(NOT_FINITE), optimizer)
+    if kept is not None:
+        kept.remember(asked.model, step.models)
+    return Moved(step.model, decided, step.optimizer)
 
 
 def _combined(

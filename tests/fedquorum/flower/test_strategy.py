@@ -1,5 +1,6 @@
 """The adapter, driven as Flower drives a strategy, with scripted clients behind the Grid."""
 
+import inspect
 import math
 import random
 import re
@@ -861,3 +862,8 @@ def test_a_round_that_is_refused_leaves_everything_as_it_was(name: str) -> None:
     assert following[0] == following[1]
     assert bytes_of(strategy) == bytes_of(spared)
     assert bytes_of(strategy) != before or name == "fedavg"
+
+
+def test_the_strategy_class_stays_small() -> None:
+    """It passes on what pure functions decide; what grows belongs into one of them."""
+    assert len(inspect.getsource(ComposedStrategy).splitlines()) < 300

@@ -1,0 +1,101 @@
+"""From the replies of an evaluation to what clients measured, and to F for the next broadcast."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..report import ClientEvaluation, priority_objective
+from ..server_state import ServerState
+from ..types import Call, Population
+from .codec import EvaluateAnswer
+from .communication import Communication
+from .replies import Answers, usable_evaluations
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Who measures what of a model, ascending by client id.
+
+    Parameters
+    ----------
+    tested : tuple of int
+        The clients whose test part is measured.
+    measured : tuple of int
+        The clients whose training part is measured.
+    keeps_model : bool
+        Whether each measures its own model instead.
+    """
+
+    tested: tuple[int, ...] = ()
+    measured: tuple[int, ...] = ()
+    keeps_model: bool = False
+
+    @classmethod
+    def after(
+        cls,
+        population: Population,
+        communication: Communication,
+        tested: tuple[int, ...],
+        following: Call,
+        *,
+        needs_objective: bool,
+    ) -> "Measuring":
+        """Return who measures the model that the round ``following`` begins with.
+
+        Where the rules need F, F_k is asked of the priority clients that this round will ask:
+        F(w_{t+1}) is their mean by data, all priority clients' under full participation.
+        Otherwise all priority clients are asked for it together with the test metrics.
+        """
+        measured: tuple[int, ...] = ()
+        if needs_objective:
+            measured = tuple(k for k in following.clients if k in population.priority)
+        elif tested:
+            measured = communication.measured(population, tested)
+        return cls(tested, measured, following.keeps_model)
+
+
+def client_evaluations(
+    answers: Answers[EvaluateAnswer], population: Population
+) -> tuple[ClientEvaluation, ...]:
+    """Return what the clients measured."""
+    usable = usable_evaluations(answers)
+    return tuple(_evaluation(k, answer, population) for k, answer in usable.items())
+
+
+def examples_of(evaluations: Sequence[ClientEvaluation]) -> Mapping[int, float]:
+    """Return the amounts of data that were told, by client."""
+    return {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+
+
+def with_objective(
+    state: ServerState,
+    asked: frozenset[int],
+    evaluations: Sequence[ClientEvaluation],
+    *,
+    stands_in: bool,
+) -> ServerState:
+    """Return the state with F over the clients that were asked for it.
+
+    With ``stands_in``, what each measured last is kept, and stands in for it where it misses a
+    later measuring.
+    """
+    heard = [e for e in evaluations if e.client in asked]
+    known = state.measured
+    objective = priority_objective(heard, [known[k] for k in asked & known.keys()])
+    if stands_in:
+        known = {**known, **{e.client: e for e in heard if e.measured}}
+    return replace(state, objective=objective, measured=known)
+
+
+def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
+    return ClientEvaluation(
+        client=client,
+        priority_weight=population.priority_weight(client),
+        num_examples=float(answer.num_examples or math.nan),
+        loss=answer.loss,
+        accuracy=answer.accuracy,
+        test_num_examples=answer.test_num_examples,
+        test_loss=answer.test_loss,
+        test_accuracy=answer.test_accuracy,
+        test_metric=answer.test_metric,
+    )
