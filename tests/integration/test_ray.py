@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,13 @@ from server_app.job import run_in_process, run_on_ray
 from server_app.provenance import code_facts
 from server_app.ray_engine.cluster import joined
 from tests.cases import is_long
-from tests.integration.conftest import Shell, assert_same_bits, started, wait_for
+from tests.integration.conftest import (
+    Shell,
+    assert_same_bits,
+    lines_of_rounds,
+    started,
+    wait_for,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -300,26 +306,44 @@ def test_a_sweep(cluster: Cluster, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "sweep")
 
 
+def count_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     """A job is a task. Ctrl-C ends all, and the same command goes on, with the same bits."""
     sweep = tmp_path / "sweep"
-    small = (*FAST, "data.num_clients=4", "data.num_priority=2", "rounds=300")
-    words = ["-m", "hydra/launcher=ray", *small, "seed=1,2", f"hydra.sweep.dir={sweep}"]
-    address = {"RAY_ADDRESS": cluster.address}
-    with started("fedquorum", *words, cwd=tmp_path, **address) as process:
-        lines = [sweep / str(job) / "rounds.jsonl" for job in range(2)]
-        wait_for("two jobs at work", lambda: all(map(has_text, lines)), 180)
-        locks = [(sweep / str(job) / "job.lock").read_text() for job in range(2)]
-        assert locks[0] != locks[1]
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130, stderr
-    assert "0 of 2 jobs completed" in stdout
-    assert "Traceback" not in stderr
-    found = [manifest_of(sweep / str(job))["status"] for job in range(2)]
-    assert found == ["interrupted", "interrupted"]
-    done = Shell(tmp_path, address)("fedquorum", *words)
-    assert done.status == 0, done.stdout + done.stderr
-    assert "job 0 (seed=1) is taken up again: interrupted after round" in done.stdout
-    alone = in_process(tmp_path / "alone", *small, "seed=1")
-    assert_same_bits(sweep / "0", alone, 300)
+    jobs = [sweep / str(job) for job in range(2)]
+    small = (*FAST, "data.num_clients=4", "data.num_priority=2", "evaluation.every=100000")
+    words = ("-m", "hydra/launcher=ray", *small, "rounds=100000", "seed=1,2")
+
+    def run_until(rounds: Sequence[int]) -> str:
+        """Interrupt the sweep when each job has so many rounds."""
+        command = ("fedquorum", *words, f"hydra.sweep.dir={sweep}")
+        with started(*command, cwd=tmp_path, RAY_ADDRESS=cluster.address) as process:
+            done = [job / "rounds.jsonl" for job in jobs]
+            wait_for(
+                "two jobs at work",
+                lambda: all(count_lines(d) >= n for d, n in zip(done, rounds, strict=True)),
+                180,
+            )
+            assert len({(job / "job.lock").read_text() for job in jobs}) == 2
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 130, stderr
+        assert "Traceback" not in stderr
+        assert "0 of 2 jobs completed" in stdout
+        assert {manifest_of(job)["status"] for job in jobs} == {"interrupted"}
+        return stdout
+
+    run_until([1, 1])
+    before = [count_lines(job / "rounds.jsonl") for job in jobs]
+    stdout = run_until([n + 3 for n in before])
+    assert "job 0 (seed=1) is taken up again: interrupted after round" in stdout
+    later = before.index(min(before))
+    rounds = before[later] + 3
+    alone = in_process(tmp_path / "alone", *small, f"seed={later + 1}", f"rounds={rounds + 1}")
+    assert (
+        lines_of_rounds(jobs[later]).splitlines()[:rounds]
+        == (lines_of_rounds(alone).splitlines()[:rounds])
+    )

@@ -82,7 +82,7 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
 
 def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
     """Submitit requeues it, and it goes on from its checkpoint: the bits of a job left alone."""
-    words = (*SMALL[:-1], "engine.checkpoint_every=2", "evaluation.every=1000", "rounds=300")
+    words = (*SMALL[:-1], "engine.checkpoint_every=2", "evaluation.every=1000", "rounds=150")
     sweep = shell.cwd / "sweep"
     job = sweep / "0"
     slurm = ("hydra/launcher=submitit_local", "hydra.launcher.timeout_min=60")
@@ -99,4 +99,4 @@ def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
     assert sum("Requeued job" in log for log in logs) == 1
     assert all("Job completed successfully" in log for log in logs)
     assert "Going on after round" in (job / "output.log").read_text()
-    assert_same_bits(job, run_here(shell.cwd / "alone", *words, "seed=1"), 300)
+    assert_same_bits(job, run_here(shell.cwd / "alone", *words, "seed=1"), 150)
