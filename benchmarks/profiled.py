@@ -77,7 +77,7 @@ def profiled(work: Workload, folder: Path, rounds: int) -> Mapping[str, float]:
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):
-        run_in_process(compose_words(given), tempfile.mkdtemp(dir=folder))
+        run_in_process(compose_words(tuple(given)), tempfile.mkdtemp(dir=folder))
     seconds: Counter[str] = Counter()
     for (file, _, function), (_, _, itself, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         seconds[part_of(file, function)] += itself
