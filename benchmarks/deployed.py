@@ -50,11 +50,6 @@ class Competitor:
     preload: bool
     interval: float = 1.0
 
-    @property
-    def variables(self) -> Mapping[str, object]:
-        """Settings of a node in its environment."""
-        return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": self.interval}
-
 
 def main() -> None:
     """Run what the command line says."""
@@ -87,7 +82,7 @@ def measured(competitor: Competitor, nodes: int, rounds: int) -> dict[str, Any]:
     ):
         names = [f"node-{k}" for k in range(nodes)]
         deployment.register_clients(names)
-        deployment.env.update({k: str(v) for k, v in competitor.variables.items()})
+        deployment.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(competitor.interval)
         for k, name in enumerate(names):
             data = deployment.folder / f"{name}.npz"
             np.savez(data, **data_of(k))

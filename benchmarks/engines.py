@@ -331,7 +331,7 @@ def _competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competit
 # --- data --------------------------------------------------------------------------------------
 
 
-def _data(work: Workload, folder: Path) -> Path:
+def data_of(work: Workload, folder: Path) -> Path:
     """Write the clients' data: random, since only its size matters here."""
     path = folder / f"{len(work.sizes)}-{'x'.join(map(str, work.shape))}.npz"
     if path.exists():
@@ -356,7 +356,8 @@ def _data(work: Workload, folder: Path) -> Path:
     return path
 
 
-def _overrides(work: Workload, path: Path, device: str) -> list[str]:
+def overrides_of(work: Workload, path: Path, device: str) -> list[str]:
+    """Return a workload as settings of this app."""
     model = ["model=logistic_regression"]
     if work.hidden is not None:
         model = ["model=small_cnn", f"model.hidden={list(work.hidden)}"]
@@ -400,7 +401,7 @@ def _timed(
     words: Sequence[str] = (),
 ) -> Timed:
     run = _fresh(folder)
-    given = [*_overrides(work, _data(work, folder), device), *words]
+    given = [*overrides_of(work, data_of(work, folder), device), *words]
     given += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run / 'run'}"]
     times = run / "times"
     paths = [checkout.folder, checkout.folder / "strategies"]
@@ -426,7 +427,7 @@ def _fresh(folder: Path) -> Path:
 def _by_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
     home = _fresh(folder)
     run = home / "run"
-    words = _overrides(work, _data(work, folder), device)
+    words = overrides_of(work, data_of(work, folder), device)
     words += ["engine=flower", "engine.num_supernodes=2"]
     words += [f"rounds={rounds}", f"hydra.run.dir={run}"]
     started = time.time()
@@ -443,7 +444,7 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Timed:
     home = _fresh(folder)
     times = home / "times"
     config = {
-        "data": str(_data(work, folder)),
+        "data": str(data_of(work, folder)),
         "model": work.model,
         "rounds": rounds,
         "clients": len(work.sizes),
@@ -528,7 +529,7 @@ def _peer(
     channels_last: bool = False,
 ) -> Timed:
     job = {
-        "data": str(_data(work, folder)),
+        "data": str(data_of(work, folder)),
         "model": work.model,
         "clients": len(work.sizes),
         "asked": work.asked,

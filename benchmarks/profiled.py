@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fedquorum.records.writer import RunRecords
 
-from benchmarks.engines import WARM, WORKLOADS, Workload, _data, _overrides
+from benchmarks.engines import WARM, WORKLOADS, Workload, data_of, overrides_of
 from conf.compose import compose_words
 from server_app.job import run_in_process
 
@@ -71,7 +71,7 @@ def profiled(work: Workload, folder: Path, rounds: int) -> Mapping[str, float]:
         elif done == rounds - 1:  # the last one evaluates
             profile.disable()
 
-    given = [*_overrides(work, _data(work, folder), "cpu"), f"rounds={rounds}"]
+    given = [*overrides_of(work, data_of(work, folder), "cpu"), f"rounds={rounds}"]
     with (
         patch.object(RunRecords, "add_round", noted),
         redirect_stdout(io.StringIO()),

@@ -32,7 +32,9 @@ class RayLauncher(Launcher):
         self._address = address
         self._cores = cores
         self._gpus = gpus
+        # Left at the end: a process in which Ray is left and joined again and again may crash.
         self._cluster = ExitStack()
+        atexit.register(self._cluster.close)
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -49,8 +51,6 @@ class RayLauncher(Launcher):
         from server_app.ray_engine.jobs import JobResources, launch
 
         resources = JobResources(self._cores, self._gpus)
-        # Once: a process in which Ray is left and joined again and again may crash.
-        atexit.register(self._cluster.close)
         setting = "hydra.launcher.address"
         self._cluster.enter_context(joined(self._address, setting=setting, cores=self._cores))
         launch(resources, self._context, self._function, self._config, job_overrides)

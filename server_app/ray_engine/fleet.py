@@ -162,8 +162,13 @@ class Fleet:
 
 def _device_of(member: Member) -> str:
     """Return the kind of device of a worker that has started."""
+    return str(result_of(member.ready))
+
+
+def result_of(reference: Any) -> Any:
+    """Return what a task returned, or raise what it raised, if that is one of our errors."""
     try:
-        return str(ray.get(member.ready))
+        return ray.get(reference)
     except RayTaskError as error:
         if isinstance(error.cause, FedQuorumError):
             raise error.cause from None

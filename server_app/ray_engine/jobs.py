@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 import torch
-from fedquorum.errors import FedQuorumError, RunError, SettingsError
+from fedquorum.errors import RunError, SettingsError
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import run_job, setup_globals
@@ -20,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from server_app.interruption import become_worker
 from server_app.provenance import code_facts, refuse_other_code
 from server_app.ray_engine.cluster import Machine, machines
-from server_app.ray_engine.fleet import cause_of
+from server_app.ray_engine.fleet import cause_of, result_of
 
 GRACE_SECONDS = 60.0  # for jobs to write their records when the sweep is interrupted
 
@@ -134,10 +134,8 @@ def launch(
         raise
     for one in tasks:
         try:
-            ray.get(one)
+            result_of(one)
         except RayTaskError as error:
-            if isinstance(error.cause, FedQuorumError):
-                raise error.cause from None
             raise RunError(cause_of(error)) from None
 
 
