@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -53,7 +53,8 @@ def main() -> None:
         sys.exit("usage: preload.py flower-supernode [options]")
     folder = Path(tempfile.mkdtemp(prefix="preload-"))  # for this user alone
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / "socket"))
+        with chdir(folder):  # a socket's path may have no more than 107 characters
+            listener.bind("socket")
         listener.listen(64)
         supernode = os.getpid()
         if os.fork() > 0:
@@ -85,7 +86,8 @@ def ask(script: Path, arguments: list[str]) -> None:
     """Let a call be handled by a fork; where nothing takes it, become the real command."""
     call = Call(arguments, dict(os.environ), str(Path.cwd()))
     with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(script.parent.parent / "socket"))
+        with chdir(script.parent.parent):
+            connection.connect("socket")
         socket.send_fds(connection, [b"!"], [1, 2])
         connection.sendall(json.dumps(asdict(call)).encode())
         connection.shutdown(socket.SHUT_WR)

@@ -23,6 +23,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Ray's workers have the lowest priority but three: beside other tests they would hardly run at all.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # A shell makes what it starts in the background ignore Ctrl-C, and children inherit that: the
 # tests of Ctrl-C would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
