@@ -35,6 +35,9 @@ from server_app.privacy import with_privacy
 from server_app.recording import run_records
 from server_app.resuming import check_resumable, resumed_manifest
 
+CHECKPOINT_SECONDS = 1.0  # at least, between two checkpoints that nobody has asked for
+CHECKPOINT_SHARE = 0.05  # of the time that they may take
+
 
 def run(
     grid: Grid,
@@ -196,26 +199,35 @@ def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
 
 
 class _Checkpointing:
-    """Writes a run down every ``engine.checkpoint_every`` rounds, and after the last."""
+    """Writes a run down as ``engine.checkpoint_every`` says, and after the last round."""
 
     def __init__(self, records: RunRecords, parts: _Parts) -> None:
         self.files = Checkpoints(records.directory)
         self._records = records
         self._parts = parts
+        self._every = parts.settings.engine.checkpoint_every
+        self._due = 0.0  # when the next one is, on the clock, with auto
 
     def after(self, server_round: int, arrays: ArrayRecord) -> None:
         """Save a checkpoint if one is due."""
-        settings = self._parts.settings
-        every = settings.engine.checkpoint_every
-        if every is not None and (server_round % every == 0 or server_round == settings.rounds):
+        if isinstance(self._every, int):
+            due = server_round % self._every == 0
+        else:
+            due = time.monotonic() >= self._due
+        if due or server_round == self._parts.settings.rounds:
             self.save(server_round, arrays)
 
     def save(self, server_round: int, arrays: ArrayRecord) -> None:
         """Save a checkpoint, unless there are to be none."""
-        parts = self._parts
-        if parts.settings.engine.checkpoint_every is None:
+        if self._every is None:
             return
-        grid = parts.grid.inner
+        started = time.monotonic()
+        self._write(server_round, arrays)
+        ended = time.monotonic()
+        self._due = ended + max(CHECKPOINT_SECONDS, (ended - started) / CHECKPOINT_SHARE)
+
+    def _write(self, server_round: int, arrays: ArrayRecord) -> None:
+        parts, grid = self._parts, self._parts.grid.inner
         self.files.save(
             Checkpoint(
                 server_round=server_round,

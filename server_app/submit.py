@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -121,6 +122,7 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},  # lines come as they are written
         start_new_session=True,  # Ctrl-C is for this process, which needs the run's id first
     ) as process:
         output = _Output(process.stdout or ())

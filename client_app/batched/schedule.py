@@ -71,26 +71,27 @@ def local_schedule(
     DataError
         If the model normalises batches and a client has none of two samples.
     """
-    batches = [
-        _batches(examples, client, how, drawn, normalises=normalises)
-        for client, drawn in zip(clients, draws, strict=True)
-    ]
-    steps = np.array([len(sizes) for _, sizes in batches])
-    order = np.argsort(-steps, kind="stable")
-    longest = int(steps.max())
-    largest = max(int(sizes.max()) for _, sizes in batches)
-    widest = max(room, largest)
-    rows = np.zeros((longest, len(batches), widest), dtype=np.int64)
-    sizes = np.zeros((longest, len(batches)), dtype=np.int64)
-    rates = np.zeros((longest, len(batches)))
-    for place, position in enumerate(order):
-        flat, taken = batches[position]
-        first = np.cumsum(taken) - taken
-        within = np.arange(widest)
-        columns = np.where(within < taken[:, None], within, 0)
-        rows[: len(taken), place] = flat[first[:, None] + columns]
-        sizes[: len(taken), place] = taken
-        rates[: len(taken), place] = _rates(how, t, len(taken))
+    found = np.array([examples.count(client) for client in clients])
+    alike = {count: _steps_of(count, how, normalises=normalises) for count in set(found.tolist())}
+    lengths = np.array([len(alike[count].sizes) for count in found.tolist()])
+    order = np.argsort(-lengths, kind="stable")
+    longest = int(lengths.max())
+    largest = max(int(steps.sizes.max()) for steps in alike.values())
+    rows = np.zeros((longest, len(clients), max(room, largest)), dtype=np.int64)
+    sizes = np.zeros((longest, len(clients)), dtype=np.int64)
+    rates = np.zeros((longest, len(clients)))
+    for count, steps in alike.items():
+        places = np.flatnonzero(found[order] == count)
+        shuffled = np.stack(
+            [
+                steps.shuffled(draws[i]("batches"), count) + examples.start(clients[i])
+                for i in order[places].tolist()
+            ]
+        )
+        length = len(steps.sizes)
+        rows[:length, places] = shuffled[:, steps.samples(rows.shape[2])].swapaxes(0, 1)
+        sizes[:length, places] = steps.sizes[:, None]
+        rates[:length, places] = np.array(_rates(how, t, length))[:, None]
     counts = np.arange(largest if width is None else width) < sizes[:, :, None]
     return Schedule(
         tuple(order.tolist()),
@@ -99,6 +100,43 @@ def local_schedule(
         torch.from_numpy(counts).to(examples.device),
         torch.from_numpy(rates).to(examples.device, examples.dtype),
     )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of a client, the same for all that have as many rows.
+
+    Attributes
+    ----------
+    used : int
+        How many samples of an epoch are in a batch.
+    epochs : int
+        How many epochs the steps begin.
+    sizes : array of int64
+        Of the batches (S,).
+    """
+
+    used: int
+    epochs: int
+    sizes: IntArray
+
+    def shuffled(self, rng: np.random.Generator, count: int) -> IntArray:
+        """Return a client's samples in the order of its steps, one epoch after the other."""
+        epochs = [rng.permutation(count)[: self.used] for _ in range(self.epochs)]
+        return np.concatenate(epochs) if len(epochs) > 1 else epochs[0]
+
+    def samples(self, width: int) -> IntArray:
+        """Return which of the shuffled samples are in each batch (S, width), see ``Schedule``."""
+        first = np.cumsum(self.sizes) - self.sizes
+        within = np.arange(width)
+        return first[:, None] + np.where(within < self.sizes[:, None], within, 0)
+
+
+def _steps_of(count: int, how: LocalTraining, *, normalises: bool) -> _Steps:
+    epoch = batch_sizes(count, how.batch_size, normalises=normalises)
+    steps = how.steps(count, normalises=normalises)
+    epochs = -(-steps // len(epoch))
+    return _Steps(sum(epoch), epochs, np.tile(np.array(epoch), epochs)[:steps])
 
 
 def width_of(count: int, batch_size: int) -> int:
@@ -112,19 +150,6 @@ def width_of(count: int, batch_size: int) -> int:
     parts = 1 if count <= FEW else 4
     step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
     return max(2, min(batch_size, -(-count // step) * step))
-
-
-def _batches(
-    examples: Examples, client: int, how: LocalTraining, draws: Draws, *, normalises: bool
-) -> tuple[IntArray, IntArray]:
-    """Return a client's rows in the order of its steps, and how many each step takes."""
-    count = examples.count(client)
-    steps = how.steps(count, normalises=normalises)
-    epoch = batch_sizes(count, how.batch_size, normalises=normalises)
-    epochs = -(-steps // len(epoch))
-    rng = draws("batches")
-    flat = np.concatenate([rng.permutation(count)[: sum(epoch)] for _ in range(epochs)])
-    return flat + examples.start(client), np.tile(np.array(epoch), epochs)[:steps]
 
 
 def _rates(how: LocalTraining, t: int, steps: int) -> list[float]:

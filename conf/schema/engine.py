@@ -1,6 +1,7 @@
 """Settings of where clients run, what bounds them, and when they are evaluated."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedquorum.flower.communication import EVALUATED_CLIENTS
 from fedquorum.parameters import COUNT, FAIRNESS_METRIC, NON_NEGATIVE, POSITIVE, OneOf
@@ -8,7 +9,13 @@ from fedquorum.quorum import QUORUM_OF, QUORUM_SIZE
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import ClusterAddress, ConnectionName, FilePath
+from conf.schema.ranges import (
+    AUTO,
+    CheckpointInterval,
+    ClusterAddress,
+    ConnectionName,
+    FilePath,
+)
 
 
 @dataclass
@@ -46,7 +53,7 @@ class EngineSettings:
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
-    null never.
+    auto as often as takes a twentieth of the time, at most once a second, null never.
     ``nodes``: the file that says whose public key each client's node has, see
     ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
     the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
@@ -70,7 +77,7 @@ class EngineSettings:
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, COUNT)
     partial_aggregation: bool = True
-    checkpoint_every: int | None = parameter(10, COUNT)
+    checkpoint_every: Any = parameter(AUTO, CheckpointInterval())
     nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())
     workers: int | None = parameter(None, COUNT)

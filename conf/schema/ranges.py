@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import COUNTS, NON_NEGATIVE, ListOf, Range
+from fedquorum.parameters import COUNT, COUNTS, NON_NEGATIVE, ListOf, Range
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,22 @@ class ClassWeights(Range):
 
 
 CLASS_WEIGHTS = ClassWeights()
+
+
+@dataclass(frozen=True)
+class CheckpointInterval(Range):
+    """A number of rounds, or a word."""
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return "auto, null, or a whole number >= 1"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of them."""
+        return value == AUTO or COUNT.contains(value)
+
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints
 
 import server_app.loop
 from client_app.arithmetic import VERSION
@@ -211,6 +213,34 @@ def test_a_run_without_checkpoints_cannot_go_on(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"resume needs a checkpoint, and the run in .* wrote none"):
         run(directory, f"resume={directory}")
     assert len(read_lines(directory)) == 7
+
+
+def test_checkpoints_that_nobody_has_asked_for_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait until the run has lasted twenty times as long as the last one took."""
+    now = 0.0
+    written: list[int] = []
+    save, play = Checkpoints.save, server_app.loop._round
+
+    def saved(self: Checkpoints, checkpoint: Checkpoint) -> None:
+        nonlocal now
+        save(self, checkpoint)
+        now += 2.0 if checkpoint.server_round else 0.01
+        written.append(checkpoint.server_round)
+
+    def played(*given: Any) -> Any:
+        nonlocal now
+        now += 0.3 if given[2] < 10 else 15.0
+        return play(*given)
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    monkeypatch.setattr(server_app.loop, "_round", played)
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(server_app.loop, "time", clock)
+    run(tmp_path / "run", "engine.checkpoint_every=auto", "rounds=14")
+    # After a second of quick rounds; then after 40 s, three rounds of 15 s; and after the last.
+    assert written == [0, 4, 12, 14]
 
 
 def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlflow
 import pytest
@@ -16,10 +17,12 @@ from fedquorum.selection import Everyone
 from fedquorum.weighting import DataFraction
 from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import FileWriter
 
+import server_app.trackers
 from conf import compose
 from server_app.recording import run_records
-from server_app.trackers import Trackers
+from server_app.trackers import TensorBoard, Trackers
 from tests.fedquorum.records.made import add
 from tests.integration.conftest import ROOT
 
@@ -106,6 +109,24 @@ def test_wandb_offline(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "completed"
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.value for event in events.Scalars("round/global_loss")] == [1.25]
+
+
+def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rounds wait for each other; nobody has to ask for them."""
+    now = 100.0
+    written: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        FileWriter, "add_summary", lambda _, __, step, at: written.append((step, at))
+    )
+    monkeypatch.setattr(server_app.trackers, "time", SimpleNamespace(time=lambda: now))
+    board = TensorBoard()
+    board.start(tmp_path)
+    for server_round in range(1, 6):
+        board.log_round(server_round, {"loss": 1.0})
+        now += 0.5
+    assert written == [(1, 100.0), (2, 100.5), (3, 101.0), (4, 101.5)]
+    board.close()
+    assert written[4:] == [(5, 102.0)]
 
 
 def test_tensorboard_is_part_of_the_records(tmp_path: Path) -> None:
