@@ -4,6 +4,7 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,13 @@ from conf import compose
 from conf.schema.privacy import PrivacySettings
 
 TaskT = TypeVar("TaskT", TrainTask, EvaluateTask)
+
+if "flwr.simulation.app" in sys.modules:
+    # Flower's simulation loads the ClientApp before it joins a Ray cluster. While Ray waits for
+    # one that is gone, for minutes, nobody in this process can say anything.
+    from client_app.ray_address import check_environment
+
+    check_environment()
 
 
 def _availability(context: Context) -> NodeAvailability | None:

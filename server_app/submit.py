@@ -20,10 +20,10 @@ from typing import Any
 from fedquorum.errors import RunError
 from fedquorum.records.directory import manifest_in
 
+from client_app.ray_address import check_environment
 from conf import Composed, Settings, compose
 from conf.schema.rules import rule_settings
 from server_app.provenance import SOURCE
-from server_app.ray_address import check_environment
 
 COMPLETED = "finished:completed"
 STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import ray
 from fedquorum.errors import RunError, SettingsError, one_line
 
+from client_app.ray_address import check_address
 from client_app.workers import process_cores
-from server_app.ray_address import check_address
 
 LOCAL = "local"
 

@@ -197,15 +197,15 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Give a module a Flower home and ports of its own; its SuperLink is stopped at the end.
+@contextmanager
+def local_superlink(home: Path) -> Iterator[dict[str, str]]:
+    """Return the environment of a SuperLink that no other test has; it is stopped at the end.
 
-    A SuperLink keeps the working directory of whoever started it, so modules do not share one.
+    A SuperLink keeps the working directory and the environment of whoever started it.
     """
     http, control = free_port(), free_port()
     yield {
-        "FLWR_HOME": str(tmp_path_factory.mktemp("flwr-home")),
+        "FLWR_HOME": str(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
         "FLWR_LOCAL_CONTROL_API_PORT": str(control),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -214,6 +214,13 @@ def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # 1 s by default, before every run
     }
     stop_superlink(http)
+
+
+@pytest.fixture(scope="module")
+def flower_env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Give a module a Flower home and ports of its own; its SuperLink is stopped at the end."""
+    with local_superlink(tmp_path_factory.mktemp("flwr-home")) as variables:
+        yield variables
 
 
 @pytest.fixture(scope="module")

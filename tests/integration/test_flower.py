@@ -19,6 +19,8 @@ from tests.integration.conftest import (
     Outcome,
     Shell,
     assert_same_bits,
+    free_port,
+    local_superlink,
     run_here,
     wait_for,
 )
@@ -151,6 +153,17 @@ def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
     assert done.status == 1
     assert "ended as finished:failed" in done.stderr
     assert missing in done.stderr
+
+
+def test_a_ray_cluster_that_is_gone(tmp_path: Path) -> None:
+    """Ray would wait for it for minutes, and let nobody say a word meanwhile."""
+    address = f"127.0.0.1:{free_port()}"
+    with local_superlink(tmp_path / "home") as variables:
+        shell = Shell(tmp_path, {**variables, "RAY_ADDRESS": address})
+        config = run_config(shell, "run", "rounds=1")
+        done = shell("flwr", "run", str(ROOT), "--stream", "--run-config", config)
+    told = "RAY_ADDRESS must be the HOST:PORT of a Ray cluster that runs"
+    assert f"{told}, got {address} ([Errno 111] Connection refused): start one with" in done.stdout
 
 
 def test_flwr_stop_leaves_readable_records(flower: Shell) -> None:

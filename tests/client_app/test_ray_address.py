@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from fedquorum.errors import SettingsError
 
+from client_app import ray_address
+from client_app.ray_address import check_address, check_environment
 from conf import compose
-from server_app import ray_address
-from server_app.ray_address import check_address, check_environment
 from server_app.submit import submit
 from tests.integration.conftest import free_port
 
