@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.audit.check import audit
+from fedquorum.records.directory import manifest_in
 
 from conf import compose
 from server_app.job import run_in_process
 from tests.cases import is_long, sampled
-from tests.integration.conftest import BIN, Shell, free_port
+from tests.integration.conftest import BIN, Shell, free_port, wait_for
 from tests.integration.deployed import (
     Deployment,
     assert_same_run,
@@ -106,6 +109,31 @@ def test_others_as_in_the_simulation(
     assert_same_run(deployment.folder / strategy, simulated(strategy))
     if strategy == "fedau":
         assert set(statuses(deployment.folder / strategy, 2)) == {"trained", "unavailable"}
+
+
+def test_a_quorum_does_not_wait_for_a_frozen_node(deployment: Deployment) -> None:
+    """It is late in the round in which it froze, and busy in the next one: asked for nothing."""
+    words = "rounds=2 strategy=fedavg engine.quorum=2 evaluation.clients=priority"
+    overrides = f"{ON_DEVICES} {words} engine.nodes={deployment.nodes}"
+    submitted = json.loads(deployment.run("quorum", overrides, "--format", "json").stdout)
+    run = deployment.folder / "quorum"
+    begun = f"[RUN {submitted['run-id']}, ROUND train 1]"
+    log = deployment.log("node-2")
+    wait_for("client 2 is asked", lambda: begun in log.read_text(errors="replace"), 120)
+    deployment.signal("node-2", signal.SIGSTOP)
+    try:
+        wait_for("the run ends", lambda: status_of(run) not in {None, "running"}, 180)
+    finally:
+        deployment.signal("node-2", signal.SIGCONT)
+    assert status_of(run) == "completed"
+    assert statuses(run, 2) == ["late", "busy"]
+    assert statuses(run, 0) == statuses(run, 1) == ["trained", "trained"]
+    assert not audit(run).problems
+
+
+def status_of(run: Path) -> str | None:
+    """Return what the run's manifest says, None before there is one."""
+    return manifest_in(run).get("status")
 
 
 def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> None:
