@@ -111,6 +111,7 @@ def test_others_as_in_the_simulation(
         assert set(statuses(deployment.folder / strategy, 2)) == {"trained", "unavailable"}
 
 
+@pytest.mark.skipif(not is_long(), reason="only with --long")
 def test_a_quorum_does_not_wait_for_a_frozen_node(deployment: Deployment) -> None:
     """It is late in the round in which it froze, and busy in the next one: asked for nothing."""
     words = "rounds=2 strategy=fedavg engine.quorum=2 evaluation.clients=priority"
