@@ -35,6 +35,7 @@ glibc = pytest.mark.skipif(
 
 
 @glibc
+@pytest.mark.slow
 def test_pages_are_taken_once() -> None:
     """Tensors of 4 MB that come and go cost page faults each time before, and none afterwards."""
     # glibc's first threshold, which it would raise by itself, at times: with what the heap held.

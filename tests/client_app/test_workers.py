@@ -151,6 +151,7 @@ def test_a_failure_gives_the_threads_back() -> None:
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 def test_available_cores() -> None:
     """One worker where torch was given one thread; never more than cores."""
     assert 1 <= available_cores() <= len(os.sched_getaffinity(0))
@@ -182,6 +183,7 @@ print("parent")
 """
 
 
+@pytest.mark.slow
 def test_fork_and_exit() -> None:
     """A forked process starts threads of its own, and idle workers let a process end."""
     done = subprocess.run(

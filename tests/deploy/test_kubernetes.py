@@ -361,6 +361,7 @@ def test_every_command_is_in_its_image(owner: Manifest, manifest: Manifest) -> N
     assert set(needed) <= {*environment(manifest), *image().env}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "program"),
     [

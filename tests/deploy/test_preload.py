@@ -15,6 +15,8 @@ import pytest
 
 from tests.integration.conftest import wait_for
 
+pytestmark = pytest.mark.slow  # each starts processes
+
 ROOT = Path(__file__).resolve().parents[2]
 PRELOAD = ROOT / "deploy" / "preload.py"
 

@@ -369,6 +369,7 @@ def test_grace_waits_a_little_longer() -> None:
         assert time.monotonic() - started < 5.0
 
 
+@pytest.mark.slow
 def test_a_message_lives_until_its_deadline() -> None:
     """Then its node is no longer busy, and its reply is nobody's."""
     with Federation(slow(1.5)) as federation:
