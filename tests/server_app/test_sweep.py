@@ -16,6 +16,8 @@ from server_app.locks import lock
 from server_app.sweep import choices_of, run_grid
 from tests.server_app.conftest import ScriptedLauncher, leave_run
 
+pytestmark = pytest.mark.slow  # each composes the settings of several jobs
+
 
 def run(config: DictConfig, launcher: ScriptedLauncher, *words: str) -> None:
     run_grid(config, launcher, OverridesParser.create().parse_overrides(list(words)))

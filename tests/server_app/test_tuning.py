@@ -14,6 +14,8 @@ from server_app.job import SweepUnfinished
 from server_app.tuning import Tuning, tune
 from tests.server_app.conftest import ScriptedLauncher, leave_run
 
+pytestmark = pytest.mark.slow  # each composes the settings of several jobs
+
 WORDS = ("rounds=2", "strategy=choice(fedavg)", "client.lr=tag(log,interval(0.01,1))")
 
 

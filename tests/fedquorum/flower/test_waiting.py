@@ -403,6 +403,7 @@ def trains_slowly(node: SuperNode, message: Message) -> None:
     trains(node, message)
 
 
+@pytest.mark.slow
 def test_who_misses_a_quorum_is_late_then_busy_then_asked_again() -> None:
     """The late reply counts in no round, and the records tell how late it was."""
     strategy = averaging(3, Quorum(2))
@@ -435,6 +436,7 @@ def test_who_misses_a_quorum_is_late_then_busy_then_asked_again() -> None:
     assert 1.4 < reply.seconds < 10.0
 
 
+@pytest.mark.slow
 def test_without_a_quorum_a_round_waits_for_all() -> None:
     """By default, and a client that misses the deadline has failed."""
     strategy = averaging(2, Quorum())
