@@ -71,27 +71,24 @@ def local_schedule(
     DataError
         If the model normalises batches and a client has none of two samples.
     """
-    found = np.array([examples.count(client) for client in clients])
-    alike = {count: _steps_of(count, how, normalises=normalises) for count in set(found.tolist())}
-    lengths = np.array([len(alike[count].sizes) for count in found.tolist()])
+    found = [examples.count(client) for client in clients]
+    alike = {count: _steps_of(count, how, normalises=normalises) for count in set(found)}
+    lengths = np.array([len(alike[count].sizes) for count in found])
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max())
     largest = max(int(steps.sizes.max()) for steps in alike.values())
-    rows = np.zeros((longest, len(clients), max(room, largest)), dtype=np.int64)
+    widest = max(room, largest)
+    samples = {count: steps.samples(widest) for count, steps in alike.items()}
+    rows = np.zeros((longest, len(clients), widest), dtype=np.int64)
     sizes = np.zeros((longest, len(clients)), dtype=np.int64)
     rates = np.zeros((longest, len(clients)))
-    for count, steps in alike.items():
-        places = np.flatnonzero(found[order] == count)
-        shuffled = np.stack(
-            [
-                steps.shuffled(draws[i]("batches"), count) + examples.start(clients[i])
-                for i in order[places].tolist()
-            ]
-        )
-        length = len(steps.sizes)
-        rows[:length, places] = shuffled[:, steps.samples(rows.shape[2])].swapaxes(0, 1)
-        sizes[:length, places] = steps.sizes[:, None]
-        rates[:length, places] = np.array(_rates(how, t, length))[:, None]
+    for place, i in enumerate(order.tolist()):
+        count = found[i]
+        steps, length = alike[count], lengths[i]
+        shuffled = steps.shuffled(draws[i]("batches"), count) + examples.start(clients[i])
+        rows[:length, place] = shuffled[samples[count]]
+        sizes[:length, place] = steps.sizes
+        rates[:length, place] = _rates(how, t, int(length))
     counts = np.arange(largest if width is None else width) < sizes[:, :, None]
     return Schedule(
         tuple(order.tolist()),
