@@ -65,6 +65,7 @@ class TensorBoard(Observer):
     def __init__(self) -> None:
         self._writer: FileWriter | None = None
         self._kept: list[tuple[int, float, Mapping[str, float]]] = []  # round, time, numbers
+        self._written = 0.0  # the time of the last writing
 
     def start(self, directory: Path) -> None:
         """Open the event file."""
@@ -74,14 +75,15 @@ class TensorBoard(Observer):
         self._writer = FileWriter(str(directory / "tensorboard"))
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        """Keep the numbers of a round, and write what is kept once a second.
+        """Keep the numbers of a round, and write what is kept, at most once a second.
 
         The writer has a thread, which each event wakes and which slows quick rounds by a tenth.
         """
         now = time.time()
         self._kept.append((server_round, now, scalars))
-        if now - self._kept[0][1] > KEPT_SECONDS:
+        if now - self._written > KEPT_SECONDS:
             self._write()
+            self._written = now
 
     def flush(self) -> None:
         """Write what is still kept."""

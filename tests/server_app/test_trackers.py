@@ -121,6 +121,8 @@ def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(server_app.trackers, "time", SimpleNamespace(time=lambda: now))
     board = TensorBoard()
     board.start(tmp_path)
+    board.log_round(0, {"loss": 1.0})
+    assert written.pop() == (0, 100.0), "the first of a second waits for no other"
     for server_round in range(1, 6):
         board.log_round(server_round, {"loss": 1.0})
         now += 0.5
