@@ -123,6 +123,9 @@ class ClassWeights(Range):
 CLASS_WEIGHTS = ClassWeights()
 
 
+AUTO = "auto"
+
+
 @dataclass(frozen=True)
 class CheckpointInterval(Range):
     """A number of rounds, or a word."""
@@ -134,9 +137,6 @@ class CheckpointInterval(Range):
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is one of them."""
         return value == AUTO or COUNT.contains(value)
-
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
