@@ -298,8 +298,23 @@ node = Node(compose("", "data.num_clients=2 data.num_priority=1").settings)
 node.host((0,))
 print({"torch._dynamo", "scipy", "pandas", "pyarrow"} & sys.modules.keys())
 """
+    assert printed(program) == "set()"
+
+
+def test_a_run_in_this_process_loads_none_of_flowers_servers() -> None:
+    """Databases and web servers take a second to load, and only a SuperLink needs them."""
+    program = """
+import sys
+import server_app.command_line, server_app.app, client_app.app
+print({"sqlalchemy", "alembic", "fastapi", "ray"} & sys.modules.keys())
+"""
+    assert printed(program) == "set()"
+
+
+def printed(program: str) -> str:
+    """Return what a program prints in a process of its own."""
     command = [sys.executable, "-c", program]
-    assert subprocess.check_output(command, cwd=ROOT, text=True).strip() == "set()"
+    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
 
 
 def wire_keys() -> frozenset[str]:

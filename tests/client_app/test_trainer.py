@@ -14,7 +14,7 @@ from client_app.models import MLP, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
-from tests.cases import sampled
+from tests.cases import is_long
 from tests.client_app.clients import arrays_of, examples_of, ragged_data
 
 CLASSES, SHAPE = 3, (1, 8, 8)
@@ -230,9 +230,8 @@ def test_trying_changes_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
-    sampled(
-        [lambda: MLP(SHAPE, CLASSES, 7), lambda: small_cnn(0.3)], 1, seed=1
-    ),  # minutes to compile
+    # The convolutions take minutes to compile.
+    [lambda: MLP(SHAPE, CLASSES, 7)] + [lambda: small_cnn(0.3)] * is_long(),
 )
 def test_compiled_training_is_as_ever(make: Any) -> None:
     """The same models to 1e-5 after a round, alone and together, with batches of two sizes."""

@@ -13,7 +13,6 @@ from flwr.serverapp.strategy.strategy_utils import (
     aggregate_metricrecords,
     validate_message_reply_consistency,
 )
-from flwr.superlink.grid import InMemoryGrid
 
 from ..composition import Rules
 from ..errors import ParameterError, one_line
@@ -39,6 +38,7 @@ from .codec import (
 )
 from .connected import ConnectedNodes, RecognisedProtocol
 from .directory import ClientDirectory, NodeOrder
+from .grids import is_in_memory
 from .validation import Limits
 from .waiting import inner_grid
 
@@ -158,7 +158,7 @@ class StandardProtocol(ConnectedNodes):
 
     def check_ids(self, grid: Grid, population: Population) -> None:
         """Refuse to tell priority clients by chance, as in a simulation without client ids."""
-        chance = isinstance(inner_grid(grid), InMemoryGrid) and self.client_ids == "node-order"
+        chance = is_in_memory(inner_grid(grid)) and self.client_ids == "node-order"
         if chance and population.others:
             raise ParameterError(
                 "client_ids",

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from flwr.app import Message
@@ -26,7 +26,9 @@ from flwr.proto.message_pb2 import (
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.superlink.grid import HttpGrid
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
 
 LARGEST_REPLY = 2**32
 """Bytes that a reply may have where nothing better is known."""
@@ -75,7 +77,7 @@ class StoredReplies:
         none. It is called in other threads.
     """
 
-    def __init__(self, grid: HttpGrid, deliver: Deliver) -> None:
+    def __init__(self, grid: "HttpGrid", deliver: Deliver) -> None:
         self._grid = grid
         self._deliver = deliver
         self._begun: set[str] = set()

@@ -38,6 +38,7 @@ from .codec import (
 )
 from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
+from .grids import is_flowers
 from .measuring import Measuring, client_evaluations, examples_of, with_objective
 from .replies import usable_evaluations
 from .training import (
@@ -49,7 +50,7 @@ from .training import (
     summing,
     train_requests,
 )
-from .waiting import FLOWERS_OWN, Arrival, WaitingGrid
+from .waiting import Arrival, WaitingGrid
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class ComposedStrategy(Strategy):
 
         Of Flower's own grids the wait for replies is replaced, see ``WaitingGrid``.
         """
-        if isinstance(grid, FLOWERS_OWN):
+        if is_flowers(grid):
             grid = self.waiting(grid)
         if self.needs_initial:
             messages = self.configure_initial(initial_arrays, grid)

@@ -26,16 +26,15 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
-from flwr.superlink.grid import HttpGrid, InMemoryGrid
 
 from .codec import shortened
+from .grids import is_flowers, is_http
 from .stored_replies import LARGEST_REPLY, StoredReplies, UnreadableReplyError
 
 FIRST_SECONDS = 0.02
 LONGEST_SECONDS = 1.0
 GROWTH = 1.5
 QUERY_BYTES = 2**24  # of a reply to a message that is sent outside of an exchange
-FLOWERS_OWN = (HttpGrid, InMemoryGrid)
 MARGIN_SECONDS = 1.0  # messages expire a little later, or the SuperLink would call them lost
 
 
@@ -147,7 +146,7 @@ class WaitingGrid(Grid):
         self._pushed: set[str] = set()  # outside of exchanges
         self._kept: dict[str, Message] = {}  # replies to those
         self._stored: StoredReplies | None = None
-        if isinstance(self._grid, HttpGrid):
+        if is_http(self._grid):
             self._stored = StoredReplies(self._grid, self._deliver)
 
     @property
@@ -230,7 +229,7 @@ class WaitingGrid(Grid):
 
     @property
     def _waits_itself(self) -> bool:
-        return isinstance(self._grid, (*FLOWERS_OWN, AwaitableGrid))
+        return is_flowers(self._grid) or isinstance(self._grid, AwaitableGrid)
 
     def _push(
         self, messages: Iterable[Message], timeout: float | None, deadline: float
