@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .composition import Rules
+from .errors import SolverError
 from .regret import kl_divergence
 from .report import ClientDecision, Decided, TrainReport
 from .robustness import Robustness
@@ -32,7 +33,8 @@ from .types import (
 
 NO_OBJECTIVE = Objective(math.nan, math.nan)
 NOT_FINITE = "the model would not be finite"
-"""Why a round is refused as a whole."""
+NOT_SOLVED = "the weights were not found"
+"""Why a round is refused as a whole; after ``NOT_SOLVED`` stands what the solver said."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,15 @@ class Round:
 
     def refused(self, reason: str) -> "Round":
         """Return the round with no update counted, and the state as it was before."""
+        undecided = self.decided.weights is None
+
+        def counts(decision: ClientDecision) -> bool:
+            return decision.weight != 0.0 or (undecided and decision.status == "trained")
+
         decisions = tuple(
-            decision
-            if decision.weight == 0.0
-            else replace(decision, status="rejected", reason=reason, weight=0.0)
+            replace(decision, status="rejected", reason=reason, weight=0.0)
+            if counts(decision)
+            else decision
             for decision in self.report.decisions
         )
         return replace(
@@ -169,7 +176,7 @@ def decide(
     robustness: Robustness | None = None,
     weighs: bool = True,
 ) -> Round:
-    """Decide a round.
+    """Decide a round; one whose weights a solver does not find is refused as a whole.
 
     Parameters
     ----------
@@ -195,7 +202,7 @@ def decide(
 
     Raises
     ------
-    ValueError, SolverError
+    ValueError
         What the weighting raises.
     """
     if objective is None:
@@ -207,17 +214,20 @@ def decide(
         rules, population, call, objective, responses, share=admission.share, before=state.covered
     )
     responses = _with_coverage(rules, population, call, responses, covered)
-    following, weights = None, None
+    following, weights, problem = state.weighting, None, None
     if weighs:
-        following, weights = rules.weighting.weigh(
-            state.weighting, call, responses, admission.share
-        )
+        try:
+            following, weights = rules.weighting.weigh(
+                state.weighting, call, responses, admission.share
+            )
+        except SolverError as error:
+            problem = f"{NOT_SOLVED}: {error}"
     bounds = robustness or Robustness()
     weight = np.zeros_like(admission.share) if weights is None else bounds.cap(weights.weight)
     counted = _Counted(admission, weights, weight, bounds)
     decisions = _decisions(population, call, answers, counted)
     usable = set(responses.client.tolist())
-    return Round(
+    decided = Round(
         report=_with_weights(
             TrainReport(server_round, call, objective, decisions, None, unknown=answers.unknown),
             weights,
@@ -231,16 +241,17 @@ def decide(
             share=admission.share,
             reasons=admission.reason,
             state=state.weighting,
-            following=following,
+            following=None if weights is None else following,
             weights=weights,
             divisor=rules.divisor,
             recorded=tuple(decision for decision in decisions if decision.client in usable),
             capped=bounds.max_weight,
         ),
         weight=weight,
-        following=RoundState(following if weighs else state.weighting, covered, told),
+        following=RoundState(following, covered, told),
         before=state,
     )
+    return decided if problem is None else decided.refused(problem)
 
 
 def answered_objective(population: Population, usable: Sequence[ClientAnswer]) -> Objective:

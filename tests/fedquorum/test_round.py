@@ -2,16 +2,18 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 from fedquorum.composition import Rules
+from fedquorum.errors import SolverError
 from fedquorum.report import ClientDecision
 from fedquorum.robustness import Robustness
 from fedquorum.round import (
     NO_OBJECTIVE,
     NOT_FINITE,
+    NOT_SOLVED,
     ClientAnswer,
     Round,
     RoundState,
@@ -360,6 +362,26 @@ def test_a_refused_round_counts_nothing_and_changes_nothing() -> None:
     assert [d.num_examples for d in refused.report.decisions] == [10, None, 20]
     assert refused.report.empty
     assert not one.report.empty
+
+
+def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on with the model and the state that it had, and the records say why."""
+
+    def fails(*_: object) -> NoReturn:
+        raise SolverError("the quadratic program of 2 clients was not solved")
+
+    updates = np.array([[1.0, 0.0], [0.0, 2.0]])
+    each = (trained(0, loss=1.0), absent(1), trained(2, data=30, loss=1.0))
+    monkeypatch.setattr(MinNorm, "weigh", fails)
+    one = decided(MinNorm(), *each, updates=updates)
+    reason = f"{NOT_SOLVED}: the quadratic program of 2 clients was not solved"
+    assert [(d.status, d.reason, d.weight) for d in one.report.decisions] == [
+        ("rejected", reason, 0.0),
+        ("unavailable", "no reply", 0.0),
+        ("rejected", reason, 0.0),
+    ]
+    assert one.report.empty
+    assert one.following is one.before
 
 
 def test_a_client_that_was_refused_already_keeps_its_reason() -> None:

@@ -145,8 +145,9 @@ def _round_problems(
 ) -> Iterator[Problem]:
     number, tolerance = replayed.record.round, rules.weighting.tolerance
     yield from _asked_problems(replayed)
-    for client, text in rules.weighting.check_recorded(replayed.round.decided):
-        yield Problem(number, client, text)
+    if replayed.refused is None:
+        for client, text in rules.weighting.check_recorded(replayed.round.decided):
+            yield Problem(number, client, text)
     compared = _expected_rows(recorded, replayed)
     for row in replayed.rows:
         expected = compared.get(row["client"], {})

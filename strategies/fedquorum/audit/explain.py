@@ -60,6 +60,9 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
     if decided.share[place] == 0.0:
         yield f"weight: 0, as the update was refused; recorded {digits(row['weight'])}"
         return
+    if replayed.refused is not None:
+        yield f"weight: 0, as {replayed.refused}; recorded {digits(row['weight'])}"
+        return
     for line in rules.weighting.explain(decided, place):
         yield f"weight: {line}"
     if decided.capped is not None:

@@ -27,7 +27,7 @@ from ..records.round_record import RoundRecord
 from ..records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..robustness import Robustness
-from ..round import NOT_FINITE, ClientAnswer, Round, RoundAnswers, RoundState, decide
+from ..round import NOT_FINITE, NOT_SOLVED, ClientAnswer, Round, RoundAnswers, RoundState, decide
 from ..rule import RunFacts
 from ..types import Call, Draws, Objective, Population, Told
 
@@ -111,6 +111,8 @@ class Replayed:
         What is decided.
     decidable : bool
         Whether the weights can be decided from the records.
+    refused : str or None
+        Why the round was refused as a whole, None if it was not.
     """
 
     record: RoundRecord
@@ -120,6 +122,7 @@ class Replayed:
     objective: Objective
     round: Round
     decidable: bool
+    refused: str | None = None
 
     @property
     def report(self) -> TrainReport:
@@ -228,6 +231,7 @@ def _replay_round(
 ) -> Replayed:
     population = recorded.population
     call, by_rule = _call(rules, record, rows, population, state.told)
+    refused = _refusal(rows)
     decidable = not rules.weighting.needs_updates
     decided = decide(
         rules,
@@ -238,12 +242,12 @@ def _replay_round(
         objective=Objective(record.global_loss, record.global_accuracy, record.stale),
         answers=_answers(rows, population, record),
         robustness=Robustness(max_weight=_max_weight(recorded.run)),
-        weighs=decidable,
+        weighs=decidable and not (refused or "").startswith(NOT_SOLVED),
     )
     recorded_decisions = tuple(_decision(row) for row in rows if _usable(row))
     decided = replace(decided, decided=replace(decided.decided, recorded=recorded_decisions))
-    if any(row["reason"] == NOT_FINITE for row in rows):
-        decided = decided.refused(NOT_FINITE)
+    if refused is not None:
+        decided = decided.refused(refused)
     return Replayed(
         record=record,
         rows=rows,
@@ -252,7 +256,14 @@ def _replay_round(
         objective=_objective(rules, recorded, record, call),
         round=decided,
         decidable=decidable,
+        refused=refused,
     )
+
+
+def _refusal(rows: Sequence[Row]) -> str | None:
+    """Return why the round was refused as a whole, None if it was not."""
+    reasons = (row["reason"] for row in rows if row["reason"] is not None)
+    return next((r for r in reasons if r.startswith((NOT_FINITE, NOT_SOLVED))), None)
 
 
 def _max_weight(run: Run) -> float | None:

@@ -9,8 +9,10 @@ from ..types import BoolArray, FloatArray
 GAP = 1e-10
 """Largest optimality gap of a quadratic program's answer that is used."""
 
+_ANSWERED = (piqp.PIQP_SOLVED, piqp.PIQP_MAX_ITER_REACHED)
 _SOLVER_TOLERANCE = 1e-13
 _SOLVER_RELATIVE_TOLERANCE = 1e-15
+_RIDGE = 3e-15
 
 
 def restricted(
@@ -66,10 +68,10 @@ def minimise_quadratic(
 ) -> FloatArray:
     """Return argmin <b, p> + p^T H p / 2 over the simplex, or over its part inside a box.
 
-    Solved by PIQP (a proximal interior-point method) to 1e-13. Its status is checked, the answer
-    is put on the simplex exactly, and then the optimality gap
-    <grad, p> - min_q <grad, q> is computed here: it bounds how far the objective is from its
-    minimum, whatever the solver thinks of itself.
+    Solved by PIQP (a proximal interior-point method) to 1e-13. The answer is put on the simplex
+    exactly, and then the optimality gap <grad, p> - min_q <grad, q> is computed here: it bounds
+    how far the objective is from its minimum, whatever the solver thinks of itself: where H is
+    singular, its tolerances can be out of reach though its answer is optimal.
 
     Parameters
     ----------
@@ -93,8 +95,8 @@ def minimise_quadratic(
     upper = np.ones(size) if high is None else high
     if np.array_equal(lower, upper):
         return lower.copy()
-    answer, status = _solve(quadratic, linear, lower, upper)
-    if status != piqp.PIQP_SOLVED or not np.isfinite(answer).all():
+    answer, status = _solve(*_centred(quadratic, linear), lower, upper)
+    if status not in _ANSWERED or not np.isfinite(answer).all():
         raise SolverError(f"the quadratic program of {size} clients was not solved: {status}")
     mixing: FloatArray = np.clip(answer, lower, upper)
     mixing /= mixing.sum()
@@ -108,6 +110,22 @@ def minimise_quadratic(
     return mixing
 
 
+def _centred(quadratic: FloatArray, linear: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return H and b of the same problem without what is constant on the simplex, scaled to 1.
+
+    With r_i the mean of row i, p^T H p = p^T (H - r 1^T - 1 r^T + mean r) p + 2 <r, p> - mean r on
+    the simplex. What is left of directions that hardly differ may be rounding alone, which has no
+    minimum: a ridge above it has one, and moves the objective by no more than the ridge.
+    """
+    row = quadratic.mean(axis=1)
+    centred = quadratic - row[:, None] - row[None, :] + row.mean()
+    centred += _RIDGE * len(row) * np.abs(quadratic).max() * np.eye(len(row))
+    slope = linear + row
+    slope = slope - slope.mean()
+    scale = max(np.abs(centred).max(), np.abs(slope).max())
+    return (centred / scale, slope / scale) if scale > 0 else (centred, slope)
+
+
 def _solve(
     quadratic: FloatArray, linear: FloatArray, lower: FloatArray, upper: FloatArray
 ) -> tuple[FloatArray, piqp.Status]:
@@ -118,7 +136,7 @@ def _solve(
     settings.check_duality_gap = True
     solver.setup(
         P=np.asfortranarray(quadratic),
-        c=linear - linear.mean(),  # on the simplex a constant; smaller numbers round less
+        c=linear,
         A=np.ones((1, len(linear)), order="F"),
         b=np.ones(1),
         x_l=lower,

@@ -1,5 +1,6 @@
 """The audit: runs decided again from their records, and records that were tampered with."""
 
+import itertools
 import json
 import math
 import re
@@ -8,15 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import piqp
 import pytest
 from fedquorum.audit.check import audit
+from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded, replay
 from fedquorum.errors import RunError
-from fedquorum.round import NOT_FINITE
+from fedquorum.round import NOT_FINITE, NOT_SOLVED
 from fedquorum.state import to_arrays
+from fedquorum.weighting import simplex
 
-from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED
+from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
 from tests.fedquorum.records.made import change_round, change_table, write_table
+from tests.server_app.made_runs import real_run
 
 Rows = list[dict[str, Any]]
 
@@ -63,6 +68,33 @@ def test_refused_rounds_leave_no_trace_in_the_decisions(
         assert one.round.following is one.round.before
     first, last = (to_arrays(one.round.before.weighting, "w") for one in (rounds[0], rounds[-1]))
     assert all((array == first[key]).all() for key, array in last.items())
+
+
+@pytest.mark.parametrize("name", ["fedmgda", "aaggff_s"])
+def test_a_round_without_weights_is_refused_and_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A solver that fails in one round ends no run; the audit goes on from the records."""
+    solve, calls = simplex._solve, itertools.count(1)
+
+    def fails_once(*problem: Any) -> tuple[Any, Any]:
+        answer, status = solve(*problem)
+        return answer, piqp.PIQP_NUMERICS if next(calls) == 2 else status
+
+    monkeypatch.setattr(simplex, "_solve", fails_once)
+    real_run(tmp_path / name, *WORDS[name])
+    monkeypatch.undo()
+    found = audit(tmp_path / name)
+    assert [str(problem) for problem in found.problems] == []
+    assert found.rounds == 5
+    refused = [one for one in replay(read_recorded(tmp_path / name)) if one.refused]
+    assert len(refused) == 1
+    reasons = {row["reason"] for row in refused[0].rows if row["num_examples"]}
+    (reason,) = reasons
+    assert reason.startswith(f"{NOT_SOLVED}: the quadratic program of ")
+    client = next(row["client"] for row in refused[0].rows if row["num_examples"])
+    told = explain(read_recorded(tmp_path / name), client, refused[0].record.round)
+    assert f"weight: 0, as {reason}; recorded 0" in told
 
 
 def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:

@@ -76,13 +76,13 @@ def test_a_box_of_one_point_is_its_point() -> None:
 
 
 def test_a_failed_solver_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another status than solved raises, and so does an answer that is not optimal."""
+    """A status without an answer raises, and so does an answer that is not optimal."""
 
     def status(*_: object) -> tuple[FloatArray, piqp.Status]:
-        return np.array([0.5, 0.5]), piqp.PIQP_MAX_ITER_REACHED
+        return np.array([0.5, 0.5]), piqp.PIQP_NUMERICS
 
     monkeypatch.setattr(simplex, "_solve", status)
-    with pytest.raises(SolverError, match=r"2 clients was not solved: .*MAX_ITER"):
+    with pytest.raises(SolverError, match=r"2 clients was not solved: .*NUMERICS"):
         minimise_quadratic(np.eye(2), np.zeros(2))
 
     def wrong(*_: object) -> tuple[FloatArray, piqp.Status]:
@@ -91,6 +91,25 @@ def test_a_failed_solver_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simplex, "_solve", wrong)
     with pytest.raises(SolverError, match=r"solved to a gap of 0\.12, not to 1e-10"):
         minimise_quadratic(np.eye(2), np.zeros(2))
+
+
+@pytest.mark.parametrize("spread", [1e-12, 1e-9, 1e-7, 1e-5, 1e-3])
+def test_directions_that_hardly_differ(spread: float) -> None:
+    """Honest updates may be nearly parallel, and one client may have all but none of the data."""
+    rng = np.random.default_rng(7)
+    for size in (2, 9, 60, 400):
+        directions = rng.normal(size=30) + spread * rng.normal(size=(size, 30))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        data = rng.integers(1, 100, size).astype(float)
+        data[0] = 1e9
+        data /= data.sum()
+        for deviation in (1e-4, 0.1, 0.5, 1.0):
+            low, high = np.maximum(data - deviation, 0.0), np.minimum(data + deviation, 1.0)
+            found = minimise_quadratic(
+                directions @ directions.T, np.zeros(size), low=low, high=high
+            )
+            assert found.sum() == pytest.approx(1, abs=1e-12)
+            assert np.all((found >= low - 1e-9) & (found <= high + 1e-9))
 
 
 def test_infeasible_and_meaningless_programs_raise() -> None:
