@@ -3,6 +3,7 @@
 import base64
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 
@@ -18,6 +19,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..errors import ClientsMissingError, ProtocolError
+from ..intake import abbreviated, shown
 from .codec import decode_hosted_clients, encode_query, encode_standard_query
 
 POLL_SECONDS = 0.2
@@ -25,6 +27,8 @@ REMIND_SECONDS = 10.0
 RETRY_SECONDS = 10.0
 HEAR_SECONDS = 10.0
 SHOWN_REFUSALS = 10  # of one reply
+KEPT_REFUSALS = 100
+MOST_JOINING = 100_000  # clients of one node, where any client may join
 
 ClientsOfKeys = Mapping[str, frozenset[int]]
 
@@ -70,12 +74,12 @@ class ClientDirectory:
         self._awaited = frozenset(awaited)
         self._refuses = refuses or _refuses_nobody
         self._closed = ""
-        self._expected = frozenset(clients or ())
+        self._expected = set(clients or ())
         self._joins = clients is None
         self._clients_of_keys = clients_of_keys
         self._key_of: dict[int, str] = {}
         self._refused_nodes: set[int] = set()
-        self._refusals: list[str] = []
+        self._refusals = deque[str](maxlen=KEPT_REFUSALS)
         self._queries: dict[str, int] = {}
         self._ask_after: dict[int, float] = {}
         self._claims: dict[int, tuple[int, ...]] = {}
@@ -148,7 +152,7 @@ class ClientDirectory:
                     "Waiting for nodes to connect: %d connected (minimum required: %d)%s",
                     len(self.connected),
                     max(1, at_least),
-                    f"; missing priority clients: {_abbreviate(missing)}" if missing else "",
+                    f"; missing priority clients: {abbreviated(missing)}" if missing else "",
                 )
             time.sleep(POLL_SECONDS)
 
@@ -191,7 +195,7 @@ class ClientDirectory:
                 break
             state = (
                 f"{found} of {len(self._expected)} clients found on "
-                f"{len(self._connected)} nodes; missing clients: {_abbreviate(missing)}"
+                f"{len(self._connected)} nodes; missing clients: {abbreviated(missing)}"
             )
             if late:
                 refusals = "".join(f" {refusal}." for refusal in self._refusals)
@@ -264,7 +268,9 @@ class ClientDirectory:
             if node is None:
                 continue  # it answers no query of ours, whatever it says
             del self._ask_after[node]
-            problem = reply.error.reason if reply.has_error() else self._register(node, reply)
+            problem = (
+                shown(reply.error.reason) if reply.has_error() else self._register(node, reply)
+            )
             if problem is not None:
                 self._ask_again(node)
                 problems.append(problem)
@@ -277,7 +283,11 @@ class ClientDirectory:
         try:
             clients = decode_hosted_clients(reply.content, standard=self._standard)
         except ProtocolError as error:
-            return str(error)
+            return shown(error)
+        if self._joins and len(clients) > MOST_JOINING:
+            return (
+                f"{self._name(node)} claims {len(clients)} clients, at most {MOST_JOINING} may join"
+            )
         named = set(clients)
         for client in self._claims.get(node, ()):
             if client not in named and self._node_of.get(client) == node:
@@ -325,7 +335,7 @@ class ClientDirectory:
     def _expects(self, client: int) -> bool:
         """Say whether a client may take part; while clients may join, any id may."""
         if self._joins and client >= 0:
-            self._expected |= {client}
+            self._expected.add(client)
         return client in self._expected
 
     def _ask_again(self, node: int) -> None:
@@ -405,7 +415,7 @@ class NodeOrder(ClientDirectory):
             if problem:
                 self._closed = f": as client {client} it cannot take part, {problem}"
                 return
-            self._expected |= {client}
+            self._expected.add(client)
 
 
 def fingerprint(key: SSHPublicKeyTypes) -> str:
@@ -425,8 +435,3 @@ def fingerprint_of_pem(public_key: bytes) -> str:
 def _refuses_nobody(_client: int) -> str:
     """Return that any client may join."""
     return ""
-
-
-def _abbreviate(clients: Sequence[int], limit: int = 10) -> str:
-    shown = ", ".join(str(k) for k in clients[:limit])
-    return shown if len(clients) <= limit else f"{shown}, ... ({len(clients)} in all)"

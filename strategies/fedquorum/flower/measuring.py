@@ -10,6 +10,7 @@ from ..types import Call, Population
 from .codec import EvaluateAnswer
 from .communication import Communication
 from .replies import Answers, usable_evaluations
+from .validation import MAX_LOSS
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,23 @@ def with_objective(
     return replace(state, objective=objective, measured=known)
 
 
+def _counted(loss: float) -> float:
+    """Return a loss as it counts: above any that an update may report, it is infinite.
+
+    Sums of such numbers could leave the range of floats.
+    """
+    return math.inf if loss > MAX_LOSS else loss
+
+
 def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
     return ClientEvaluation(
         client=client,
         priority_weight=population.priority_weight(client),
         num_examples=float(answer.num_examples or math.nan),
-        loss=answer.loss,
+        loss=_counted(answer.loss),
         accuracy=answer.accuracy,
         test_num_examples=answer.test_num_examples,
-        test_loss=answer.test_loss,
+        test_loss=_counted(answer.test_loss),
         test_accuracy=answer.test_accuracy,
         test_metric=answer.test_metric,
     )

@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 
 from ..errors import ProtocolError
+from ..intake import abbreviated, shown
 from ..summation import UpdateSums
 from ..types import Proportions
 from .codec import (
@@ -20,7 +21,6 @@ from .codec import (
     TrainAnswer,
     count_bytes,
     decode_sum,
-    shortened,
 )
 from .validation import (
     Limits,
@@ -139,7 +139,7 @@ def _add(
 ) -> None:
     """Add what one reply says of the clients asked at its node."""
     if reply.has_error():
-        reason = shortened(reply.error.reason)
+        reason = shown(reply.error.reason)
         answers.parts.update({k: kind(k, Status.FAILED, reason=reason) for k in asked})
         return
     answers.num_bytes += count_bytes(reply.content)
@@ -147,7 +147,7 @@ def _add(
         parts = read(reply.content)
         weighted_sum = decode_sum(reply.content)
     except ProtocolError as error:
-        answers.malformed.update(dict.fromkeys(asked, shortened(error)))
+        answers.malformed.update(dict.fromkeys(asked, shown(error)))
         return
     if weighted_sum is not None:
         done = (p.client for p in parts if p.status is Status.DONE)
@@ -164,7 +164,7 @@ def _add(
             answers.parts[client] = part
             answers.contents[client] = reply.content
     if foreign:
-        problem = f"its node replied for {foreign}, not asked there"
+        problem = f"its node replied for {abbreviated(foreign)}, not asked there"
         answers.malformed.update({k: problem for k in asked if k not in answers.parts})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import Message, Metadata
 from numpy.typing import NDArray
 
+from ..intake import abbreviated
 from ..summation import UpdateSums
 from .codec import EvaluateAnswer, Status, TrainAnswer, count_bytes
 
@@ -219,8 +220,8 @@ def _arrays_problem(
 ) -> str | None:
     if arrays is None:
         return "no arrays in the reply"
-    if set(arrays) != set(model):
-        return f"arrays are named {sorted(arrays)}, the model's {sorted(model)}"
+    if arrays.keys() != model.keys():
+        return _names_problem(arrays, model)
     for name, expected in model.items():
         given = arrays[name]
         if given.shape != expected.shape:
@@ -229,6 +230,15 @@ def _arrays_problem(
         if given.dtype != expected.dtype and not (any_float and both_float):
             return f"array '{name}' has dtype {given.dtype}, the model's {expected.dtype}"
     return None
+
+
+def _names_problem(arrays: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    unknown, missing = arrays.keys() - model.keys(), model.keys() - arrays.keys()
+    told = [
+        f"arrays {abbreviated(sorted(unknown))} are none of the model's" if unknown else "",
+        f"the model's arrays {abbreviated(sorted(missing))} are missing" if missing else "",
+    ]
+    return ", ".join(filter(None, told))
 
 
 def _numbers_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:

@@ -8,7 +8,13 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedquorum.errors import ClientsMissingError
 from fedquorum.flower.codec import PROTOCOL
-from fedquorum.flower.directory import ClientDirectory, fingerprint_of_pem
+from fedquorum.flower.directory import (
+    KEPT_REFUSALS,
+    MOST_JOINING,
+    SHOWN_REFUSALS,
+    ClientDirectory,
+    fingerprint_of_pem,
+)
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -49,6 +55,26 @@ def test_nodes_are_believed_without_keys() -> None:
     directory.wait(nodes, 1)
     assert directory.by_node([0, 1, 2]) == {1: (0, 2), 2: (1,)}
     assert directory.known == (0, 1, 2)
+
+
+def test_a_node_cannot_bring_any_number_of_clients() -> None:
+    """Where any client may join, one node brings a bounded number; another node's clients stay."""
+    nodes, directory = ClaimingGrid([[0], [*range(MOST_JOINING + 1)]]), ClientDirectory(None)
+    (problem,) = directory.refresh(nodes)
+    assert problem == "node 2 claims 100001 clients, at most 100000 may join"
+    assert directory.known == (0,)
+
+
+def test_what_is_refused_is_kept_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """A node that claims ever other clients fills neither the memory nor, at once, the log."""
+    directory = ClientDirectory([0])
+    for number in range(30):
+        claimed = range(1000 * number + 1, 1000 * number + 1000)
+        directory._ask_after.clear()
+        directory._connected.clear()
+        directory.refresh(ClaimingGrid([[*claimed]]))
+    assert len(directory._refusals) == KEPT_REFUSALS
+    assert len(caplog.records) <= 30 * (SHOWN_REFUSALS + 1)
 
 
 def test_a_second_claim_is_refused_and_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -645,7 +645,7 @@ def test_partial_models_are_fine(name: str) -> None:
         (
             "FedAU",
             standard_app(names=()),
-            "arrays are named [], the model's ['w']. Let the ClientApp reply the arrays",
+            "the model's arrays w are missing. Let the ClientApp reply the arrays",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_client_of_another_node_spoils_what_is_missing() -> None:
     """A part for a client not asked there is not taken, and whoever is missing is told why."""
     answers = sorted_by_client(of(7, measured(0), measured(2)))
     assert list(answers.parts) == [0]
-    assert answers.malformed == {1: "its node replied for [2], not asked there"}
+    assert answers.malformed == {1: "its node replied for 2, not asked there"}
 
 
 def test_the_first_reply_of_a_node_counts() -> None:

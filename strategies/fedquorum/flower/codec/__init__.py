@@ -50,7 +50,6 @@ from .answers import (
     encode_objective,
     encode_train_reply,
     metrics_of,
-    shortened,
     with_seconds,
     with_unavailable,
 )
@@ -136,7 +135,6 @@ __all__ = [
     "metrics_of",
     "protocol_of",
     "select_clients",
-    "shortened",
     "standard_loss_key",
     "train_task_of",
     "view_arrays",

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
+from ...intake import check_names, shown
 from ...summation import UpdateSums
 from ...types import Objective
 from .arrays import NamedArrays, encode_arrays, view_arrays
@@ -32,8 +33,6 @@ from .keys import (
     TRAIN_METRICS,
 )
 from .number import PROTOCOL, check_reply
-
-MAX_REASON = 500
 
 
 class Status(IntEnum):
@@ -315,12 +314,6 @@ def encode_objective(objective: Objective) -> MetricRecord:
     return MetricRecord({GLOBAL_LOSS: objective.loss, GLOBAL_ACCURACY: objective.accuracy})
 
 
-def shortened(reason: object) -> str:
-    """Return why a client failed, as its node says it, on one line and at most so long."""
-    text = " ".join(str(reason).split())
-    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
-
-
 def _decode_reply(content: RecordDict, kind: type[AnswerT]) -> list[AnswerT]:
     metrics = _metrics(content)
     check_reply(metrics)
@@ -390,7 +383,9 @@ def _done(
 def _metrics(content: RecordDict) -> dict[str, Any]:
     if METRICS not in content.metric_records:
         raise ProtocolError(f"a reply needs the record '{METRICS}'")
-    return dict(content.metric_records[METRICS])
+    metrics = dict(content.metric_records[METRICS])
+    check_names(metrics, "a metric")
+    return metrics
 
 
 def _status(code: float) -> Status:
@@ -407,7 +402,7 @@ def _client_id(value: float) -> int:
 
 
 def _failures(content: RecordDict) -> dict[int, str]:
-    return {k: shortened(reason) for k, reason in _by_client(content, FAILURES, REASON).items()}
+    return {k: shown(reason) for k, reason in _by_client(content, FAILURES, REASON).items()}
 
 
 def _response_times(content: RecordDict) -> dict[int, float]:

@@ -13,6 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
+from ...intake import check_names
 
 NamedArrays = dict[str, NDArray[Any]]
 
@@ -47,6 +48,7 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
     The server reads the updates of all clients in place: beyond the replies themselves it needs
     no memory that grows with their number.
     """
+    check_names(record, "an array")
     return {name: _view(name, array) for name, array in record.items()}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from ...errors import ProtocolError
+from ...intake import check_names
 from .answers import EvaluateAnswer, Status, TrainAnswer, decode_train_reply
 from .arrays import view_arrays
 from .keys import (
@@ -139,6 +140,7 @@ def _metrics(content: RecordDict) -> Mapping[str, Any]:
             f"a reply needs exactly one ArrayRecord, got {sorted(content.array_records)}"
         )
     (metrics,) = content.metric_records.values()
+    check_names(metrics, "a metric")
     return metrics
 
 

@@ -1,0 +1,46 @@
+"""From the replies of an evaluation to what clients measured."""
+
+import math
+
+import pytest
+from fedquorum.flower.codec import EvaluateAnswer, Status
+from fedquorum.flower.measuring import client_evaluations
+from fedquorum.flower.replies import Answers
+from fedquorum.flower.validation import MAX_LOSS
+from fedquorum.records.fairness import weighted_mean
+from fedquorum.report import priority_objective
+from fedquorum.types import Population
+
+POPULATION = Population((0, 1, 2), frozenset((0, 1)))
+
+
+def answer(client: int, loss: float) -> EvaluateAnswer:
+    return EvaluateAnswer(
+        client,
+        Status.DONE,
+        num_examples=10,
+        loss=loss,
+        accuracy=0.5,
+        test_num_examples=10,
+        test_loss=loss,
+        test_accuracy=0.5,
+    )
+
+
+@pytest.mark.parametrize("loss", [1.7e308, 2 * MAX_LOSS, math.inf])
+def test_a_loss_beyond_all_bounds_counts_as_infinite(loss: float) -> None:
+    """A mean of two of them would otherwise leave the range of floats, and end the run."""
+    answers = Answers(parts={k: answer(k, loss) for k in (0, 1)} | {2: answer(2, 1.0)})
+    first, second, third = client_evaluations(answers, POPULATION)
+    for evaluation in (first, second):
+        assert (evaluation.loss, evaluation.test_loss) == (math.inf, math.inf)
+    assert (third.loss, third.test_loss) == (1.0, 1.0)
+    assert weighted_mean([e.test_loss for e in (first, second, third)], [10, 10, 10]) == math.inf
+    objective = priority_objective([first, second])
+    assert objective is not None
+
+
+def test_a_large_loss_stays_what_it_is() -> None:
+    """Up to what an update may report."""
+    (evaluation,) = client_evaluations(Answers(parts={0: answer(0, MAX_LOSS)}), POPULATION)
+    assert evaluation.loss == MAX_LOSS
