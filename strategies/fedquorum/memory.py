@@ -136,7 +136,7 @@ class UpdateMemory:
         """Yield Delta_n and Delta_n - y_n of each array."""
         for name, array in client_model.items():
             kept = self._updates[name]
-            update = (array.astype(np.float64) - model[name]).astype(kept.dtype)
+            update = _saturated(array.astype(np.float64) - model[name], kept.dtype)
             yield name, update, update.astype(np.float64) - kept[self._row[client]]
 
     def _file(self, position: int) -> Path | None:
@@ -147,6 +147,16 @@ class UpdateMemory:
 
     def _suffix(self) -> str:
         return "" if len(self._row) == self._first else f"-{len(self._row)}"
+
+
+def _saturated(update: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an update in another type, its largest number for what is larger.
+
+    The difference of two numbers of a type may have none in it, and infinity in the memory would
+    make every later model infinite.
+    """
+    largest = np.finfo(dtype).max
+    return np.clip(update, -largest, largest).astype(dtype)
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path | None) -> NDArray[Any]:

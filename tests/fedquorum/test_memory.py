@@ -91,3 +91,15 @@ def test_who_joins_has_moved_by_nothing_yet(tmp_path: Path, on_disk: bool) -> No
     assert step(memory, MODEL, [], 3)["w"].tolist() == [2.0, 2.0]  # (2 + 4 + 0) / 3
     assert step(memory, MODEL, [(7, 1.0, moved(3))], 3)["w"].tolist() == [5.0, 5.0]
     assert step(memory, MODEL, [], 3)["w"].tolist() == [3.0, 3.0]
+
+
+def test_half_precision_cannot_make_the_memory_infinite() -> None:
+    """The difference of two finite numbers may have no number of their type."""
+    model = {"w": np.full(2, -60_000, dtype=np.float16)}
+    memory = UpdateMemory(range(2), model)
+    step(memory, model, [(0, 0.5, {"w": np.full(2, 60_000, dtype=np.float16)})], 2)
+    kept = memory.state()["updates.w"]
+    assert kept.dtype == np.float16
+    assert kept[0].tolist() == [65504.0, 65504.0]
+    assert memory.state()["total.w"].tolist() == [65504.0, 65504.0]
+    assert np.isfinite(step(memory, model, [], 2)["w"]).all()
