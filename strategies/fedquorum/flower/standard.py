@@ -1,5 +1,6 @@
 """ClientApps written for Flower's own strategies: what they are sent, and how they are read."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from logging import INFO, WARNING
@@ -273,13 +274,13 @@ class StandardProtocol(ConnectedNodes):
     ) -> MetricRecord | None:
         if not contents:
             return None
-        replies = list(contents)
+        replies = _of_one_form(contents)
         try:
             validate_message_reply_consistency(
                 replies, self.weighted_by_key, check_arrayrecord=False
             )
         except InconsistentMessageReplies as error:
-            # Flower's strategies end the run here; the model is sound, only the mean is not.
+            # The model is sound, only the mean is not.
             log(WARNING, "The metrics are not aggregated: %s", error)
             return None
         if aggregate is not None:
@@ -303,3 +304,27 @@ class StandardProtocol(ConnectedNodes):
         log(INFO, "\t│\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
         log(INFO, "\t│\t└── ConfigRecord key: '%s'", self.configrecord_key)
         log(INFO, "\t├──> Client ids: %s", self.client_ids)
+
+
+def _of_one_form(contents: Sequence[RecordDict]) -> list[RecordDict]:
+    """Return the replies whose metrics have the form that more than half have; all without one.
+
+    Flower's strategies end the run where one client's metrics are unlike the others'.
+    """
+    forms = [_form(content) for content in contents]
+    ((usual, count),) = Counter(forms).most_common(1)
+    if 2 * count <= len(forms):
+        return list(contents)
+    if count < len(forms):
+        told = (len(forms) - count, len(forms))
+        log(WARNING, "The metrics of %d of %d clients have another form and are left out", *told)
+    return [content for content, form in zip(contents, forms, strict=True) if form == usual]
+
+
+def _form(content: RecordDict) -> tuple[tuple[str, str, int | None], ...]:
+    """Return what a reply's metrics are: record, key, and how long a list is."""
+    return tuple(
+        (name, key, len(value) if isinstance(value, list) else None)
+        for name, record in sorted(content.metric_records.items())
+        for key, value in sorted(record.items())
+    )

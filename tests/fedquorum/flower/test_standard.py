@@ -359,12 +359,25 @@ def test_metrics_that_do_not_go_together_leave_the_model_alone(
 ) -> None:
     """Where Flower's strategies end the run, only the mean of the metrics is left out."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
-    extra = {0: {"other": 1.0}}
-    app = standard_app(lambda k: {"num-examples": 10, "loss": 1.0, **extra.get(k, {})})
+    app = standard_app(lambda k: {"num-examples": 10, "loss": 1.0, f"other-{k}": 1.0})
     result = standard("fedau").start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1)
     assert result.train_metrics_clientapp == {}
     assert decode_arrays(result.arrays)["w"][0] == pytest.approx(3.5)
     assert "The metrics are not aggregated" in caplog.text
+
+
+@pytest.mark.parametrize("other", [{"other": 1.0}, {"loss": [1.0, 2.0]}, {"loss": []}])
+def test_one_clients_metrics_of_another_form_are_left_out(
+    other: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is that client's failure: the others' mean is what it is without it."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    app = standard_app(
+        lambda k: {"num-examples": 10, "loss": float(k), **(other if k == 0 else {})}
+    )
+    result = standard("fedau").start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1)
+    assert dict(result.train_metrics_clientapp[1]) == {"loss": 2.0}  # of 1, 2 and 3
+    assert "The metrics of 1 of 4 clients have another form and are left out" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["fedau", "fedalign"])
