@@ -1,10 +1,12 @@
 """A SuperLink in this process: Flower's own message store and handlers, and nodes that may lie."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
+from fedquorum.flower.waiting import Arrival, WaitingGrid
 from flwr.app import Message
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
@@ -82,6 +84,8 @@ class _Runtime:
 
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
         handler = getattr(runtime_handlers, _snake(name))
+        # Otherwise the run counts as finished after a minute.
+        self._link.state.acknowledge_task_heartbeat(self._link.task.task_id)
         return lambda request: handler(request, self._link.state, self._link.task)
 
 
@@ -178,3 +182,43 @@ def announced(root: str, objects: Mapping[str, bytes]) -> ObjectTree:
         object_id=root,
         children=[announced(child, objects) for child in children if child in objects],
     )
+
+
+Behaviour = Callable[[SuperNode, Message], None]
+"""What a node does with a message."""
+
+
+class Federation:
+    """Nodes that behave, each in a thread of its own, while the server waits."""
+
+    def __init__(
+        self,
+        *behaviours: Behaviour,
+        enough: Callable[[Arrival], bool] | None = None,
+        grace: float = 0.0,
+    ) -> None:
+        link = SuperLink()
+        self.nodes = [link.node() for _ in behaviours]
+        self.grid = WaitingGrid(link.grid(), enough=enough, grace=grace)
+        self._behaviours = behaviours
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._live, args=pair)
+            for pair in zip(self.nodes, behaviours, strict=True)
+        ]
+
+    def _live(self, node: SuperNode, behave: Behaviour) -> None:
+        while not self._ended.wait(0.005):
+            message = node.receive()
+            if message is not None:
+                behave(node, message)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()

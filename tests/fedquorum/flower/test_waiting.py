@@ -4,14 +4,13 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Self
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population, StandardProtocol
 from fedquorum.flower.codec import encode_arrays
-from fedquorum.flower.waiting import Arrival, WaitingGrid
+from fedquorum.flower.waiting import Arrival
 from fedquorum.named import build
 from fedquorum.quorum import Quorum
 from fedquorum.report import LateReply
@@ -20,7 +19,7 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import Message as StoredMessage
 
-from tests.builders_superlink import SuperLink, SuperNode, announced, raw_object
+from tests.builders_superlink import Behaviour, Federation, SuperNode, announced, raw_object
 
 GROUP = "train 1"
 SOON = 0.6  # seconds: a deadline that a test waits for
@@ -41,48 +40,9 @@ def answer(message: Message, value: float = 1.0) -> Message:
     return Message(content, reply_to=message)
 
 
-Behaviour = Callable[[SuperNode, Message], None]
-
-
 def honest(node: SuperNode, message: Message) -> None:
     """Reply at once."""
     node.push(answer(message, float(node.id)))
-
-
-class Federation:
-    """Nodes that behave, each in a thread of its own, while the server waits."""
-
-    def __init__(
-        self,
-        *behaviours: Behaviour,
-        enough: Callable[[Arrival], bool] | None = None,
-        grace: float = 0.0,
-    ) -> None:
-        link = SuperLink()
-        self.nodes = [link.node() for _ in behaviours]
-        self.grid = WaitingGrid(link.grid(), enough=enough, grace=grace)
-        self._behaviours = behaviours
-        self._ended = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._live, args=pair)
-            for pair in zip(self.nodes, behaviours, strict=True)
-        ]
-
-    def _live(self, node: SuperNode, behave: Behaviour) -> None:
-        while not self._ended.wait(0.005):
-            message = node.receive()
-            if message is not None:
-                behave(node, message)
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
 
 
 def by_node(federation: Federation, arrivals: Iterable[Arrival]) -> dict[int, Message]:

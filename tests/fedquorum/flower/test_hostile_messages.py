@@ -1,0 +1,505 @@
+"""Generated hostile messages through Flower's own message store, against every strategy.
+
+Two federations play the same rounds. In one, some nodes push what they like: spoilt objects,
+objects that contradict each other, lies about who replies to what. In the other the same nodes
+reply that they failed. Models, states and weights must agree to the last bit.
+"""
+
+import io
+import math
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum import ComposedStrategy, Population
+from fedquorum.flower.codec import (
+    EvaluateAnswer,
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    decode_arrays,
+    decode_evaluate_request,
+    decode_train_request,
+    encode_arrays,
+    encode_evaluate_reply,
+    encode_hosted_clients,
+    encode_train_reply,
+)
+from fedquorum.named import NAMED
+from fedquorum.report import ClientDecision
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    inflate_object_from_contents,
+    validate_object_content,
+)
+
+from conf.compose import compose_words
+from server_app.build import build_strategy
+from server_app.privacy import with_privacy
+from tests.builders_flower import bytes_of
+from tests.builders_superlink import Behaviour, Federation, SuperNode
+from tests.cases import is_long, sampled
+
+NUM_CLIENTS, HONEST = 10, 4
+PRIORITY = frozenset((0, 1, 4, 5))
+TIMEOUT = 1.0  # seconds: of a round in which a node says nothing
+REFUSED = 0.003  # share of the objects that the SuperLink does not take, which are pushed
+LONGEST = 5.0  # seconds: of a round on a busy machine
+MEMORY = 200 * 2**20  # bytes: by which the server's process may grow
+MODEL: NamedArrays = {
+    "w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3),
+    "n": np.array(3, dtype=np.int64),
+}
+PRIVATE = ("fedau", "average_all")
+
+
+# --- what honest clients say ---------------------------------------------------------------------
+
+
+def trained(message: Message, client: int) -> RecordDict:
+    """Return an honest client's update, which follows from the round and the client alone."""
+    model, (task,) = decode_train_request(message.content, [client])
+    rng = np.random.default_rng([task.server_round, client])
+    arrays = {
+        name: (a + rng.normal(scale=0.1, size=a.shape)).astype(a.dtype) for name, a in model.items()
+    }
+    answer = TrainAnswer(
+        client,
+        Status.DONE,
+        num_examples=int(rng.integers(1, 100)),
+        loss=float(rng.uniform(1.0, 1.2)),
+        accuracy=float(rng.uniform(0.4, 0.6)),
+        arrays=None if task.keeps_model else arrays,
+    )
+    return encode_train_reply([answer])
+
+
+def evaluated(message: Message, client: int) -> RecordDict:
+    """Return what an honest client measures."""
+    _, (task,) = decode_evaluate_request(message.content, [client])
+    rng = np.random.default_rng([7, task.server_round, client])
+    loss, accuracy = float(rng.uniform(1.0, 1.2)), float(rng.uniform(0.4, 0.6))
+    answer = EvaluateAnswer(
+        client,
+        Status.DONE,
+        num_examples=20,
+        loss=loss if task.train else math.nan,
+        accuracy=accuracy if task.train else math.nan,
+        test_num_examples=5 if task.test else math.nan,
+        test_loss=loss if task.test else math.nan,
+        test_accuracy=accuracy if task.test else math.nan,
+    )
+    return encode_evaluate_reply([answer])
+
+
+def content_of(message: Message, client: int) -> RecordDict:
+    """Return an honest client's answer to any message."""
+    if message.metadata.message_type == MessageType.QUERY:
+        return encode_hosted_clients([client])
+    of = trained if message.metadata.message_type == MessageType.TRAIN else evaluated
+    return of(message, client)
+
+
+def failure_of(message: Message, client: int) -> RecordDict:
+    """Return what a client says that failed."""
+    if message.metadata.message_type == MessageType.TRAIN:
+        return encode_train_reply([TrainAnswer(client, Status.FAILED, reason="fails")])
+    return encode_evaluate_reply([EvaluateAnswer(client, Status.FAILED, reason="fails")])
+
+
+# --- what hostile nodes push ---------------------------------------------------------------------
+
+
+Generator = np.random.Generator
+Attack = Callable[[SuperNode, Message, int, Generator], None]
+
+
+def any_bytes(content: bytes, rng: Generator) -> bytes:
+    """Change a few bytes, cut some off, or add some."""
+    spoilt = bytearray(content)
+    for place in rng.integers(len(spoilt), size=int(rng.integers(1, 6))).tolist():
+        spoilt[place] = int(rng.integers(256))
+    end = int(rng.integers(len(spoilt) + 1))
+    change = rng.integers(3)
+    if change == 1:
+        return bytes(spoilt[:end])
+    return bytes(spoilt) + (rng.bytes(end) if change == 2 else b"")
+
+
+def another_header(content: bytes, rng: Generator) -> bytes:
+    """Change an object's kind, its children or its length."""
+    head, _, body = content.partition(b"\0")
+    kind, children, length = head.split(b" ")
+    names = children.split(b",")
+    kinds = (b"Message", b"RecordDict", b"ArrayRecord", b"Array", b"ArrayChunk", b"MetricRecord")
+    changes = (
+        (kinds[int(rng.integers(len(kinds)))], children, length),
+        (b"\xff\xfe", children, length),
+        (b"", children, length),
+        (kind, b"", length),
+        (kind, b",".join(names * 3), length),
+        (kind, b",".join([b"0" * 64, *names]), length),
+        (kind, children + b"," + b"x" * 10_000, length),
+        (kind, children, b"-1"),
+        (kind, children, b"9" * 5000),
+        (kind, children, b"1e9"),
+    )
+    return b" ".join(changes[int(rng.integers(len(changes)))]) + b"\0" + body
+
+
+def another_body(content: bytes, rng: Generator) -> bytes:
+    """Give an object the body of none."""
+    head, _, body = content.partition(b"\0")
+    kind, children, _ = head.split(b" ")
+    bodies = (
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"1" * 5000,
+        b"[" * 5000,
+        b'{"a":' * 2000,
+        b'{"w": NaN}',
+        b"\xff" * 100,
+        body * 2,
+        body.replace(b'"', b"'"),
+        body.replace(b"float32", b"object"),
+        body.replace(b"float32", b"S1000000000"),
+        body.replace(b"[5, 3]", b"[-5, -3]"),
+        body.replace(b"[5, 3]", b"[1e400]"),
+        body.replace(b"[0]", b"[" + b"0," * 100_000 + b"0]"),
+        body.replace(b"[0]", b"[-1]"),
+        body.replace(b"[0]", b"[999999999999]"),
+        body.replace(b"numpy.ndarray", b"\\ud800"),
+        body.replace(b"numpy.ndarray", b"x" * 100_000),
+        body.replace(b"(5, 3)", b"(5, 99999999999)"),
+        body.replace(b"<f4", b"|O"),
+        body.replace(b"NUMPY", b"PICKL"),
+    )
+    spoilt = bodies[int(rng.integers(len(bodies)))]
+    return b" ".join((kind, children, str(len(spoilt)).encode())) + b"\0" + spoilt
+
+
+SPOILT: Sequence[Callable[[bytes, Generator], bytes]] = (any_bytes, another_header, another_body)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of a reply, by their ids, and how they hang together."""
+
+    root: str
+    contents: Mapping[str, bytes]
+    tree: ObjectTree
+
+
+def objects_of(reply: Message) -> Objects:
+    """Return an honest reply's objects, those inside of others first."""
+    contents = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
+    return Objects(reply.object_id, contents, get_object_tree(reply))
+
+
+def with_one_spoilt(objects: Objects, rng: Generator) -> Objects:
+    """Spoil one object; those around it name it by its new id."""
+    target = list(objects.contents)[int(rng.integers(len(objects.contents)))]
+    spoil = SPOILT[int(rng.integers(len(SPOILT)))]
+    renamed: dict[str, str] = {}
+    contents = {}
+    for name, original in objects.contents.items():
+        content = original
+        for old, new in renamed.items():
+            content = content.replace(old.encode(), new.encode())
+        if name == target:
+            content = spoil(content, rng)
+        renamed[name] = get_object_id(content)
+        contents[renamed[name]] = content
+    return Objects(renamed[objects.root], contents, _renamed(objects.tree, renamed))
+
+
+def _renamed(tree: ObjectTree, names: Mapping[str, str]) -> ObjectTree:
+    children = [_renamed(child, names) for child in tree.children]
+    return ObjectTree(object_id=names[tree.object_id], children=children)
+
+
+def push(node: SuperNode, reply: Message, objects: Objects) -> None:
+    """Push objects as the reply to a message."""
+    stored = message_to_proto(remove_content_from_message(reply))
+    stored.metadata.message_id = objects.root
+    node.push_objects(stored, objects.tree, objects.contents)
+
+
+def is_taken(objects: Objects, rng: Generator) -> bool:
+    """Say whether the SuperLink stores all objects; sometimes also where it does not.
+
+    Those of a reply that it refuses never come, and the round waits until its deadline.
+    """
+    with suppress(ValueError):
+        for content in objects.contents.values():
+            validate_object_content(content)
+        return True
+    return bool(rng.uniform() < REFUSED)
+
+
+def could_be_honest(objects: Objects) -> bool:
+    """Say whether objects are a reply that nothing is wrong with, judged without FedQuorum."""
+    try:
+        message = inflate_object_from_contents(objects.root, dict(objects.contents))
+        content = message.content  # type: ignore[attr-defined]
+        return _is_usable(content)
+    except Exception:
+        return False
+
+
+def _is_usable(content: RecordDict) -> bool:
+    metrics = content.metric_records["metrics"]
+    numbers = [value for value in metrics.values() if not isinstance(value, list)]
+    arrays = content.array_records.get("arrays")
+    read = {k: np.load(io.BytesIO(a.data)) for k, a in (arrays or {}).items()}
+    return len(numbers) == len(metrics) and all(np.isfinite(a).all() for a in read.values())
+
+
+def spoilt_objects(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+    """Push an honest reply of which one object is spoilt."""
+    reply = Message(content_of(message, client), reply_to=message)
+    objects = with_one_spoilt(objects_of(reply), rng)
+    while could_be_honest(objects) or not is_taken(objects, rng):
+        objects = with_one_spoilt(objects_of(reply), rng)
+    push(node, reply, objects)
+
+
+def spoilt_announcement(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+    """Announce objects that are not those of the reply."""
+    reply = Message(content_of(message, client), reply_to=message)
+    objects = objects_of(reply)
+    trees = (
+        ObjectTree(object_id=next(iter(objects.contents))),
+        ObjectTree(object_id="x" * 64, children=[objects.tree]),
+        ObjectTree(object_id=objects.root, children=[ObjectTree(object_id="not an id")]),
+    )
+    push(node, reply, Objects(objects.root, objects.contents, trees[int(rng.integers(len(trees)))]))
+
+
+def another_reply(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+    """Push a message that says it is another reply than the SuperLink checks."""
+    reply = Message(content_of(message, client), reply_to=message)
+    said = Message(content_of(message, client), reply_to=message)
+    lies = {
+        "_src_node_id": int(rng.integers(1, 2**62)),
+        "_reply_to_message_id": "f" * 64,
+        "_group_id": "train 12345",
+        "_message_type": "query",
+    }
+    name = sorted(lies)[int(rng.integers(len(lies)))]
+    said.metadata.__dict__[name] = lies[name]
+    node.push(reply, says=said)
+
+
+def unusable_content(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+    """Push a reply in the right form that says what cannot be."""
+    content = content_of(message, client)
+    metrics = dict(content.metric_records["metrics"])
+    config = ConfigRecord({"client-id": [client] * 3, "reason": ["\x1b[2J\ud7ff" * 10_000] * 3})
+    arrays = content.array_records.get("arrays", ArrayRecord())
+    changes: tuple[Mapping[str, Any], ...] = (
+        {"metrics": MetricRecord({**metrics, "num-examples": math.nan})},
+        {"metrics": MetricRecord({**metrics, "num-examples": -(10**18)})},
+        {"metrics": MetricRecord({**metrics, "loss": -1.0, "num-examples": 0})},
+        {"metrics": MetricRecord({**metrics, "status": 99})},
+        {"metrics": MetricRecord({**metrics, "client-id": 0 if client else 1})},
+        {"metrics": MetricRecord({**metrics, "client-id": [*range(50_000)]})},
+        {"metrics": MetricRecord({**metrics, "protocol": 1})},
+        {"metrics": MetricRecord({**metrics, "\x1b[31m" * 60: 1.0})},
+        {"metrics": MetricRecord()},
+        {"metrics": MetricRecord({**metrics, "status": 3}), "failures": config},
+        {"metrics": MetricRecord({**metrics, "status": 3}), "failures": ConfigRecord()},
+        {"metrics": MetricRecord({**metrics, "accuracy": 2.0})},
+        {"metrics": arrays},
+        {f"record {i}": MetricRecord() for i in range(500)} | {"metrics": MetricRecord()},
+    )
+    changed = changes[int(rng.integers(len(changes)))]
+    node.push(Message(RecordDict({**content, **changed}), reply_to=message))
+
+
+def other_arrays(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+    """Push arrays that are not the model's."""
+    content = content_of(message, client)
+    if "arrays" not in content.array_records:
+        unusable_content(node, message, client, rng)
+        return
+    arrays = decode_arrays(content.array_records["arrays"])
+    w = arrays["w"]
+    changes: tuple[NamedArrays, ...] = (
+        {**arrays, "w": w * np.nan},
+        {**arrays, "w": np.full_like(w, np.inf)},
+        {**arrays, "w": np.full_like(w, 1e30)},
+        {**arrays, "w": w.astype(np.float64)},
+        {**arrays, "w": w.reshape(3, 5)},
+        {**arrays, "w": w[:0]},
+        {**arrays, "w": np.zeros((2, 5, 3), dtype=np.float32)},
+        {**arrays, "x": w},
+        {"w": w},
+        {"w": w, "\n" * 300: arrays["n"]},
+        {**arrays, "w": np.zeros(3_000_000, dtype=np.float32)},
+    )
+    content["arrays"] = encode_arrays(changes[int(rng.integers(len(changes)))])
+    node.push(Message(content, reply_to=message))
+
+
+def silence(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
+    """Announce a reply, and upload nothing or half of it."""
+    reply = Message(content_of(message, client), reply_to=message)
+    objects = objects_of(reply)
+    names = list(objects.contents)
+    half = {k: objects.contents[k] for k in names[: int(rng.integers(len(names)))]}
+    push(node, reply, Objects(objects.root, half, objects.tree))
+
+
+ATTACKS: Mapping[str, tuple[Attack, float]] = {
+    "spoilt objects": (spoilt_objects, 0.44),
+    "spoilt announcement": (spoilt_announcement, 0.01),
+    "another reply": (another_reply, 0.1),
+    "unusable content": (unusable_content, 0.24),
+    "other arrays": (other_arrays, 0.2),
+    "silence": (silence, 0.01),
+}
+
+
+@dataclass
+class Hostile:
+    """A node that attacks with every reply, or fails where it is the reference."""
+
+    client: int
+    attacks: bool
+    pushed: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, node: SuperNode, message: Message) -> None:
+        """Reply to one message."""
+        if message.metadata.message_type == MessageType.QUERY:
+            node.push(Message(content_of(message, self.client), reply_to=message))
+            return
+        if self.attacks:
+            rng = np.random.default_rng([self.client, self.pushed.total()])
+            weights = [share for _, share in ATTACKS.values()]
+            kind = str(rng.choice(list(ATTACKS), p=weights))
+            self.pushed[kind] += 1
+            with suppress(Exception):  # what the SuperLink does not even take
+                ATTACKS[kind][0](node, message, self.client, rng)
+            if kind == "silence":
+                return
+        # The store takes one reply; this one is taken where it refused the hostile one.
+        with suppress(Exception):
+            node.push(Message(failure_of(message, self.client), reply_to=message))
+
+
+def honest(client: int) -> Behaviour:
+    """Return what an honest node does."""
+    return lambda node, message: node.push(Message(content_of(message, client), reply_to=message))
+
+
+# --- the rounds ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Played:
+    """What rounds left behind, each of them."""
+
+    models: Sequence[bytes]
+    state: Mapping[str, bytes]
+    decisions: Sequence[Sequence[ClientDecision]]
+    seconds: Sequence[float]
+    pushed: Counter[str]
+
+
+def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
+    """Play rounds of a strategy against nodes that attack, or that fail instead."""
+    strategy, driver = strategy_named(name, private=private)
+    hostile = [Hostile(k, attacks) for k in range(HONEST, NUM_CLIENTS)]
+    model = encode_arrays(model_of(private))
+    models, decisions, seconds = [], [], []
+    with Federation(*map(honest, range(HONEST)), *hostile) as federation:
+        grid = federation.grid
+        if strategy.needs_initial:
+            sent = strategy.configure_initial(model, grid)
+            strategy.aggregate_initial(grid.send_and_receive(sent, timeout=TIMEOUT))
+        for number in range(1, rounds + 1):
+            started = time.monotonic()
+            sent = driver.configure_train(number, model, ConfigRecord(), grid)
+            replies = grid.send_and_receive(sent, timeout=TIMEOUT)
+            seconds.append(time.monotonic() - started)
+            moved, _ = driver.aggregate_train(number, replies)
+            model = moved or model
+            sent = driver.configure_evaluate(number, model, ConfigRecord(), grid)
+            driver.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=TIMEOUT))
+            models.append(b"".join(a.tobytes() for a in decode_arrays(model).values()))
+            decisions.append(strategy.outcome.report.decisions)
+    pushed = sum((node.pushed for node in hostile), Counter[str]())
+    return Played(models, bytes_of(strategy), decisions, seconds, pushed)
+
+
+def strategy_named(name: str, *, private: bool) -> tuple[ComposedStrategy, Strategy]:
+    """Return a strategy, and what drives it: itself or what makes it private, without noise."""
+    words = [f"strategy={name}", "rounds=1000", "data.num_clients=10", "data.num_priority=4"]
+    words += [f"engine.round_timeout={TIMEOUT}"]
+    if name == "fedalign":
+        words += ["strategy.warmup_fraction=0.1", "strategy.epsilon=0.3"]
+    if private:
+        words += ["privacy=dp_fixed_server", "privacy.noise_multiplier=0"]
+        words += ["privacy.clipping_norm=100"]
+        words += ["strategy.cutoff=50"] * (name == "fedau")
+    settings = compose_words(tuple(words)).settings
+    population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
+    strategy = build_strategy(settings, population, [0.5] * NUM_CLIENTS)
+    return strategy, with_privacy(strategy, settings.privacy, encode_arrays(model_of(private)))
+
+
+def model_of(private: bool) -> NamedArrays:
+    """Return the first model, in privacy without whole numbers."""
+    return {"w": MODEL["w"]} if private else MODEL
+
+
+CASES = [
+    *sampled(sorted({*NAMED, "composed"}), 2),
+    *sampled([f"private {name}" for name in PRIVATE], 1),
+]
+ROUNDS = 220 if is_long() else 6  # 220 take 2,000 messages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_hostile_messages_have_no_effect(case: str) -> None:
+    """Model, state and weights as if the hostile nodes had failed; a reason for each in words."""
+    name, private = case.removeprefix("private "), case.startswith("private ")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    attacked = play(name, private=private, attacks=True, rounds=ROUNDS)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    reference = play(name, private=private, attacks=False, rounds=ROUNDS)
+    assert attacked.models == reference.models
+    assert attacked.state == reference.state
+    for decisions, others in zip(attacked.decisions, reference.decisions, strict=True):
+        for decision, other in zip(decisions, others, strict=True):
+            assert decision.weight == other.weight
+            if decision.client < HONEST:
+                assert decision == other
+            else:
+                assert decision.status in ("failed", "rejected")
+                assert decision.reason
+                assert len(decision.reason) <= 1000
+                assert decision.reason.isprintable()
+    assert max(attacked.seconds) < LONGEST
+    assert grown < MEMORY
+    counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(attacked.pushed.items()))
+    print(f"\n{case}: {attacked.pushed.total()} messages in {ROUNDS} rounds: {counts}")
