@@ -46,9 +46,10 @@ from client_app.arrays import Arrays
 from client_app.client import FederatedClient
 from client_app.data.base import Part
 from client_app.node import PARTS, Node
+from client_app.policy import PolicyMod
 from client_app.privacy import ClippingMod
 from client_app.update_sum import UpdateSum
-from conf import compose
+from conf import Settings, compose
 from conf.schema.privacy import PrivacySettings
 
 TaskT = TypeVar("TaskT", TrainTask, EvaluateTask)
@@ -88,7 +89,18 @@ def _privacy(context: Context) -> tuple[PrivacySettings, tuple[int, ...]]:
     return node.privacy, hosted
 
 
-app = ClientApp(mods=[_only_available, ResponseTimeMod(_response_times), ClippingMod(_privacy)])
+def _settings(context: Context) -> Settings:
+    return _composed(str(context.run_config["experiment"]), str(context.run_config["overrides"]))
+
+
+app = ClientApp(
+    mods=[
+        _only_available,
+        PolicyMod(_settings),
+        ResponseTimeMod(_response_times),
+        ClippingMod(_privacy),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -322,4 +334,9 @@ def node_of(run_config: Mapping[str, Any], data_path: str = "") -> Node:
 
 @lru_cache(maxsize=1)
 def _cached_node(experiment: str, overrides: str, data_path: str) -> Node:
-    return Node(compose(experiment, overrides).settings, data_path)
+    return Node(_composed(experiment, overrides), data_path)
+
+
+@lru_cache(maxsize=1)
+def _composed(experiment: str, overrides: str) -> Settings:
+    return compose(experiment, overrides).settings

@@ -52,6 +52,7 @@ from .answers import (
     metrics_of,
     with_seconds,
     with_unavailable,
+    without_metrics,
 )
 from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
 from .keys import CLIENT_ID, NORM_BIT
@@ -140,4 +141,5 @@ __all__ = [
     "view_arrays",
     "with_seconds",
     "with_unavailable",
+    "without_metrics",
 ]

@@ -209,6 +209,13 @@ def with_seconds(content: RecordDict, times: Mapping[int, float]) -> RecordDict:
     return RecordDict({**content, RESPONSE_TIMES: record})
 
 
+def without_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
+    """Return a reply that does not say these metrics, of none of its clients."""
+    said = content.metric_records.get(METRICS, MetricRecord())
+    left = MetricRecord({key: value for key, value in said.items() if key not in keys})
+    return RecordDict({**content, METRICS: left})
+
+
 def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
     """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
     numbers = [_numbers(answer) for answer in answers if answer.status is Status.DONE]

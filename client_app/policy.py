@@ -1,0 +1,365 @@
+"""What the owner of a node's data allows: ``node.yaml`` beside the data.
+
+The server never sees the file. The node compares each message's run with it before any data is
+read; what it refuses is answered with the reason, which goes into the audit trail. Which code
+compares is the run's own, as all code that a run brings: docs/deployment.md says what follows.
+"""
+
+import fcntl
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from logging import ERROR, WARNING
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fedquorum.errors import SettingsError, did_you_mean, one_line
+from fedquorum.flower.codec import (
+    CLIENT_ID,
+    EvaluateAnswer,
+    Status,
+    TrainAnswer,
+    decode_train_reply,
+    encode_evaluate_reply,
+    encode_hosted_clients,
+    encode_train_reply,
+    without_metrics,
+)
+from fedquorum.intake import abbreviated
+from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Range
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.logger import log
+
+from conf import Settings
+from conf.schema.privacy import ClippingSettings, FixedClippingSettings
+
+FILE = "node.yaml"
+COUNTED = "node-usage.json"
+"""What the node has done today, beside the file."""
+
+WITHHELD = ("loss", "accuracy", "test-loss", "test-accuracy", "test-metric")
+"""The metrics that a node can keep to itself; without ``num-examples`` no rule can use it."""
+
+
+@dataclass(frozen=True)
+class LeastPrivacy:
+    """The differential privacy that a run must have.
+
+    Parameters
+    ----------
+    noise_multiplier : float, optional
+        The least noise.
+    clipping_norm : float, optional
+        The longest update, of a fixed norm: an adaptive one may become any.
+    clips_here : bool
+        Whether the update must be clipped on the node, before it leaves.
+    """
+
+    noise_multiplier: float | None = None
+    clipping_norm: float | None = None
+    clips_here: bool = False
+
+    def problem(self, settings: Settings) -> str | None:
+        """Return what a run lacks, None if it lacks nothing."""
+        privacy = settings.privacy
+        if self == LeastPrivacy():
+            return None
+        if not isinstance(privacy, ClippingSettings):
+            return f"it asks for differential privacy, and privacy is {privacy.name}"
+        noise = privacy.noise_multiplier
+        if self.noise_multiplier is not None and noise < self.noise_multiplier:
+            return (
+                f"it asks for privacy.noise_multiplier >= {self.noise_multiplier:g}, not {noise:g}"
+            )
+        fixed = isinstance(privacy, FixedClippingSettings)
+        norm = privacy.clipping_norm if isinstance(privacy, FixedClippingSettings) else math.inf
+        if self.clipping_norm is not None and norm > self.clipping_norm:
+            given = f"{norm:g}" if fixed else f"the adaptive norm of {privacy.name}"
+            return f"it asks for privacy.clipping_norm <= {self.clipping_norm:g}, not {given}"
+        if self.clips_here and not privacy.name.endswith("client"):
+            return f"it asks for updates that clients clip, not privacy={privacy.name}"
+        return None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Which runs are accepted, by names with * and ?; None for all.
+
+    Parameters
+    ----------
+    experiments, models, strategies : tuple of str, optional
+        Names of experiments, of ``model`` and of ``strategy``.
+    """
+
+    experiments: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    strategies: tuple[str, ...] | None = None
+
+    def problem(self, settings: Settings, experiment: str) -> str | None:
+        """Return which name is not accepted, None if all are."""
+        given = {
+            "experiments": experiment,
+            "models": settings.model.name,
+            "strategies": settings.strategy.name,
+        }
+        for kind, name in given.items():
+            patterns = getattr(self, kind)
+            if patterns is not None and not any(fnmatchcase(name, p) for p in patterns):
+                return f"it accepts the {kind} {abbreviated(patterns) or '(none)'}, not {name}"
+        return None
+
+
+@dataclass(frozen=True)
+class PerDay:
+    """How much a node does in a day, by UTC; None for any amount.
+
+    Parameters
+    ----------
+    rounds : int, optional
+        Rounds in which it trains.
+    examples : int, optional
+        Training examples, each once a round. The round that exceeds them is the day's last.
+    """
+
+    rounds: int | None = None
+    examples: int | None = None
+
+    def problem(self, used: "Usage") -> str | None:
+        """Return what is used up, None if nothing is."""
+        for kind in ("rounds", "examples"):
+            most, count = getattr(self, kind), getattr(used, kind)
+            if most is not None and count >= most:
+                return f"it trains for {most} {kind} a day, and has for {count} on {used.day}"
+        return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a node has done on a day."""
+
+    day: str
+    rounds: int = 0
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class NodePolicy:
+    """What the owner of a node's data allows.
+
+    Parameters
+    ----------
+    privacy : LeastPrivacy
+        What updates must be protected by.
+    withhold : tuple of str
+        Metrics that stay on the node; see ``WITHHELD``.
+    accept : Accepted
+        Which runs it takes part in.
+    per_day : PerDay
+        How much it does in a day.
+    """
+
+    privacy: LeastPrivacy = field(default_factory=LeastPrivacy)
+    withhold: tuple[str, ...] = ()
+    accept: Accepted = field(default_factory=Accepted)
+    per_day: PerDay = field(default_factory=PerDay)
+
+    def problem(self, settings: Settings, experiment: str) -> str | None:
+        """Return why the node takes no part in a run, None if it does."""
+        return self.privacy.problem(settings) or self.accept.problem(settings, experiment)
+
+
+RANGES: dict[str, Range] = {
+    "privacy.noise_multiplier": POSITIVE,
+    "privacy.clipping_norm": POSITIVE,
+    "per_day.rounds": NON_NEGATIVE_COUNT,
+    "per_day.examples": NON_NEGATIVE_COUNT,
+}
+
+
+def policy_path(named: str, data_path: str) -> Path | None:
+    """Return where a node's policy is: the file named, else ``node.yaml`` beside the data."""
+    if named:
+        return Path(named)
+    beside = Path(data_path).parent / FILE
+    return beside if data_path and beside.is_file() else None
+
+
+def load_policy(path: Path) -> NodePolicy:
+    """Return the policy in a file.
+
+    Raises
+    ------
+    SettingsError
+        If it cannot be read, or holds what is no policy: it names the file and the key.
+    """
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path} must be YAML that can be read: {one_line(error)}") from None
+    policy: NodePolicy = _built(NodePolicy, {} if given is None else given, path)
+    return policy
+
+
+def _built(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
+    """Return a dataclass of what a file holds below a key."""
+    if not isinstance(given, dict):
+        raise _wrong(path, prefix.rstrip(".") or "the file", "keys and their values", given)
+    known = [item.name for item in fields(kind)]
+    defaults, values = kind(), {}
+    for key, value in given.items():
+        if key not in known:
+            hint = did_you_mean(str(key), known) or f"allowed are {', '.join(known)}"
+            raise SettingsError(f"{path}: {prefix}{key} is no key of it; {hint}")
+        default, name = getattr(defaults, key), f"{prefix}{key}"
+        nested = is_dataclass(default)
+        values[key] = (
+            _built(type(default), value, path, f"{name}.") if nested else _value(path, name, value)
+        )
+    return kind(**values)
+
+
+def _value(path: Path, name: str, value: object) -> object:
+    """Return a value as the policy has it."""
+    if name == "privacy.clips_here":
+        if not isinstance(value, bool):
+            raise _wrong(path, name, "true or false", value)
+        return value
+    if (allowed := RANGES.get(name)) is not None:
+        if value is not None and not allowed.contains(value):
+            raise _wrong(path, name, f"{allowed.describe()}, or null", value)
+        return value
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(path, name, "a list of names", value)
+    unknown = [item for item in value if name == "withhold" and item not in WITHHELD]
+    if unknown:
+        raise _wrong(path, name, f"a list of {', '.join(WITHHELD)}", value)
+    return tuple(value)
+
+
+def _wrong(path: Path, name: str, allowed: str, got: object) -> SettingsError:
+    return SettingsError(f"{path}: {name} must be {allowed}, got {got!r}")
+
+
+class DailyUsage:
+    """What a node has done today, in a file that several processes may add to.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it is made when first needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def allow(self, per_day: PerDay) -> str | None:
+        """Count a round, unless the day's amount is used up; return what is, None if nothing is.
+
+        Raises
+        ------
+        SettingsError
+            If what was done cannot be written down.
+        """
+
+        def with_a_round(usage: Usage) -> Usage:
+            used_up = per_day.problem(usage) is not None
+            return usage if used_up else replace(usage, rounds=usage.rounds + 1)
+
+        return per_day.problem(self._change(with_a_round))
+
+    def add_examples(self, count: int) -> None:
+        """Count the examples of a round that was allowed."""
+        self._change(lambda usage: replace(usage, examples=usage.examples + count))
+
+    def _change(self, change: Callable[[Usage], Usage]) -> Usage:
+        """Change what was done today, and return what it was before."""
+        try:
+            with self._path.open("a+", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.seek(0)
+                before = _today(file.read())
+                file.truncate(0)
+                file.write(json.dumps(asdict(change(before))))
+        except OSError as error:
+            raise SettingsError(
+                f"{self._path} must be a file that the node can write, for per_day in its policy: "
+                f"{error.strerror}"
+            ) from None
+        return before
+
+
+def _today(text: str) -> Usage:
+    """Return what was done today by what was written down; of another day, nothing."""
+    nothing = Usage(datetime.now(UTC).date().isoformat())
+    try:
+        usage = Usage(**json.loads(text)) if text else nothing
+    except (TypeError, ValueError):
+        return nothing
+    return usage if usage.day == nothing.day else nothing
+
+
+@dataclass(frozen=True)
+class PolicyMod:
+    """A Flower mod that lets a device take part only in what its owner allows.
+
+    A message that is refused does not reach the ClientApp: its client answers that it is
+    unavailable, with the reason. A query is answered all the same, so that the run's records have
+    the reason.
+
+    Parameters
+    ----------
+    settings_of : callable
+        Returns the settings of the run that a context is of.
+    """
+
+    settings_of: Callable[[Context], Settings]
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer one message."""
+        config = context.node_config
+        named, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
+        path = policy_path(named, data_path)
+        if path is None or CLIENT_ID not in config:
+            return call_next(message, context)
+        kind, client = _kind(message), int(config[CLIENT_ID])
+        usage = DailyUsage(path.with_name(COUNTED))
+        try:
+            policy = load_policy(path)
+            experiment = str(context.run_config["experiment"])
+            problem = policy.problem(self.settings_of(context), experiment)
+            if problem is None and kind == MessageType.TRAIN and policy.per_day != PerDay():
+                problem = usage.allow(policy.per_day)
+        except SettingsError as error:
+            log(ERROR, "The policy of this node cannot be used: %s", error)
+            policy, problem = NodePolicy(), "its policy cannot be used"
+        if problem is not None:
+            log(WARNING, "Refused by %s: %s", path, problem)
+            return Message(_refusal(kind, client, problem), reply_to=message)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        if kind == MessageType.TRAIN and policy.per_day != PerDay():
+            done = [a.num_examples for a in decode_train_reply(reply.content) if a.num_examples]
+            usage.add_examples(int(sum(done)))
+        if policy.withhold:
+            reply.content = without_metrics(reply.content, policy.withhold)
+        return reply
+
+
+def _kind(message: Message) -> str:
+    return message.metadata.message_type.partition(".")[0]
+
+
+def _refusal(kind: str, client: int, problem: str) -> RecordDict:
+    """Return what a client says that its node lets take no part."""
+    reason = f"its node takes no part: {problem}"
+    if kind == MessageType.TRAIN:
+        return encode_train_reply([TrainAnswer(client, Status.UNAVAILABLE, reason=reason)])
+    if kind == MessageType.EVALUATE:
+        return encode_evaluate_reply([EvaluateAnswer(client, Status.UNAVAILABLE, reason=reason)])
+    return encode_hosted_clients([client])
