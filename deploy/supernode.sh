@@ -6,6 +6,7 @@
 #   KEY        this node's private key; its public key is registered at the server
 #   CLIENT     client id, a whole number from 0, as the server's engine.nodes has it for this key
 #   DATA       this client's .npz file, .csv file or folder of images
+#   POLICY     what this device takes part in; node.yaml beside DATA, if it is there
 #   PORT       9094, for this node's own processes, on 127.0.0.1
 #   HEALTH     host:port of a gRPC health service, which answers while this process lives; off
 #   PRELOAD    1: import PyTorch once, not for every message (docs/deployment.md); 0
@@ -18,7 +19,7 @@ set -eu
 set -- flower-supernode \
   --superlink "$SUPERLINK" --root-certificates "$CA" \
   --auth-supernode-private-key "$KEY" \
-  --node-config "client-id=$CLIENT data-path=\"$DATA\"" \
+  --node-config "client-id=$CLIENT data-path=\"$DATA\"${POLICY:+ policy-path=\"$POLICY\"}" \
   --host 127.0.0.1 --port "${PORT:-9094}" \
   ${HEALTH:+--health-server-address "$HEALTH"}
 case "${PRELOAD:-0}" in

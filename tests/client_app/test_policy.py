@@ -1,6 +1,7 @@
 """What the owner of a node's data allows."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,18 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
         Accepted(("fedau/*",), ("mlp",), ("fedau",)),
         PerDay(100, 1000000),
     )
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    """It has every key, and is read as it says."""
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    (example,) = re.findall(r"```yaml\n(privacy:.*?)```", page, re.DOTALL)
+    (tmp_path / "node.yaml").write_text(example)
+    found = load_policy(tmp_path / "node.yaml")
+    assert found.privacy == LeastPrivacy(1.0, 2.0, clips_here=True)
+    assert found.withhold == ("loss", "accuracy")
+    assert found.accept.experiments == ("custom", "fedau/*")
+    assert found.per_day == PerDay(200, 100000)
 
 
 @pytest.mark.parametrize(
