@@ -5,7 +5,6 @@ objects that contradict each other, lies about who replies to what. In the other
 reply that they failed. Models, states and weights must agree to the last bit.
 """
 
-import io
 import math
 import resource
 import time
@@ -38,20 +37,19 @@ from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_id,
-    get_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    inflate_object_from_contents,
-    validate_object_content,
-)
 
 from conf.compose import compose_words
 from server_app.build import build_strategy
 from server_app.privacy import with_privacy
 from tests.builders_flower import bytes_of
+from tests.builders_hostile import (
+    Generator,
+    Objects,
+    could_be_honest,
+    is_taken,
+    objects_of,
+    with_one_spoilt,
+)
 from tests.builders_superlink import Behaviour, Federation, SuperNode
 from tests.cases import is_long, sampled
 
@@ -125,114 +123,7 @@ def failure_of(message: Message, client: int) -> RecordDict:
 # --- what hostile nodes push ---------------------------------------------------------------------
 
 
-Generator = np.random.Generator
 Attack = Callable[[SuperNode, Message, int, Generator], None]
-
-
-def any_bytes(content: bytes, rng: Generator) -> bytes:
-    """Change a few bytes, cut some off, or add some."""
-    spoilt = bytearray(content)
-    for place in rng.integers(len(spoilt), size=int(rng.integers(1, 6))).tolist():
-        spoilt[place] = int(rng.integers(256))
-    end = int(rng.integers(len(spoilt) + 1))
-    change = rng.integers(3)
-    if change == 1:
-        return bytes(spoilt[:end])
-    return bytes(spoilt) + (rng.bytes(end) if change == 2 else b"")
-
-
-def another_header(content: bytes, rng: Generator) -> bytes:
-    """Change an object's kind, its children or its length."""
-    head, _, body = content.partition(b"\0")
-    kind, children, length = head.split(b" ")
-    names = children.split(b",")
-    kinds = (b"Message", b"RecordDict", b"ArrayRecord", b"Array", b"ArrayChunk", b"MetricRecord")
-    changes = (
-        (kinds[int(rng.integers(len(kinds)))], children, length),
-        (b"\xff\xfe", children, length),
-        (b"", children, length),
-        (kind, b"", length),
-        (kind, b",".join(names * 3), length),
-        (kind, b",".join([b"0" * 64, *names]), length),
-        (kind, children + b"," + b"x" * 10_000, length),
-        (kind, children, b"-1"),
-        (kind, children, b"9" * 5000),
-        (kind, children, b"1e9"),
-    )
-    return b" ".join(changes[int(rng.integers(len(changes)))]) + b"\0" + body
-
-
-def another_body(content: bytes, rng: Generator) -> bytes:
-    """Give an object the body of none."""
-    head, _, body = content.partition(b"\0")
-    kind, children, _ = head.split(b" ")
-    bodies = (
-        b"",
-        b"[]",
-        b"{}",
-        b"null",
-        b"1" * 5000,
-        b"[" * 5000,
-        b'{"a":' * 2000,
-        b'{"w": NaN}',
-        b"\xff" * 100,
-        body * 2,
-        body.replace(b'"', b"'"),
-        body.replace(b"float32", b"object"),
-        body.replace(b"float32", b"S1000000000"),
-        body.replace(b"[5, 3]", b"[-5, -3]"),
-        body.replace(b"[5, 3]", b"[1e400]"),
-        body.replace(b"[0]", b"[" + b"0," * 100_000 + b"0]"),
-        body.replace(b"[0]", b"[-1]"),
-        body.replace(b"[0]", b"[999999999999]"),
-        body.replace(b"numpy.ndarray", b"\\ud800"),
-        body.replace(b"numpy.ndarray", b"x" * 100_000),
-        body.replace(b"(5, 3)", b"(5, 99999999999)"),
-        body.replace(b"<f4", b"|O"),
-        body.replace(b"NUMPY", b"PICKL"),
-    )
-    spoilt = bodies[int(rng.integers(len(bodies)))]
-    return b" ".join((kind, children, str(len(spoilt)).encode())) + b"\0" + spoilt
-
-
-SPOILT: Sequence[Callable[[bytes, Generator], bytes]] = (any_bytes, another_header, another_body)
-
-
-@dataclass(frozen=True)
-class Objects:
-    """The objects of a reply, by their ids, and how they hang together."""
-
-    root: str
-    contents: Mapping[str, bytes]
-    tree: ObjectTree
-
-
-def objects_of(reply: Message) -> Objects:
-    """Return an honest reply's objects, those inside of others first."""
-    contents = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
-    return Objects(reply.object_id, contents, get_object_tree(reply))
-
-
-def with_one_spoilt(objects: Objects, rng: Generator) -> Objects:
-    """Spoil one object; those around it name it by its new id."""
-    target = list(objects.contents)[int(rng.integers(len(objects.contents)))]
-    spoil = SPOILT[int(rng.integers(len(SPOILT)))]
-    renamed: dict[str, str] = {}
-    contents = {}
-    for name, original in objects.contents.items():
-        content = original
-        for old, new in renamed.items():
-            content = content.replace(old.encode(), new.encode())
-        if name == target:
-            content = spoil(content, rng)
-        renamed[name] = get_object_id(content)
-        contents[renamed[name]] = content
-    return Objects(renamed[objects.root], contents, _renamed(objects.tree, renamed))
-
-
-def _renamed(tree: ObjectTree, names: Mapping[str, str]) -> ObjectTree:
-    children = [_renamed(child, names) for child in tree.children]
-    return ObjectTree(object_id=names[tree.object_id], children=children)
 
 
 def push(node: SuperNode, reply: Message, objects: Objects) -> None:
@@ -242,41 +133,11 @@ def push(node: SuperNode, reply: Message, objects: Objects) -> None:
     node.push_objects(stored, objects.tree, objects.contents)
 
 
-def is_taken(objects: Objects, rng: Generator) -> bool:
-    """Say whether the SuperLink stores all objects; sometimes also where it does not.
-
-    Those of a reply that it refuses never come, and the round waits until its deadline.
-    """
-    with suppress(ValueError):
-        for content in objects.contents.values():
-            validate_object_content(content)
-        return True
-    return bool(rng.uniform() < REFUSED)
-
-
-def could_be_honest(objects: Objects) -> bool:
-    """Say whether objects are a reply that nothing is wrong with, judged without FedQuorum."""
-    try:
-        message = inflate_object_from_contents(objects.root, dict(objects.contents))
-        content = message.content  # type: ignore[attr-defined]
-        return _is_usable(content)
-    except Exception:
-        return False
-
-
-def _is_usable(content: RecordDict) -> bool:
-    metrics = content.metric_records["metrics"]
-    numbers = [value for value in metrics.values() if not isinstance(value, list)]
-    arrays = content.array_records.get("arrays")
-    read = {k: np.load(io.BytesIO(a.data)) for k, a in (arrays or {}).items()}
-    return len(numbers) == len(metrics) and all(np.isfinite(a).all() for a in read.values())
-
-
 def spoilt_objects(node: SuperNode, message: Message, client: int, rng: Generator) -> None:
     """Push an honest reply of which one object is spoilt."""
     reply = Message(content_of(message, client), reply_to=message)
     objects = with_one_spoilt(objects_of(reply), rng)
-    while could_be_honest(objects) or not is_taken(objects, rng):
+    while could_be_honest(objects) or not (is_taken(objects) or rng.uniform() < REFUSED):
         objects = with_one_spoilt(objects_of(reply), rng)
     push(node, reply, objects)
 

@@ -1,0 +1,61 @@
+"""A hostile SuperNode among honest ones, over TLS: real processes, spoilt objects."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.records.directory import manifest_in
+from safetensors.numpy import load_file
+
+from tests.cases import is_long
+from tests.integration.conftest import ROOT, free_port, wait_for
+from tests.integration.deployed import deployed
+
+HOSTILE = Path(__file__).with_name("hostile_supernode.py")
+ROUNDS = 10
+NAMES = ("node-0", "node-1", "node-2")
+WORDS = (
+    f"rounds={ROUNDS} evaluation.every={ROUNDS} data=synth data.num_clients=3 data.num_priority=1 "
+    "data.sizes=equal strategy=fedau client.local_epochs=1 engine.round_timeout=60"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.skipif(not is_long(), reason="only with --long")
+def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
+    """Its spoilt replies are rejected with a reason, its honest ones and those of others count."""
+    with deployed(tmp_path) as made:
+        made.register_clients(NAMES)
+        for client, name in enumerate(NAMES[:2]):
+            made.start_node(name, client)
+        command = [sys.executable, str(HOSTILE), "--superlink", f"127.0.0.1:{made.port}"]
+        command += ["--root-certificates", str(made.folder / "tls" / "ca.pem")]
+        command += ["--auth-supernode-private-key", str(made.key("node-2"))]
+        command += ["--node-config", "client-id=2", "--host", "127.0.0.1"]
+        home = made.folder / "devices" / "node-2"
+        home.mkdir(parents=True)
+        variables = {"FLWR_HOME": home, "PYTHONPATH": ROOT}
+        made.start("node-2", [*command, "--port", str(free_port())], **variables)
+        run = made.folder / "run"
+        submitted = made.run("run", f"{WORDS} engine.nodes={made.nodes}", "--format", "json")
+        assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
+        ended = ("completed", "failed", "interrupted")
+        wait_for("the run ends", lambda: manifest_in(run).get("status") in ended, 900)
+        pushed = made.log("node-2").read_text(errors="replace").count(" spoilt")
+
+    assert manifest_in(run)["status"] == "completed"
+    rows = pq.read_table(run / "clients").to_pylist()
+    spoilt = [row for row in rows if row["client"] == 2 and row["status"] != "trained"]
+    assert {row["status"] for row in rows if row["client"] != 2} == {"trained"}
+    assert {row["status"] for row in spoilt} <= {"failed", "rejected"}
+    assert all(row["reason"] and row["reason"].isprintable() for row in spoilt)
+    assert ROUNDS // 3 <= len(spoilt) <= pushed
+    assert not audit(run).problems
+    model = load_file(run / "model.safetensors")
+    assert all(np.isfinite(array).all() for array in model.values())
+    print("\n", *(f"{row['round']}: {row['reason']}\n" for row in spoilt))
