@@ -47,9 +47,7 @@ class LastUpdates:
     @property
     def unbounded(self) -> str:
         """Why differential privacy cannot protect an update that is kept."""
-        if self.moves_alone:
-            return "an update counts again in every later round"
-        return ""
+        return "an update counts again in every later round"
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,10 @@ class Rules:
     def unbounded(self) -> str:
         """Why differential privacy cannot protect a client, empty where it can."""
         memory = "" if self.memory is None else self.memory.unbounded
+        told = self.weighting.needs_losses or self.weighting.by_data
+        weights = self.weighting.unbounded or (_TOLD if told else "")
         optimizer = "" if self.server_optimizer.follows_update else _NOT_ALONG
-        return self.selection.unbounded or memory or self.weighting.unbounded or optimizer
+        return self.selection.unbounded or memory or weights or optimizer
 
     def largest_share(self, num_clients: int) -> float:
         """Return c, the most that one client's update can count in a round.
@@ -131,10 +131,19 @@ class Rules:
         ParameterError
             Where there is no such bound.
         """
+        return self.server_optimizer.learning_rate * self.largest_weight(num_clients)
+
+    def largest_weight(self, num_clients: int) -> float:
+        """Return the most that c_k can be, before the server's learning rate.
+
+        Raises
+        ------
+        ParameterError
+            Where there is no such bound.
+        """
         if self.unbounded:
             raise ParameterError("privacy", "none", "differential privacy", self.unbounded)
-        share = self.weighting.largest_share(num_clients)
-        return self.server_optimizer.learning_rate * share
+        return self.weighting.largest_share(num_clients)
 
     def proportions(self, state: Any, call: Call) -> Proportions | None:
         """Return what a node may add up its clients' updates by, None where it may not."""
@@ -143,6 +152,7 @@ class Rules:
         return self.weighting.proportions(state, call)
 
 
+_TOLD = "the weights of all clients follow from what each says of its data"
 _NOT_ALONG = "of another server optimizer than sgd no bound is worked out of what one update counts"
 
 

@@ -55,18 +55,10 @@ class Robustness:
         """Return a client's model with its update clipped, and what was done, None if nothing."""
         if self.clip_norm is None:
             return dict(client_model), None
-        floating = [
-            name for name, array in model.items() if np.issubdtype(array.dtype, np.floating)
-        ]
-        updates = {name: client_model[name].astype(np.float64) - model[name] for name in floating}
-        norm = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in updates.values()))
+        arrays, norm = clipped(model, client_model, self.clip_norm)
         if norm <= self.clip_norm:
-            return dict(client_model), None
-        factor = self.clip_norm / norm
-        # In float64: rounded to the model's dtype the update could be longer again.
-        clipped = {name: model[name] + factor * update for name, update in updates.items()}
-        note = f"update of norm {norm:.6g} clipped to {self.clip_norm:g}"
-        return {**client_model, **clipped}, note
+            return arrays, None
+        return arrays, f"update of norm {norm:.6g} clipped to {self.clip_norm:g}"
 
     def cap(self, weight: FloatArray) -> FloatArray:
         """Return the weights c_k, none above the largest allowed, shape (n,)."""
@@ -77,3 +69,28 @@ class Robustness:
         if weights is None or weight[place] >= weights.weight[place]:
             return None
         return f"weight {weights.weight[place]:.6g} capped at {weight[place]:g}"
+
+
+def clipped(
+    model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], norm: float
+) -> tuple[dict[str, NDArray[Any]], float]:
+    """Return a client's model with its update scaled to ``norm`` if longer, and the length it had.
+
+    Parameters
+    ----------
+    model : mapping
+        x_t.
+    client_model : mapping
+        x_k, with arrays of the same names.
+    norm : float
+        The largest Euclidean norm of x_k - x_t over all floating arrays.
+    """
+    floating = [name for name, array in model.items() if np.issubdtype(array.dtype, np.floating)]
+    updates = {name: client_model[name].astype(np.float64) - model[name] for name in floating}
+    length = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in updates.values()))
+    if length <= norm:
+        return dict(client_model), length
+    factor = norm / length
+    # In float64: rounded to the model's dtype the update could be longer again.
+    shorter = {name: model[name] + factor * update for name, update in updates.items()}
+    return {**client_model, **shorter}, length

@@ -220,10 +220,22 @@ def test_why_there_is_no_largest_share(rules: Rules, why: str) -> None:
     assert caught.value.reason == rules.unbounded
 
 
-def test_a_memory_that_moves_nothing_alone_changes_no_bound() -> None:
-    """As of FedVarp, whose weights sum to 1: the reason is the weighting's."""
-    assert LastUpdates().unbounded == ""
-    fedvarp = Rules(Everyone(), AverageParticipating(), memory=LastUpdates())
-    assert fedvarp.unbounded == AverageParticipating().unbounded
+def test_weights_that_follow_from_what_clients_say() -> None:
+    """A rule with a bound, whose weights follow from losses or amounts of data, protects nobody."""
+    for needs_losses, by_data in ((True, False), (False, True)):
+        words = {"needs_losses": needs_losses, "by_data": by_data}
+        telling = type("Telling", (AverageAll,), words)
+        rules = Rules(Everyone(), telling())
+        assert (
+            rules.unbounded == "the weights of all clients follow from what each says of its data"
+        )
+    assert Rules(Everyone(), AverageAll()).unbounded == ""
+
+
+def test_a_memory_has_no_bound() -> None:
+    """The mean of the last updates is part of every later step, with or without new ones."""
+    for memory in (LastUpdates(), LastUpdates(moves_alone=True)):
+        rules = Rules(Everyone(), AverageAll(), memory=memory)
+        assert rules.unbounded == "an update counts again in every later round"
     with pytest.raises(ParameterError, match="memory_dir must be the path of a folder, got ''"):
         LastUpdates(memory_dir="")
