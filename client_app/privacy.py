@@ -1,37 +1,30 @@
 """A Flower mod: clients clip their own updates, where the run says that they shall."""
 
-from collections.abc import Callable, Sequence
-from copy import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from fedquorum.flower.codec import (
+    NamedArrays,
     Status,
     TrainAnswer,
-    decode_asked,
     decode_train_reply,
     decode_train_request,
     encode_train_reply,
-    select_clients,
 )
-from flwr.app import Context, Error, Message, MessageType
-from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
-from flwr.clientapp.typing import ClientAppCallable, Mod
+from fedquorum.robustness import clipped
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp.typing import ClientAppCallable
 
-from conf.schema.privacy import PrivacySettings
-
-MODS: dict[str, Mod] = {
-    "dp_fixed_client": fixedclipping_mod,
-    "dp_adaptive_client": adaptiveclipping_mod,
-}
+from conf.schema.privacy import CLIENT_MODES, PrivacySettings
 
 
 @dataclass(frozen=True)
 class ClippingMod:
-    """Lets Flower's mod clip the update of each client of a node.
+    """Clips the update of each client of a node to the norm that the server sends.
 
-    Flower's mods take a reply for one client's, so each client is asked with a message of its
-    own. A client that did not train has nothing to clip, and its part stays as it is.
+    A client that did not train has nothing to clip, and its part stays as it is. A client that is
+    not told a norm sends no update.
 
     Parameters
     ----------
@@ -47,47 +40,29 @@ class ClippingMod:
         if category != MessageType.TRAIN:
             return call_next(message, context)
         settings, hosted = self.of_node(context)
-        if settings.name not in MODS:
+        if settings.name not in CLIENT_MODES:
             return call_next(message, context)
-        _, asked = decode_asked(message.content, hosted)
-        answers: list[TrainAnswer] = []
-        for client in asked:
-            request = copy(message)
-            request.content = select_clients(message.content, asked, [client])
-            answers += _clipped(MODS[settings.name], client, request, context, call_next)
+        received, tasks = decode_train_request(message.content, hosted)
+        norms = {task.client: task.clipping_norm for task in tasks}
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        answers = [_clipped(one, received, norms) for one in decode_train_reply(reply.content)]
         return Message(encode_train_reply(answers), reply_to=message)
 
 
 def _clipped(
-    mod: Mod, client: int, request: Message, context: Context, call_next: ClientAppCallable
-) -> list[TrainAnswer]:
-    """Return what one client replies, clipped if there is anything to clip."""
-    untouched: list[TrainAnswer] = []
-    received, _ = decode_train_request(request.content, [client])
-
-    def nothing_to_clip(answer: TrainAnswer) -> bool:
-        # Flower would divide by the norm of an update of zero.
-        arrays = answer.arrays
-        return arrays is None or all(
-            np.array_equal(a, received[name]) for name, a in arrays.items()
-        )
-
-    def ask(single: Message, single_context: Context) -> Message:
-        reply = call_next(single, single_context)
-        if not reply.has_error():
-            untouched.extend(filter(nothing_to_clip, decode_train_reply(reply.content)))
-        # An error is what Flower's mods hand on as it is.
-        return Message(Error(0, "nothing to clip"), reply_to=single) if untouched else reply
-
-    reply = mod(request, context, ask)
-    if untouched:
-        return untouched
-    if reply.has_error():
-        return [TrainAnswer(client, Status.FAILED, reason=reply.error.reason)]
-    return [_with_float_bit(answer) for answer in decode_train_reply(reply.content)]
-
-
-def _with_float_bit(answer: TrainAnswer) -> TrainAnswer:
-    """Return an answer whose bit can be beside NaN, of clients that had nothing to clip."""
-    bit = answer.norm_bit
-    return answer if bit is None else replace(answer, norm_bit=float(bit))
+    answer: TrainAnswer, received: NamedArrays, norms: Mapping[int, float | None]
+) -> TrainAnswer:
+    """Return a client's answer with its update clipped, and whether that made it shorter."""
+    if answer.arrays is None:
+        return answer
+    norm = None if answer.client is None else norms.get(answer.client)
+    if norm is None:
+        reason = "the server sent no clipping_norm, to which the client is to clip its update"
+        return TrainAnswer(answer.client, Status.FAILED, reason=reason)
+    arrays, length = clipped(received, answer.arrays, norm)
+    if not math.isfinite(length):
+        return answer  # the server rejects it
+    sent = {name: array.astype(received[name].dtype) for name, array in arrays.items()}
+    return replace(answer, arrays=sent, norm_bit=float(length > norm))

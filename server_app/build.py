@@ -19,6 +19,7 @@ from conf.schema.data import DataSettings
 from conf.schema.rules import rules_of, setting_of, told_of
 from conf.schema.settings import Settings
 from server_app.nodes import read_nodes
+from server_app.privacy import mechanism_of
 
 
 def build_population(settings: DataSettings, data: FederatedData) -> Population:
@@ -38,8 +39,8 @@ def build_strategy(
     ------
     SettingsError
         If it needs the clients' participation rates and nobody knows them, its settings do not
-        go together, there is no custom rule at the path given, or the file of the nodes' keys
-        cannot be used.
+        go together, there is no custom rule at the path given, the file of the nodes' keys
+        cannot be used, or the noise cannot be as the settings say.
     """
     settings = _with_memory_folder(settings)
     known = dict(enumerate(rates)) if rates else None
@@ -54,7 +55,7 @@ def build_strategy(
 
 
 def _communication(settings: Settings, population: Population) -> Communication:
-    engine, private = settings.engine, settings.privacy.name != "none"
+    engine = settings.engine
     nodes = engine.nodes
     return Communication(
         round_timeout=engine.round_timeout,
@@ -62,10 +63,10 @@ def _communication(settings: Settings, population: Population) -> Communication:
         virtual_clock=settings.response_time.name != "none",
         startup_timeout=engine.startup_timeout,
         startup_clients=engine.startup_clients,
-        # A sum of several clients' updates cannot be clipped one by one.
-        partial_aggregation=engine.partial_aggregation and not private,
+        partial_aggregation=engine.partial_aggregation,
         evaluated_clients=settings.evaluation.clients,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
+        privacy=mechanism_of(settings.privacy, len(population.clients)),
         evaluate_every=settings.evaluation.every,
         last_round=settings.rounds,
         clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.clients)),

@@ -94,8 +94,22 @@ def time_left(seconds: float, fraction: float) -> str:
     return f"{timedelta(seconds=round(seconds * (1.0 - fraction) / fraction))} left"
 
 
-def final_table(records: list[RoundRecord], title: str, metric: str) -> Table:
-    """Return the end of a run as a table; ``metric`` is what the spread over clients is of."""
+def final_table(
+    records: list[RoundRecord], title: str, metric: str, privacy: Mapping[str, Any] | None = None
+) -> Table:
+    """Return the end of a run as a table.
+
+    Parameters
+    ----------
+    records : list of RoundRecord
+        All rounds.
+    title : str
+        What ran.
+    metric : str
+        What the spread over clients is of.
+    privacy : mapping, optional
+        What the manifest says of differential privacy, empty without it.
+    """
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
     for group in TEST_GROUPS:
@@ -128,6 +142,11 @@ def final_table(records: list[RoundRecord], title: str, metric: str) -> Table:
     empty = sum(record.admitted == 0 for record in records)
     if empty:
         table.add_row("empty rounds", *whole, str(empty))
+    if privacy:
+        table.add_row(
+            f"epsilon for delta {privacy['delta']:.3g}", *whole, f"{float(privacy['epsilon']):.4g}"
+        )
+        table.add_row("private releases", *whole, str(privacy["releases"]))
     table.add_row("rounds", *whole, str(len(records)))
     table.add_row("seconds per round", *whole, f"{_mean([r.seconds for r in records]):.3f}")
     megabytes = sum(r.bytes_down + r.bytes_up for r in records) / 1e6

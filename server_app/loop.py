@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from fedquorum.records.writer import RunRecords
 from fedquorum.report import ClientEvaluation
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 from rich.console import Console
 
 from client_app.arithmetic import Arithmetic
@@ -31,7 +30,7 @@ from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
 from server_app.display import Display, final_table
 from server_app.in_process import InProcessGrid, SimulationGrid
-from server_app.privacy import with_privacy
+from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
 from server_app.resuming import check_resumable, resumed_manifest
 
@@ -74,8 +73,8 @@ def run(
     population = build_population(settings.data, data)
     strategy = build_strategy(settings, population, rates)
     arrays = initial_arrays(settings, data)
-    driven = with_privacy(strategy, settings.privacy, arrays)
-    parts = _Parts(strategy.waiting(grid), strategy, driven, settings, rates)
+    check_private(settings.privacy, decode_arrays(arrays))
+    parts = _Parts(strategy.waiting(grid), strategy, settings, rates)
     console = Console()
     title = f"{settings.strategy.name} on {settings.data.name}"
     device = grid.device if isinstance(grid, SimulationGrid) else None
@@ -84,6 +83,7 @@ def run(
     directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start)
+    spent = _spent_before(directory, start, settings, len(population.clients))
     rounds: list[RoundRecord] = []
     with run_records(
         directory,
@@ -96,6 +96,8 @@ def run(
         if at_exit is not None:
             at_exit(records.interrupt)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
+        ledger = _Ledger(records, spent)
+        parts = replace(parts, release=ledger.release)
         checkpoints = _Checkpointing(records, parts)
         first = 1 if start is None else start.server_round + 1
         if start is not None:
@@ -118,7 +120,7 @@ def run(
                         display.show(record)
         finally:
             records.save_model(decode_arrays(arrays))
-    console.print(final_table(rounds, title, settings.evaluation.metric))
+    console.print(final_table(rounds, title, settings.evaluation.metric, ledger.facts))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
 
@@ -167,15 +169,15 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``driven`` is the strategy, or a wrapper that makes it private; ``rates`` is p_n where a
-    simulation knows it.
+    ``rates`` is p_n where a simulation knows it. ``release`` is called with every new model before
+    anybody is sent it.
     """
 
     grid: WaitingGrid
     strategy: ComposedStrategy
-    driven: Strategy
     settings: Settings
     rates: Sequence[float] | None
+    release: Callable[[], None] = lambda: None
 
 
 def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
@@ -196,6 +198,39 @@ def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
             "lost with the run"
         )
     return encode_arrays(start.model)
+
+
+def _spent_before(
+    directory: Path, start: Checkpoint | None, settings: Settings, num_clients: int
+) -> PrivacySpent | None:
+    """Return what a private run has spent so far, None if the run is not private."""
+    manifest = {} if start is None else resumed_manifest(directory)
+    rounds = 0 if start is None else start.server_round
+    return spent_before(settings.privacy, num_clients, manifest, rounds=rounds)
+
+
+class _Ledger:
+    """Counts the private models of a run in its manifest, each before it is sent to anybody."""
+
+    def __init__(self, records: RunRecords, spent: PrivacySpent | None) -> None:
+        self._records = records
+        self._spent = spent
+        self._write()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of it, empty where the run is not private."""
+        return {} if self._spent is None else self._spent.as_dict()
+
+    def release(self) -> None:
+        """Count one model more."""
+        if self._spent is not None:
+            self._spent = self._spent.after_release()
+            self._write()
+
+    def _write(self) -> None:
+        if self._spent is not None:
+            self._records.set_privacy(self.facts)
 
 
 class _Checkpointing:
@@ -257,14 +292,15 @@ def _round(
         messages = strategy.configure_initial(arrays, grid)
         strategy.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
         initial = strategy.outcome.evaluations
-    messages = parts.driven.configure_train(server_round, arrays, ConfigRecord(), grid)
+    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
-    combined, _ = parts.driven.aggregate_train(server_round, replies)
+    combined, _ = strategy.aggregate_train(server_round, replies)
+    parts.release()
     if combined is not None:
         arrays = combined
-    messages = parts.driven.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
+    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
     replies = grid.send_and_receive(messages, timeout=timeout)
-    parts.driven.aggregate_evaluate(server_round, replies)
+    strategy.aggregate_evaluate(server_round, replies)
     outcome = strategy.outcome
     record = round_record(
         outcome.report,

@@ -1,295 +1,182 @@
-"""Differential privacy of the models, by Flower's wrappers around a strategy.
+"""Differential privacy of a run: the mechanism of its settings, and what its releases cost.
 
-What is protected are the models that leave the server, against whoever has them: that a client
-took part with these data rather than others can hardly be told from them. The server itself sees
-every update (it adds the noise), and what it writes down, losses, accuracies and amounts of data,
-is not protected.
-
-Of each client x_k - x is cut to an L2 norm of at most C, over the whole model, and Gaussian noise
-of standard deviation noise_multiplier * C * c is added to every number of the new model, c being
-the most that one update can count: server_lr / N for the average over all, server_lr * K / N for
-FedAU with cutoff K, server_lr / (N min p_n) with known statistics. Flower's
-``num_sampled_clients`` is for rules that weigh all alike; here it is N, and the noise multiplier
-is scaled by c N. Rules for which there is no such c are refused; each says why (``unbounded``).
-
-The noise is drawn from the operating system's entropy, never from the run's seed: that seed is
-known to every client, and who could draw the noise again could take it away.
-
-References
-----------
-McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018 (fixed
-clipping); Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021.
+``fedquorum.privacy`` is the mechanism, docs/privacy.md says what is sent, noised and accounted.
+Each round is one release with the noise multiplier of the settings, whatever came back. The
+accountant is Google's dp-accounting. No release is amplified by sampling: which clients a round
+asks follows from the run's seed, which every client knows, and whether a client is available
+nobody draws.
 """
 
 import math
-from collections.abc import Iterable
-from copy import copy
-from logging import WARNING
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
 
-import numpy as np
-from fedquorum import ComposedStrategy
-from fedquorum.errors import ProtocolError, SettingsError
-from fedquorum.flower.codec import (
-    NORM_BIT,
-    NamedArrays,
-    Status,
-    TrainAnswer,
-    decode_arrays,
-    decode_train_reply,
-    encode_train_reply,
+from fedquorum.errors import ParameterError, RunError, SettingsError
+from fedquorum.flower.codec import NamedArrays
+from fedquorum.privacy import GaussianMechanism, MovingNorm, check_model
+
+from conf.schema.privacy import (
+    CLIENT_MODES,
+    AdaptiveClippingSettings,
+    ClippingSettings,
+    FixedClippingSettings,
+    PrivacySettings,
 )
-from fedquorum.flower.validation import update_problem
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.logger import log
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    Strategy,
-)
-from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
+from conf.schema.rules import told_of
 
-from conf.schema.privacy import AdaptiveClippingSettings, FixedClippingSettings, PrivacySettings
+PACKAGE = "dp-accounting"
+LARGEST_DELTA = 1e-5
+RELATION = "one client's contributions left out"
 
 
-def with_privacy(
-    strategy: ComposedStrategy, settings: PrivacySettings, model: ArrayRecord
-) -> Strategy:
-    """Return what drives the strategy: itself, or a wrapper that makes its models private.
+def mechanism_of(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
+    """Return what makes the models private, None where nothing does.
 
     Parameters
     ----------
-    strategy : ComposedStrategy
-        The strategy, whose reports are still its own.
     settings : PrivacySettings
-        Which kind, and how much.
-    model : ArrayRecord
-        The first model.
+        Which kind, and how much noise.
+    num_clients : int
+        N, of which the noise of a count is a fraction by default.
 
     Raises
     ------
     SettingsError
-        If the model or the noise cannot be private as the settings say.
+        If the noise cannot be as the settings say.
     """
-    if settings.name == "none":
-        return strategy
-    whole = [name for name, a in decode_arrays(model).items() if a.dtype.kind != "f"]
-    if whole:
-        raise SettingsError(
-            f"privacy must be none for a model with whole numbers ({whole[0]}), which have no norm "
-            f"to clip and no Gaussian noise, got {settings.name}"
+    try:
+        return _mechanism(settings, num_clients)
+    except ParameterError as error:
+        raise SettingsError(told_of(error, f"privacy.{error.parameter}")) from None
+
+
+def _mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
+    clients_clip = settings.name in CLIENT_MODES
+    if isinstance(settings, FixedClippingSettings):
+        return GaussianMechanism(
+            settings.noise_multiplier, settings.clipping_norm, clients_clip=clients_clip
         )
-    return PrivateStrategy(strategy, settings)
+    if isinstance(settings, AdaptiveClippingSettings):
+        default = num_clients / 20 if settings.noise_multiplier > 0 else 0.0
+        moving = MovingNorm(
+            settings.target_quantile,
+            settings.clip_norm_lr,
+            default if settings.clipped_count_stddev is None else settings.clipped_count_stddev,
+        )
+        return GaussianMechanism(
+            settings.noise_multiplier, settings.initial_clipping_norm, moving, clients_clip
+        )
+    return None
 
 
-class _Around(Strategy):
-    """A strategy around another one, which does all that is not changed here."""
-
-    def __init__(self, strategy: ComposedStrategy) -> None:
-        self._strategy = strategy
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the strategy's messages."""
-        return self._strategy.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let the strategy aggregate."""
-        return self._strategy.aggregate_train(server_round, replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the strategy's messages."""
-        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Let the strategy aggregate."""
-        return self._strategy.aggregate_evaluate(server_round, replies)
-
-    def summary(self) -> None:
-        """Log the parts of the strategy."""
-        self._strategy.summary()
-
-
-class PrivateStrategy(_Around):
-    """Gives Flower's wrapper the updates that can be used, one message for each client.
-
-    Flower's wrappers clip whatever comes, message by message: they take a node's several models
-    for one update, stop the round for one reply with an error, and raise for shapes that are not
-    the model's and for an update of zero. So what they get are usable updates only; the strategy
-    gets these, clipped, beside all other replies as they came, and judges those itself. A round
-    without a usable update has no noise: the model stays as it is.
+@dataclass(frozen=True)
+class PrivacySpent:
+    """What the releases of a run cost.
 
     Parameters
     ----------
-    strategy : ComposedStrategy
-        The strategy.
+    mechanism : str
+        The option of ``privacy``.
+    noise_multiplier : float
+        z, of each release.
+    delta : float
+        What epsilon is for.
+    releases : int
+        How many there were, those repeated after an interruption included.
+    """
+
+    mechanism: str
+    noise_multiplier: float
+    delta: float
+    releases: int = 0
+
+    @property
+    def epsilon(self) -> float:
+        """The smallest epsilon for which the run is (epsilon, delta)-differentially private.
+
+        T releases of a Gaussian mechanism with noise multiplier z are one with z / sqrt(T), whose
+        epsilon is known exactly: Balle and Wang, "Improving the Gaussian Mechanism for Differential
+        Privacy", ICML 2018.
+        """
+        from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+        if self.releases == 0:
+            return 0.0
+        composed = self.noise_multiplier / math.sqrt(self.releases)
+        return float(get_epsilon_gaussian(composed, self.delta))
+
+    def after_release(self) -> "PrivacySpent":
+        """Return what one release more costs."""
+        return replace(self, releases=self.releases + 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the manifest says; an infinite epsilon is the word ``inf``."""
+        return {
+            **asdict(self),
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",
+            "neighbours": RELATION,
+            "sampling_rate": 1.0,  # as accounted: no sampling amplifies
+            "accountant": f"{PACKAGE} {version(PACKAGE)}",
+        }
+
+
+def spent_before(
+    settings: PrivacySettings, num_clients: int, manifest: Mapping[str, Any], *, rounds: int
+) -> PrivacySpent | None:
+    """Return what a run has spent when it begins or goes on, None if it is not private.
+
+    Parameters
+    ----------
     settings : PrivacySettings
-        Not ``none``.
+        The run's.
+    num_clients : int
+        N, from which delta follows by default.
+    manifest : mapping
+        That of the run that goes on, empty for a new one.
+    rounds : int
+        How many rounds there are in the checkpoint that it goes on from.
+
+    Raises
+    ------
+    RunError
+        If the run has released models and its manifest does not say how many.
     """
-
-    def __init__(self, strategy: ComposedStrategy, settings: PrivacySettings) -> None:
-        super().__init__(strategy)
-        self._merging = _Merging(strategy)
-        self.wrapper = _wrapper(self._merging, settings, len(strategy.population.clients))
-        self.wrapper.noise_multiplier *= (
-            strategy.rules.largest_share(len(strategy.population.clients))
-            * self.wrapper.num_sampled_clients
+    if not isinstance(settings, ClippingSettings):
+        return None
+    before = manifest.get("privacy", {})
+    releases = before.get("releases", 0)
+    if releases < rounds:
+        raise RunError(
+            f"resume must be a run whose manifest counts its private releases, at least {rounds} "
+            f"after round {rounds}, got {releases}"
         )
-        self._needs_bit = isinstance(self.wrapper, DifferentialPrivacyClientSideAdaptiveClipping)
-        self._model: NamedArrays = {}
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the strategy's messages, where clients clip with the norm to clip to."""
-        self._model = decode_arrays(arrays)
-        return self.wrapper.configure_train(server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Clip, let the strategy aggregate, and add noise."""
-        updates: list[Message] = []
-        self._merging.others = []
-        for reply in replies:
-            self._divide(reply, updates, self._merging.others)
-        if not updates:
-            return self._merging.aggregate_train(server_round, [])
-        return self.wrapper.aggregate_train(server_round, updates)
-
-    def summary(self) -> None:
-        """Log the wrapper's settings and the parts of the strategy."""
-        self.wrapper.summary()
-
-    def _divide(self, reply: Message, updates: list[Message], others: list[Message]) -> None:
-        """Append a usable update of each client to ``updates``, and the rest to ``others``."""
-        try:
-            parts = [] if reply.has_error() else decode_train_reply(reply.content)
-        except ProtocolError:
-            parts = []
-        if any(part.client is None for part in parts):
-            log(WARNING, "Ignored: a reply that does not say whose it is, which privacy needs")
-            return
-        if not parts:
-            others.append(reply)
-        rest = []
-        for part in parts:
-            if part.arrays is None or update_problem(part, self._model) is not None:
-                rest.append(part)
-            elif all(np.array_equal(a, self._model[name]) for name, a in part.arrays.items()):
-                rest.append(part)  # nothing to clip: Flower would divide by its norm
-            elif self._needs_bit and (part.norm_bit is None or math.isnan(part.norm_bit)):
-                reason = f"{NORM_BIT} is missing: its update may not be clipped"
-                rest.append(TrainAnswer(part.client, Status.FAILED, reason=reason))
-            else:
-                updates.append(_with_parts(reply, [part]))
-        if rest:
-            others.append(_with_parts(reply, rest))
+    delta = settings.delta
+    if delta is None:
+        delta = min(LARGEST_DELTA, num_clients**-1.1)
+    return PrivacySpent(settings.name, settings.noise_multiplier, delta, releases)
 
 
-class _Merging(_Around):
-    """Between wrapper and strategy: puts the clipped updates beside the replies they came with."""
+def check_private(settings: PrivacySettings, model: NamedArrays) -> None:
+    """Raise SettingsError if the model cannot be private, or nothing can account for it.
 
-    def __init__(self, strategy: ComposedStrategy) -> None:
-        super().__init__(strategy)
-        self.others: list[Message] = []
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        by_node: dict[int, list[Message]] = {}
-        for reply in [*replies, *self.others]:
-            by_node.setdefault(reply.metadata.src_node_id, []).append(reply)
-        merged = [
-            of_node[0] if len(of_node) == 1 else _merged(of_node) for of_node in by_node.values()
-        ]
-        return self._strategy.aggregate_train(server_round, merged)
-
-
-def _with_parts(reply: Message, parts: list[TrainAnswer]) -> Message:
-    """Return the reply with these clients' parts alone."""
-    shortened = copy(reply)
-    shortened.content = encode_train_reply(parts)
-    return shortened
-
-
-def _merged(replies: list[Message]) -> Message:
-    return _with_parts(
-        replies[0], [p for reply in replies for p in decode_train_reply(reply.content)]
-    )
-
-
-class _AndrewEtAl(DifferentialPrivacyAdaptiveBase):
-    """Moves the clipping norm as Andrew et al. do, which Flower 1.41 does not.
-
-    Flower counts the updates that were cut and shrinks the norm where they are many, so it runs
-    away from the quantile; and it moves the norm before it adds the noise, which then is too
-    little where the norm shrank. Here the share is of those NOT cut, and the noise is of the norm
-    that the updates were cut to.
+    Parameters
+    ----------
+    settings : PrivacySettings
+        The run's.
+    model : dict of array
+        The first model.
     """
-
-    _share_below = math.nan
-
-    def _geometric_update(self, clipped_fraction: float) -> None:
-        self._share_below = 1.0 - clipped_fraction
-
-    def _add_noise_to_aggregated_arrays(self, aggregated: ArrayRecord) -> ArrayRecord:
-        noisy = super()._add_noise_to_aggregated_arrays(aggregated)
-        super()._geometric_update(self._share_below)
-        return noisy
-
-
-class ServerSideAdaptiveClipping(_AndrewEtAl, DifferentialPrivacyServerSideAdaptiveClipping):
-    """Flower's wrapper, with the clipping norm of Andrew et al."""
-
-
-class ClientSideAdaptiveClipping(_AndrewEtAl, DifferentialPrivacyClientSideAdaptiveClipping):
-    """Flower's wrapper, with the clipping norm of Andrew et al."""
-
-
-Wrapper = (
-    DifferentialPrivacyServerSideFixedClipping
-    | DifferentialPrivacyClientSideFixedClipping
-    | ServerSideAdaptiveClipping
-    | ClientSideAdaptiveClipping
-)
-
-
-def _wrapper(strategy: Strategy, settings: PrivacySettings, num_clients: int) -> Wrapper:
-    """Return Flower's wrapper of the settings, for rules that weigh 1 / num_clients."""
-    at_server = settings.name.endswith("server")
-    if isinstance(settings, FixedClippingSettings):
-        fixed = (
-            DifferentialPrivacyServerSideFixedClipping
-            if at_server
-            else DifferentialPrivacyClientSideFixedClipping
-        )
-        return fixed(strategy, settings.noise_multiplier, settings.clipping_norm, num_clients)
-    if not isinstance(settings, AdaptiveClippingSettings):
-        raise TypeError(f"no wrapper for {type(settings).__name__}")
-    stddev = settings.clipped_count_stddev or num_clients / 20
-    if settings.noise_multiplier >= 2 * stddev:
+    if settings.name == "none":
+        return
+    try:
+        check_model(model)
+    except ParameterError as error:
+        raise SettingsError(f"privacy must be none ({error.reason}), got {settings.name}") from None
+    if find_spec(PACKAGE.replace("-", "_")) is None:
         raise SettingsError(
-            f"privacy.noise_multiplier must be less than {2 * stddev:g}, twice "
-            "privacy.clipped_count_stddev, for the count of updates to be as private as the "
-            f"model, got {settings.noise_multiplier:g}"
+            f"privacy must be none where {PACKAGE} is not installed, which computes epsilon "
+            f"(pip install 'fedquorum-app[privacy]'), got {settings.name}"
         )
-    adaptive = ServerSideAdaptiveClipping if at_server else ClientSideAdaptiveClipping
-    return adaptive(
-        strategy,
-        settings.noise_multiplier,
-        num_clients,
-        settings.initial_clipping_norm,
-        settings.target_quantile,
-        settings.clip_norm_lr,
-        settings.clipped_count_stddev,
-    )

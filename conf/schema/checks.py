@@ -22,7 +22,6 @@ from conf.schema.data import (
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
-from conf.schema.privacy import AdaptiveClippingSettings
 from conf.schema.rules import is_custom, rules_of, told_of
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
@@ -284,11 +283,6 @@ def _check_privacy(settings: Settings) -> None:
     name = settings.privacy.name
     if name == "none":
         return
-    if settings.resume is not None and isinstance(settings.privacy, AdaptiveClippingSettings):
-        raise SettingsError(
-            f"resume must be null with privacy={name} (a checkpoint has no clipping norm), got "
-            f"{settings.resume}"
-        )
     if settings.engine.startup_clients is not None:
         raise SettingsError(
             f"engine.startup_clients must be null with privacy={name} (while not all clients are "

@@ -258,9 +258,26 @@ def experiment_tables(
         fairness_table(rows, title),
         differences_table(pairs, title),
         costs_table(rows, title),
+        privacy_table(groups, title),
         settings_table(groups, title),
     )
     return tuple(table for table in tables if table.rows)
+
+
+def privacy_table(groups: Sequence[Group], title: str) -> TextTable:
+    """Return what the models that each private run released cost; no rows without such runs."""
+    facts = ("mechanism", "noise_multiplier", "sampling_rate", "releases", "delta", "epsilon")
+    private = [(group.method, run) for group in groups for run in group.runs if run.privacy]
+    rows = (
+        (method, str(run.seed), *(_fact(run.privacy.get(name, "-")) for name in facts))
+        for method, run in private
+    )
+    headings = ("method", "seed", *(name.replace("_", " ") for name in facts))
+    return TextTable(f"{title}: differential privacy", headings, tuple(rows))
+
+
+def _fact(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def runs_table(runs: Sequence[Run], title: str) -> TextTable:

@@ -34,6 +34,8 @@ class ServerState:
         What each priority client last measured of the objective, where it may miss the next time.
     clock : Clock
         Simulated time, which stands still without a virtual clock.
+    clipping_norm : float, optional
+        C of the next round, None as long as it is the first one's.
     """
 
     rounds: RoundState
@@ -41,6 +43,7 @@ class ServerState:
     objective: Objective | None = None
     measured: Mapping[int, ClientEvaluation] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
+    clipping_norm: float | None = None
 
     @classmethod
     def initial(cls, rules: Rules, population: Population) -> Self:
@@ -107,6 +110,7 @@ class ServerState:
                 else {}
             ),
             **({} if self.clock == Clock() else _clock_arrays(self.clock)),
+            **({} if self.clipping_norm is None else {"clipping": np.array(self.clipping_norm)}),
             "examples.client": np.array(clients, dtype=np.int64),
             "examples.data": np.array([examples[k] for k in clients], dtype=np.float64),
             "known": np.array(list(known), dtype=np.int64),
@@ -144,7 +148,9 @@ class ServerState:
             covered,
             Told(dict(zip(clients, data, strict=True))),
         )
-        return cls(rounds, optimizer, objective, _measured(arrays, population), _clock(arrays))
+        measured, clock = _measured(arrays, population), _clock(arrays)
+        norm = float(arrays["clipping"]) if "clipping" in arrays else None
+        return cls(rounds, optimizer, objective, measured, clock, norm)
 
 
 def _clock_arrays(clock: Clock) -> StateArrays:

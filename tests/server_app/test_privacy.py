@@ -1,23 +1,34 @@
-"""Differential privacy by Flower's wrappers: what is clipped, how much noise, for which rules."""
+"""Differential privacy of runs: what is clipped, how much noise, for which rules, at what cost."""
 
+import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import ComposedStrategy, Population
+from fedquorum import Communication, ComposedStrategy, Population
+from fedquorum.errors import ParameterError, RunError
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
     TrainAnswer,
+    TrainTask,
     decode_arrays,
     encode_arrays,
+    encode_train_reply,
 )
-from flwr.app import ConfigRecord, Message, RecordDict
+from fedquorum.flower.training import summing
+from fedquorum.privacy import GaussianMechanism
+from fedquorum.records.reader import load_run
+from fedquorum.types import Told
+from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
+from rich.console import Console
 from safetensors.numpy import load_file
 
 from client_app.data import load_data
@@ -25,9 +36,12 @@ from conf import SettingsError, compose
 from conf.compose import options
 from conf.schema.privacy import PrivacySettings
 from server_app.build import build_strategy, initial_arrays
+from server_app.display import final_table
 from server_app.job import run_in_process
-from server_app.privacy import PrivateStrategy, with_privacy
-from tests.builders_flower import grid_of, named, scripted_app
+from server_app.privacy import PrivacySpent, check_private, mechanism_of, spent_before
+from server_app.report.groups import group_runs
+from server_app.report.tables import privacy_table
+from tests.builders_flower import evaluate_round, grid_of, moved, named, scripted_app, train_round
 from tests.integration.conftest import assert_same_rounds
 
 SIZE = 20_000
@@ -60,25 +74,30 @@ def update(client: int, length: float, **metrics: Any) -> TrainAnswer:
 
 
 def play(
-    strategy: PrivateStrategy,
+    strategy: ComposedStrategy,
     fit: Callable[[int], TrainAnswer],
     *,
     nodes: int = 2,
     change: Callable[[list[Message]], list[Message]] = lambda replies: replies,
-) -> NamedArrays | None:
-    """Play round 1 from START and return the new model."""
+    start: NamedArrays = START,
+) -> NamedArrays:
+    """Play round 1 and return the new model; a private strategy has one after every round."""
     grid = grid_of(scripted_app(4, lambda k, task, arrays: fit(k)), nodes)
-    messages = strategy.configure_train(1, encode_arrays(START), ConfigRecord(), grid)
-    arrays, _ = strategy.aggregate_train(1, change(list(grid.send_and_receive(messages))))
-    return None if arrays is None else decode_arrays(arrays)
+    arrays = train_round(strategy, grid, model=encode_arrays(start), change=change)
+    assert arrays is not None
+    return decode_arrays(arrays)
 
 
-def private(kind: str, words: str = "", inner: ComposedStrategy | None = None) -> PrivateStrategy:
-    driven = with_privacy(
-        inner or named("average_all", EVERYONE), settings(kind, words), encode_arrays(START)
-    )
-    assert isinstance(driven, PrivateStrategy)
-    return driven
+def private(
+    kind: str,
+    words: str = "",
+    name: str = "average_all",
+    mechanism: GaussianMechanism | None = None,
+    **inner: Any,
+) -> ComposedStrategy:
+    """Return a strategy of the clients EVERYONE, with the mechanism of the settings or another."""
+    privacy = mechanism or mechanism_of(settings(kind, words), 4)
+    return named(name, EVERYONE, communication=Communication(privacy=privacy), **inner)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,32 +145,145 @@ def test_the_server_clips_every_client() -> None:
     strategy = private("dp_fixed_server", "privacy.noise_multiplier=0 privacy.clipping_norm=2")
     lengths = {0: 100.0, 1: 1.0, 2: 3.0, 3: 0.5}
     got = play(strategy, lambda k: update(k, lengths[k]))
-    assert got is not None
     clipped = [update(k, min(2.0, lengths[k])).arrays for k in lengths]
     wanted = np.mean([arrays["w"].astype(np.float64) for arrays in clipped if arrays], axis=0)
     np.testing.assert_allclose(got["w"], wanted, rtol=1e-4, atol=1e-7)
     np.testing.assert_array_equal(got["b"], START["b"])
 
 
+RATES = {0: 1.0, 1: 0.5, 2: 0.2, 3: 1.0}
+
+
 @pytest.mark.parametrize(
-    ("inner", "share"),
+    ("name", "options", "share"),
     [
-        (named("average_all", EVERYONE), 1 / 4),
-        (named("average_all", EVERYONE, server_lr=0.5), 1 / 8),
-        (named("fedau", EVERYONE, cutoff=3), 3 / 4),
-        (named("known_statistics", EVERYONE, rates={0: 1.0, 1: 0.5, 2: 0.2, 3: 1.0}), 5 / 4),
+        ("average_all", {}, 1 / 4),
+        ("average_all", {"server_lr": 0.5}, 1 / 8),
+        ("fedau", {"cutoff": 3}, 3 / 4),
+        ("known_statistics", {"rates": RATES}, 5 / 4),
     ],
 )
 def test_noise_is_scaled_to_the_most_that_one_client_counts(
-    inner: ComposedStrategy, share: float
+    name: str, options: dict[str, Any], share: float
 ) -> None:
     """Standard deviation noise_multiplier * C * c, with c the largest coefficient of the rule."""
-    assert inner.rules.largest_share(4) == pytest.approx(share)
     words = "privacy.noise_multiplier=2 privacy.clipping_norm=0.5"
-    got = play(private("dp_fixed_server", words, inner), lambda k: update(k, 1e-6))
-    assert got is not None
+    strategy = private("dp_fixed_server", words, name, **options)
+    assert strategy.rules.largest_share(4) == pytest.approx(share)
+    got = play(strategy, lambda k: update(k, 1e-6))
     assert np.std(got["w"]) == pytest.approx(2 * 0.5 * share, rel=0.05)
     assert abs(np.mean(got["w"])) < 0.05 * share
+
+
+def unchanged(client: int) -> TrainAnswer:
+    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=dict(START))
+
+
+def unavailable(client: int) -> TrainAnswer:
+    return TrainAnswer(client, Status.UNAVAILABLE)
+
+
+def not_finite(client: int) -> TrainAnswer:
+    arrays = {"w": np.full(SIZE, np.nan, dtype=np.float32), "b": START["b"]}
+    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays)
+
+
+@pytest.mark.parametrize("fit", [unchanged, unavailable, not_finite])
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_does_not_depend_on_what_comes_back(
+    kind: str, fit: Callable[[int], TrainAnswer]
+) -> None:
+    """Updates of zero, nobody there, nothing usable: the same noise, and the model moves."""
+    norm = "initial_clipping_norm" if "adaptive" in kind else "clipping_norm"
+    words = f"privacy.noise_multiplier=0.1 privacy.{norm}=0.5"
+    mechanism = mechanism_of(settings(kind, words), 4)
+    assert mechanism is not None
+    got = play(private(kind, mechanism=mechanism), lambda k: replace(fit(k), norm_bit=0.0))
+    deviation = mechanism.update_multiplier * 0.5 / 4
+    assert np.std(got["w"]) == pytest.approx(deviation, rel=0.05)
+    assert not np.array_equal(got["b"], START["b"])
+
+
+@pytest.mark.parametrize("fit", [unchanged, lambda k: update(k, 1e-6)])
+def test_running_statistics_have_noise_of_their_step(fit: Callable[[int], TrainAnswer]) -> None:
+    """They move by the whole mean, not by server_lr of it: z C / N, trained arrays server_lr times.
+
+    With weights whose sum is above 1 the statistics are not divided by it, which would tell how
+    many clients took part.
+    """
+    start = {"w": START["w"], "norm.running_mean": np.zeros(SIZE, dtype=np.float32)}
+
+    def answer(client: int) -> TrainAnswer:
+        arrays = {"w": (fit(client).arrays or {})["w"], "norm.running_mean": start["w"]}
+        return replace(fit(client), arrays=arrays)
+
+    cases: tuple[tuple[str, dict[str, Any], float], ...]
+    cases = (("average_all", {}, 0.25), ("fedau", {"cutoff": 40}, 10.0))
+    for name, inner, largest in cases:
+        words = "privacy.noise_multiplier=2 privacy.clipping_norm=0.5"
+        strategy = private("dp_fixed_server", words, name, server_lr=0.1, **inner)
+        got = play(strategy, answer, start=start)
+        assert np.std(got["norm.running_mean"]) == pytest.approx(largest, rel=0.05)
+        assert np.std(got["w"]) == pytest.approx(0.1 * largest, rel=0.05)
+
+
+def test_arrays_in_another_order() -> None:
+    """Two arrays of one shape, exchanged in the reply: each is clipped as what it is named."""
+    start = {"w": np.zeros(SIZE, np.float32), "v": np.full(SIZE, 3.0, np.float32)}
+
+    def answer(client: int) -> TrainAnswer:
+        arrays = {"v": start["v"], "w": start["w"] + np.float32(0.1)}
+        return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays)
+
+    words = "privacy.noise_multiplier=0 privacy.clipping_norm=0.25"
+    got = play(private("dp_fixed_server", words), answer, start=start)
+    assert list(got) == ["w", "v"]
+    np.testing.assert_array_equal(got["v"], start["v"])
+    assert np.linalg.norm(got["w"]) == pytest.approx(0.25, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_whose_norm_float32_cannot_hold(kind: str) -> None:
+    """1e-30 squared is 0 in float32: the round goes on, in which the update counts for nothing."""
+    start = {"w": np.zeros(SIZE, np.float32)}
+
+    def answer(client: int) -> TrainAnswer:
+        arrays = {"w": np.full(SIZE, 1e-30, np.float32)}
+        return TrainAnswer(client, Status.DONE, num_examples=10, norm_bit=0.0, arrays=arrays)
+
+    strategy = private(kind, "privacy.noise_multiplier=0")
+    got = play(strategy, answer, start=start)
+    assert np.all(np.abs(got["w"]) <= 2e-30)
+    assert strategy.outcome.report.count("trained") == 4
+
+
+def told(strategy: ComposedStrategy) -> list[TrainTask]:
+    """Play two rounds with an evaluation between them; return what each client was told."""
+    tasks: list[TrainTask] = []
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        tasks.append(task)
+        return moved(client, 0.1)
+
+    grid = grid_of(scripted_app(4, fit), 2)
+    arrays = train_round(strategy, grid)
+    assert arrays is not None
+    evaluate_round(strategy, grid, 1, arrays)
+    train_round(strategy, grid, 2, arrays)
+    return tasks[4:]
+
+
+def test_the_exact_objective_is_sent_to_nobody() -> None:
+    """F of the priority clients is measured, for the records, and no private round tells it."""
+    plain = told(named("average_all", EVERYONE))
+    assert [task.objective.loss for task in plain] == [1.0] * 4
+    strategy = private("dp_fixed_server")
+    private_tasks = told(strategy)
+    assert len(private_tasks) == 4
+    for task in private_tasks:
+        assert math.isnan(task.objective.loss)
+        assert math.isnan(task.objective.accuracy)
+    assert strategy.outcome.report.objective.loss == 1.0
 
 
 def test_noise_does_not_follow_from_the_seed(tmp_path: Path) -> None:
@@ -163,13 +295,12 @@ def test_noise_does_not_follow_from_the_seed(tmp_path: Path) -> None:
     assert all(not np.array_equal(models[0][name], models[1][name]) for name in models[0])
 
 
-def norms_of(strategy: PrivateStrategy, rounds: int, **metrics: float) -> list[float]:
-    """Return the clipping norm after each of some rounds with updates of norm 1."""
+def norms_of(strategy: ComposedStrategy, rounds: int, **metrics: float) -> list[float]:
+    """Return the clipping norm after each of so many rounds with updates of norm 1."""
     norms = []
     for _ in range(rounds):
         play(strategy, lambda k: update(k, 1.0, **metrics))
-        norm = getattr(strategy.wrapper, "clipping_norm")  # noqa: B009
-        norms.append(float(norm))
+        norms.append(float(strategy.state()["clipping"]))
     return norms
 
 
@@ -190,6 +321,56 @@ def test_what_clients_say_moves_the_norm_where_they_clip() -> None:
     assert not_clipped == [pytest.approx(0.5 * math.exp(-0.1))]
 
 
+@pytest.mark.parametrize("kind", ["dp_adaptive_server", "dp_adaptive_client"])
+@pytest.mark.parametrize("extra", [[0] * 300, [7] * 300, [1] * 300])
+def test_only_clients_that_were_asked_vote_and_once(kind: str, extra: list[int]) -> None:
+    """One node adds 300 parts to its reply: its client does not vote, and the others decide."""
+
+    def change(replies: list[Message]) -> list[Message]:
+        parts = [update(k, 1e-6, norm_bit=0.0) for k in [0, *extra]]
+        replies[0].content = encode_train_reply(parts)
+        return replies
+
+    words = "privacy.noise_multiplier=0 privacy.initial_clipping_norm=0.5"
+    strategy = private(kind, words)
+    play(strategy, lambda k: update(k, 1.0, norm_bit=1.0), nodes=4, change=change)
+    # Three votes that the norm is too small, and at most one that it is not.
+    most, least = (0.5 * math.exp(-0.2 * share / 4) for share in (-1.5, -1.0))
+    assert least * (1 - 1e-9) <= float(strategy.state()["clipping"]) <= most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bit", [None, math.nan, math.inf, 0.5, -1e9])
+def test_a_vote_is_yes_or_no(bit: float | None) -> None:
+    """Anything else is none: the client has failed, and the norm follows the others."""
+    words = "privacy.noise_multiplier=0 privacy.initial_clipping_norm=0.5"
+    strategy = private("dp_adaptive_client", words)
+    votes = {0: bit, 1: 0.0, 2: 0.0, 3: 1.0}
+    play(strategy, lambda k: update(k, 0.1, norm_bit=votes[k]))
+    first, *others = strategy.outcome.report.decisions
+    assert first.status == "failed"
+    assert first.reason == "norm_bit is missing: its update may not be clipped"
+    assert {d.status for d in others} == {"trained"}
+    assert float(strategy.state()["clipping"]) == pytest.approx(0.5 * math.exp(-0.2 * 0.5 / 4))
+
+
+def test_the_norm_goes_on_from_a_checkpoint() -> None:
+    """A strategy restored from a state clips to the same norm."""
+    words = "privacy.noise_multiplier=0 privacy.initial_clipping_norm=0.5"
+    strategy, other = private("dp_adaptive_server", words), private("dp_adaptive_server", words)
+    before = norms_of(strategy, 2)
+    other.restore(strategy.state(), START)
+    assert norms_of(strategy, 2) == norms_of(other, 2) != before
+
+
+@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
+def test_the_server_clips_what_clients_say_they_clipped(kind: str) -> None:
+    """The bound of one client does not rest on its word."""
+    norm = "initial_clipping_norm" if "adaptive" in kind else "clipping_norm"
+    strategy = private(kind, f"privacy.noise_multiplier=0 privacy.{norm}=0.25")
+    got = play(strategy, lambda k: update(k, 100.0 if k == 0 else 0.0, norm_bit=0.0))
+    assert np.linalg.norm(got["w"]) == pytest.approx(0.25 / 4, rel=1e-4)
+
+
 def test_noise_is_of_the_norm_that_was_clipped_to() -> None:
     """The norm moves after the noise of its round was added, not before."""
     words = "privacy.noise_multiplier=1 privacy.clipped_count_stddev=100 "
@@ -198,39 +379,31 @@ def test_noise_is_of_the_norm_that_was_clipped_to() -> None:
     fast = play(
         private("dp_adaptive_server", words.replace("1e-9", "0.02")), lambda k: update(k, 1e-6)
     )
-    assert slow is not None
-    assert fast is not None
     expected = 2 / 4 / math.sqrt(1 - 1 / 200**2)
     assert np.std(slow["w"]) == pytest.approx(expected, rel=0.05)
     assert np.std(fast["w"]) == pytest.approx(expected, rel=0.05)
 
 
 def test_flower_still_moves_the_norm_the_other_way() -> None:
-    """Why there is a wrapper of our own: should Flower change this, ours must go."""
+    """Why the mechanism is not Flower's wrapper; it also draws from NumPy's global generator."""
     plain = DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 0.0, 4, 0.5)
     plain._geometric_update(1.0)
     assert plain.clipping_norm < 0.5
 
 
 def test_what_cannot_be_used_stops_nothing() -> None:
-    """Errors, NaN, other shapes, updates of zero: rejected as ever, and the others count."""
+    """Errors, NaN, updates of zero: rejected as ever, and the others count."""
 
     def fit(client: int) -> TrainAnswer:
         if client == 1:
             return TrainAnswer(1, Status.FAILED, reason="no memory")
-        if client == 2:
-            arrays = {"w": np.full(SIZE, np.nan, dtype=np.float32), "b": START["b"]}
-            return TrainAnswer(2, Status.DONE, num_examples=10, arrays=arrays)
-        if client == 3:
-            return TrainAnswer(3, Status.DONE, num_examples=10, arrays=dict(START))
-        return update(0, 5.0)
+        return {2: not_finite, 3: unchanged}.get(client, lambda k: update(k, 5.0))(client)
 
-    inner = named("average_all", EVERYONE)
     words = "privacy.noise_multiplier=0 privacy.clipping_norm=1"
-    got = play(private("dp_fixed_server", words, inner), fit)
-    assert got is not None
+    strategy = private("dp_fixed_server", words)
+    got = play(strategy, fit)
     assert np.linalg.norm(got["w"]) == pytest.approx(1 / 4, rel=1e-4)
-    decisions = [(d.status, d.reason) for d in inner.outcome.report.decisions]
+    decisions = [(d.status, d.reason) for d in strategy.outcome.report.decisions]
     assert decisions == [
         ("trained", None),
         ("failed", "no memory"),
@@ -251,48 +424,22 @@ def test_an_error_reply_and_one_that_cannot_be_read() -> None:
             raise RuntimeError("broke")
         return update(client, 5.0)
 
-    inner = named("average_all", EVERYONE)
     words = "privacy.noise_multiplier=0 privacy.clipping_norm=1"
-    got = play(private("dp_fixed_server", words, inner), fit, nodes=4, change=change)
-    assert got is not None
+    strategy = private("dp_fixed_server", words)
+    got = play(strategy, fit, nodes=4, change=change)
     assert np.linalg.norm(got["w"]) == pytest.approx(np.linalg.norm([0.25, 0.25]), rel=0.05)
-    statuses = [d.status for d in inner.outcome.report.decisions]
+    statuses = [d.status for d in strategy.outcome.report.decisions]
     assert statuses == ["rejected", "failed", "trained", "trained"]
 
 
-def test_a_client_that_does_not_say_whether_it_clipped_does_not_count() -> None:
-    """Client-side adaptive clipping needs every client's bit."""
-    inner = named("average_all", EVERYONE)
-    strategy = private("dp_adaptive_client", "privacy.noise_multiplier=0", inner)
-    play(strategy, lambda k: update(k, 0.1, **({"norm_bit": 0.0} if k else {})))
-    first, *others = inner.outcome.report.decisions
-    assert (first.status, first.reason) == (
-        "failed",
-        "norm_bit is missing: its update may not be clipped",
-    )
-    assert {d.status for d in others} == {"trained"}
-
-
-def test_a_reply_of_nobody_does_not_count() -> None:
-    """A reply without a client id is for a strategy without privacy."""
-
-    def change(replies: list[Message]) -> list[Message]:
-        for reply in replies:
-            del reply.content.metric_records["metrics"]["client-id"]
-        return replies
-
-    inner = named("average_all", EVERYONE)
-    strategy = private("dp_fixed_server", "", inner)
-    assert play(strategy, lambda k: update(k, 1.0), nodes=4, change=change) is None
-    assert inner.outcome.report.admitted == 0
-
-
-def test_a_round_without_updates_leaves_the_model() -> None:
-    """Nothing is released, so nothing is added."""
-    silent = lambda k: TrainAnswer(k, Status.UNAVAILABLE)  # noqa: E731
-    inner = named("average_all", EVERYONE)
-    assert play(private("dp_fixed_server", "", inner), silent) is None
-    assert inner.outcome.report.count("unavailable") == 4
+def test_a_weight_above_the_bound_releases_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a rule break its word, the noise would be too little for its round."""
+    strategy = private("dp_fixed_server", "privacy.noise_multiplier=1e-6")
+    monkeypatch.setattr(type(strategy.rules.weighting), "largest_share", lambda self, n: 0.1)
+    got = play(strategy, lambda k: update(k, 1.0))
+    assert np.linalg.norm(got["w"]) < 1e-3
+    reasons = {d.reason for d in strategy.outcome.report.decisions}
+    assert reasons == {"an update would count for more than the noise is made for"}
 
 
 # c of the 20 clients below, with fedau's cutoff of 50 and everybody always there.
@@ -308,7 +455,11 @@ def test_rules_that_bound_what_one_client_counts(strategy: str) -> None:
     composed = compose("custom", words).settings
     built = build_strategy(composed, Population.of(20, {0}), [1.0] * 20)
     assert built.rules.largest_share(20) == SHARES[strategy]
-    assert not built.communication.partial_aggregation
+    partial = built.communication.partial_aggregation
+    assert partial  # as without privacy: but no round is summed at the nodes
+    call = built.rules.call(0, built.population, Told())
+    weighting = built.rules.weighting.init(built.population)
+    assert summing(built.rules, built.communication, weighting, call) is None
 
 
 @pytest.mark.parametrize("strategy", sorted({*options("strategy")} - SHARES.keys()))
@@ -348,12 +499,146 @@ def test_settings_that_are_not_private(words: str, message: str) -> None:
 
 def test_noise_that_the_count_cannot_have() -> None:
     """Adaptive clipping spends some of the privacy on a count, whose noise is limited."""
-    with pytest.raises(SettingsError, match=r"privacy\.noise_multiplier must be less than 0\.4"):
+    with pytest.raises(SettingsError, match=r"^privacy\.noise_multiplier must be less than 0\.4 "):
         private("dp_adaptive_server", "privacy.noise_multiplier=0.4")
 
 
 def test_models_with_whole_numbers_are_refused() -> None:
     """Counters, as of batch normalisation, cannot be clipped."""
-    model = encode_arrays({"w": np.zeros(2, dtype=np.float32), "count": np.array(3)})
-    with pytest.raises(SettingsError, match=r"privacy must be none for a model with whole numbers"):
-        with_privacy(named("average_all", EVERYONE), settings("dp_fixed_server"), model)
+    model = {"w": np.zeros(2, dtype=np.float32), "count": np.array(3)}
+    with pytest.raises(
+        SettingsError, match=r"^privacy must be none \(whole numbers, as in 'count'"
+    ):
+        check_private(settings("dp_fixed_server"), model)
+    check_private(compose("custom", "strategy=average_all").settings.privacy, model)
+    with pytest.raises(ParameterError, match="whole numbers"):
+        play(private("dp_fixed_server"), unchanged, start=model)
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("multiplier", "releases"), [(1.0, 1), (1.0, 30), (4.0, 7), (0.3, 2)])
+def test_epsilon_is_that_of_the_librarys_accountants(multiplier: float, releases: int) -> None:
+    """Composed by its two accountants: equal to privacy loss distributions, below Rényi's bound."""
+    dp_accounting = pytest.importorskip("dp_accounting")
+    spent = PrivacySpent("dp_fixed_server", multiplier, 1e-5, releases)
+    exact = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)
+    bound = dp_accounting.rdp.RdpAccountant()
+    for accountant in (exact, bound):
+        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), releases)
+    assert spent.epsilon == pytest.approx(exact.get_epsilon(1e-5), rel=1e-3)
+    assert spent.epsilon < bound.get_epsilon(1e-5)
+
+
+def test_epsilon_of_nothing_and_without_noise() -> None:
+    """No release costs nothing, one without noise everything."""
+    assert PrivacySpent("dp_fixed_server", 1.0, 1e-5).epsilon == 0.0
+    spent = PrivacySpent("dp_fixed_server", 0.0, 1e-5).after_release()
+    assert spent.epsilon == math.inf
+    assert spent.as_dict()["epsilon"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("words", "clients", "delta"),
+    [("", 20, 1e-5), ("", 10**6, 2.511886e-7), ("privacy.delta=1e-3", 20, 1e-3)],
+)
+def test_delta(words: str, clients: int, delta: float) -> None:
+    """Well below one over the number of clients, unless the settings say another."""
+    spent = spent_before(settings("dp_fixed_server", words), clients, {}, rounds=0)
+    assert spent is not None
+    assert spent.delta == pytest.approx(delta)
+
+
+def test_a_manifest_that_does_not_count_enough() -> None:
+    """A run of before, whose releases nobody counted, cannot go on: epsilon would be unknown."""
+    for manifest in ({}, {"privacy": {"releases": 2}}):
+        with pytest.raises(RunError, match="resume must be a run whose manifest counts"):
+            spent_before(settings("dp_fixed_server"), 20, manifest, rounds=3)
+    assert spent_before(PrivacySettings(), 20, {}, rounds=3) is None
+
+
+def manifest_of(directory: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
+    return manifest
+
+
+def test_a_run_records_what_it_costs(tmp_path: Path) -> None:
+    """In the manifest, the final table and the report; of every round, though nobody was there."""
+    words = "strategy=average_all privacy=dp_fixed_server privacy.noise_multiplier=2 "
+    words += "availability=bernoulli availability.p=0.01"
+    run(tmp_path / "run", words)
+    spent = PrivacySpent("dp_fixed_server", 2.0, 1e-5, 3)
+    facts = manifest_of(tmp_path / "run")["privacy"]
+    assert facts == spent.as_dict()
+    assert facts.items() >= {"releases": 3, "delta": 1e-5, "sampling_rate": 1.0}.items()
+    loaded = load_run(tmp_path / "run")
+    assert {0} == {record.admitted for record in loaded.rounds}
+    text = StringIO()
+    Console(file=text, width=120).print(
+        final_table(list(loaded.rounds), "title", "accuracy", loaded.privacy)
+    )
+    (line,) = [line for line in text.getvalue().splitlines() if "epsilon" in line]
+    assert line.split("│")[1].strip() == "epsilon for delta 1e-05"
+    assert line.split("│")[-2].strip() == f"{spent.epsilon:.4g}"
+    table = privacy_table(group_runs([loaded]), "custom")
+    ((_, seed, *cells),) = table.rows
+    epsilon = f"{spent.epsilon:.6g}"
+    assert [seed, *cells] == ["1", "dp_fixed_server", "2", "1", "3", "1e-05", epsilon]
+    run(tmp_path / "plain", "strategy=average_all")
+    assert "privacy" not in manifest_of(tmp_path / "plain")
+    assert privacy_table(group_runs([load_run(tmp_path / "plain")]), "custom").rows == ()
+
+
+@pytest.mark.parametrize("kind", ["dp_fixed_server", "dp_adaptive_client"])
+def test_rounds_that_are_repeated_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Stopped while the model of round 3 is sent: rounds 1 to 3, and 3 again from a checkpoint."""
+    words = f"strategy=average_all privacy={kind} engine.checkpoint_every=2"
+    if "adaptive" in kind:
+        words += " privacy.noise_multiplier=0.2"
+    with monkeypatch.context() as patch:
+
+        def evaluated(self: ComposedStrategy, server_round: int, *others: Any) -> Any:
+            if server_round == 3:
+                raise KeyboardInterrupt
+            return original(self, server_round, *others)
+
+        original = ComposedStrategy.configure_evaluate
+        patch.setattr(ComposedStrategy, "configure_evaluate", evaluated)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", words)
+    assert manifest_of(tmp_path / "run")["privacy"]["releases"] == 3
+    run(tmp_path / "run", f"{words} resume={tmp_path / 'run'}")
+    manifest = manifest_of(tmp_path / "run")
+    assert [going_on["round"] for going_on in manifest["resumed"]] == [2]
+    assert manifest["privacy"]["releases"] == 4
+    once = PrivacySpent(kind, manifest["privacy"]["noise_multiplier"], 1e-5, 3)
+    assert manifest["privacy"]["epsilon"] > once.epsilon
+
+
+def test_a_release_counts_before_anybody_is_sent_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the disk: whoever is killed at any moment later has counted it."""
+    counted: list[int] = []
+    original = ComposedStrategy.configure_evaluate
+
+    def evaluated(self: ComposedStrategy, *args: Any) -> Any:
+        counted.append(manifest_of(tmp_path / "run")["privacy"]["releases"])
+        return original(self, *args)
+
+    monkeypatch.setattr(ComposedStrategy, "configure_evaluate", evaluated)
+    run(tmp_path / "run", "strategy=average_all privacy=dp_fixed_server")
+    assert counted == [1, 2, 3]
+
+
+def test_without_the_accountant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that says what to install, before there is a run."""
+    monkeypatch.setattr("server_app.privacy.find_spec", lambda name: None)
+    message = r"privacy must be none where dp-accounting is not installed.*\[privacy\]"
+    with pytest.raises(SettingsError, match=message):
+        run(tmp_path / "run", "strategy=average_all privacy=dp_fixed_server")
+    assert not (tmp_path / "run").exists()
+    run(tmp_path / "run", "strategy=average_all rounds=1")

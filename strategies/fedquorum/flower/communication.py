@@ -10,7 +10,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..composition import Rules
+from ..errors import ParameterError
 from ..parameters import COUNT, POSITIVE, OneOf
+from ..privacy import GaussianMechanism
 from ..quorum import Quorum
 from ..report import TrainReport
 from ..robustness import Robustness
@@ -61,6 +63,8 @@ class Communication:
         The last round of the run.
     robustness : Robustness
         Bounds on what one client can do; by default none beyond what validation refuses.
+    privacy : GaussianMechanism, optional
+        How the models are made differentially private; by default they are not.
     clients_of_keys : mapping of str to frozenset of int, optional
         The clients of every node's public key, by its fingerprint; by default nodes are believed
         which clients they host. See ``ClientDirectory``.
@@ -85,12 +89,20 @@ class Communication:
     evaluate_every: int = parameter(1, COUNT)
     last_round: int | None = parameter(None, COUNT)
     robustness: Robustness = field(default_factory=Robustness)
+    privacy: GaussianMechanism | None = None
     clients_of_keys: ClientsOfKeys | None = None
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        if self.privacy is not None and (self.grows or not self.follows_protocol):
+            raise ParameterError(
+                "privacy",
+                f"None with {type(self).__name__}",
+                self.privacy,
+                "how much one client counts must be known before the run",
+            )
 
     # What ``StandardProtocol`` does otherwise, for ClientApps written for Flower's strategies.
 
@@ -98,6 +110,8 @@ class Communication:
 
     def check_rules(self, rules: Rules) -> None:
         """Raise ParameterError for rules that such clients cannot serve."""
+        if self.privacy is not None and rules.unbounded:
+            raise ParameterError("privacy", "None", self.privacy, rules.unbounded)
 
     def directory(self, population: Population, rules: Rules) -> ClientDirectory:
         """Return what finds out which node hosts which client."""

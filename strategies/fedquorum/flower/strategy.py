@@ -44,7 +44,9 @@ from .replies import usable_evaluations
 from .training import (
     Asked,
     Memory,
+    clip_privately,
     moved,
+    protection_of,
     replied_in_time,
     round_answers,
     summing,
@@ -235,8 +237,9 @@ class ComposedStrategy(Strategy):
         call = self._call(server_round)
         asked_at = self._exchange.reach(grid, call.clients, self._state.clock.busy)
         sums = summing(self.rules, self.communication, self._state.rounds.weighting, call)
-        self._asked = asked = Asked(server_round, call, decode_arrays(arrays), asked_at, sums)
-        priority = self.population.priority
+        model, priority = decode_arrays(arrays), self.population.priority
+        private = protection_of(self._connection, self.rules, self._state.clipping_norm, model)
+        self._asked = asked = Asked(server_round, call, model, asked_at, sums, private)
         limited = not self._hears_all
         self._exchange.expect(
             grid, call.clients, asked_at, asked.model, priority=priority, limited=limited
@@ -259,6 +262,7 @@ class ComposedStrategy(Strategy):
         closing = replied_in_time(
             asked, answers, self._exchange, communication, state.clock, priority=population.priority
         )
+        clipped = clip_privately(closing.answers, answers, asked)
         # In the standard protocol the clients' answers tell F(w_t).
         objective = state.objective or NO_OBJECTIVE if communication.follows_protocol else None
         decided = decide(
@@ -268,7 +272,7 @@ class ComposedStrategy(Strategy):
             server_round=server_round,
             call=asked.call,
             objective=objective,
-            answers=round_answers(closing.answers, asked, answers, self._exchange),
+            answers=round_answers(clipped.each, asked, answers, self._exchange),
             robustness=communication.robustness,
         )
         memory, optimizer = self._memory, state.optimizer
@@ -276,9 +280,9 @@ class ComposedStrategy(Strategy):
             asked, answers, decided, self.rules, optimizer, memory=memory, population=population
         )
         decided = after.decided
-        self._state = replace(
-            state, rounds=decided.following, optimizer=after.optimizer, clock=closing.clock
-        )
+        state = replace(state, rounds=decided.following, optimizer=after.optimizer)
+        norm = asked.next_norm(clipped.votes)
+        self._state = replace(state, clock=closing.clock, clipping_norm=norm)
         simulated = closing.clock.now if communication.virtual_clock else None
         report = replace(decided.report, late=closing.late, simulated_seconds=simulated)
         self._outcome = replace(self._outcome, last_report=report)

@@ -14,14 +14,16 @@ from ..aggregation import inner_products, server_step
 from ..composition import LastUpdates, Rules
 from ..errors import StateError
 from ..memory import UpdateMemory
+from ..privacy import Protection, check_model
+from ..robustness import clipped
 from ..round import NO_OBJECTIVE, NOT_FINITE, ClientAnswer, Round, RoundAnswers
 from ..state import StateArrays
 from ..summation import NOT_SUMMED, Grid, UpdateTotal, combined_update, fits
 from ..types import Call, FloatArray, Objective, Population, Proportions
 from ..virtual_clock import Clock, Closing, close
-from .codec import NamedArrays, TrainAnswer, TrainRequest
+from .codec import NORM_BIT, NamedArrays, TrainAnswer, TrainRequest
 from .communication import Communication
-from .exchange import Exchange
+from .exchange import Connection, Exchange
 from .replies import Answers, refuse_unusable_sums
 
 
@@ -34,11 +36,46 @@ class Asked:
     model: NamedArrays
     asked_at: Mapping[int, tuple[int, ...]]
     proportions: Proportions | None
+    protection: Protection | None = None
 
     @property
     def grid(self) -> Grid:
         """What the updates of a round are rounded to where nodes may sum theirs."""
         return Grid.of(len(self.call.clients))
+
+    def next_norm(self, votes: Sequence[bool]) -> float | None:
+        """Return the clipping norm of the next round, None where updates are not clipped."""
+        if self.protection is None:
+            return None
+        return self.protection.next_norm(votes, len(self.call.clients))
+
+
+def protection_of(
+    connection: Connection, rules: Rules, norm: float | None, model: NamedArrays
+) -> Protection | None:
+    """Return what makes a round private, None where nothing does.
+
+    Parameters
+    ----------
+    connection : Connection
+        How the strategy speaks, and with which clients.
+    rules : Rules
+        The strategy's rules, which bound what one update counts.
+    norm : float, optional
+        The clipping norm after the round before, None in the first round.
+    model : dict of array
+        The model of the round.
+
+    Raises
+    ------
+    ParameterError
+        If the model has whole numbers.
+    """
+    privacy = connection.communication.privacy
+    if privacy is None:
+        return None
+    check_model(model)
+    return privacy.at(norm, rules.largest_weight(len(connection.population.clients)))
 
 
 @dataclass
@@ -88,8 +125,9 @@ def summing(
 ) -> Proportions | None:
     """Return what nodes may add up their clients' updates by, None if they may not."""
     sums = communication.partial_aggregation and communication.follows_protocol
-    # A sum could mix late and timely clients.
-    if not sums or communication.robustness.bounds or communication.virtual_clock:
+    # A sum cannot be clipped client by client, and could mix late and timely clients.
+    clips = communication.robustness.bounds or communication.privacy is not None
+    if not sums or clips or communication.virtual_clock:
         return None
     return rules.proportions(weighting, call)
 
@@ -97,15 +135,17 @@ def summing(
 def train_requests(
     asked: Asked, objective: Objective | None, priority: frozenset[int]
 ) -> dict[int, TrainRequest]:
-    """Return what each node is asked, by node."""
+    """Return what each node is asked, by node; F, which is exact, is not told in private runs."""
+    protection = asked.protection
     return {
         node: TrainRequest(
             asked.server_round,
             replace(asked.call, clients=clients),
             tuple(k in priority for k in clients),
-            objective or NO_OBJECTIVE,
+            NO_OBJECTIVE if objective is None or protection is not None else objective,
             asked.proportions,
             terms=len(asked.call.clients),
+            clipping_norm=None if protection is None else protection.told_norm,
         )
         for node, clients in asked.asked_at.items()
     }
@@ -141,7 +181,10 @@ def client_answers(
     exchange: Exchange,
     communication: Communication,
 ) -> tuple[ClientAnswer, ...]:
-    """Return what every client asked replied, ascending; clip what is too long."""
+    """Return what every client asked replied, ascending; clip what is too long.
+
+    The arrays of usable updates are then in the order of the model's.
+    """
     refuse_unusable_sums(answers, asked.model, asked.proportions, limits=exchange.limits)
     each = []
     for client in sorted(asked.call.clients):
@@ -151,10 +194,60 @@ def client_answers(
         if answer.usable and not _fits(answer, answers, asked):
             answer = ClientAnswer(client, "rejected", NOT_SUMMED, seconds=answer.seconds)
         if answer.usable:
+            _put_in_order(client, answers, asked.model)
             _clip(answer, answers, asked.model, communication)
         note = answers.notes.get(client)
         each.append(answer if note is None else replace(answer, note=note))
     return tuple(each)
+
+
+def _put_in_order(client: int, answers: Answers[TrainAnswer], model: NamedArrays) -> None:
+    """Bring the arrays of a client into the order of the model's."""
+    part = answers.parts[client]
+    if part.arrays is not None:
+        ordered = {name: part.arrays[name] for name in model}
+        answers.parts[client] = replace(part, arrays=ordered)
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """What every client asked replied, and for each usable update whether it was short enough."""
+
+    each: tuple[ClientAnswer, ...]
+    votes: tuple[bool, ...] = ()
+
+
+def clip_privately(
+    each: tuple[ClientAnswer, ...],
+    answers: Answers[TrainAnswer],
+    asked: Asked,
+) -> Clipped:
+    """Clip every usable update for differential privacy; each client has one vote on the norm."""
+    protection = asked.protection
+    if protection is None:
+        return Clipped(each)
+    judged = [_with_vote(answer, answers, protection) for answer in each]
+    votes = []
+    for answer in judged:
+        if not answer.usable:
+            continue
+        part = answers.parts[answer.client]
+        arrays, length = clipped(asked.model, part.arrays or {}, protection.norm)
+        answers.parts[answer.client] = replace(part, arrays=arrays)
+        needs_vote = protection.mechanism.needs_vote
+        votes.append(part.norm_bit == 0 if needs_vote else length <= protection.norm)
+    return Clipped(tuple(judged), tuple(votes))
+
+
+def _with_vote(
+    answer: ClientAnswer, answers: Answers[TrainAnswer], protection: Protection
+) -> ClientAnswer:
+    """Return the answer, failed if it has to say whether the client clipped and does not."""
+    needs_vote = answer.usable and protection.mechanism.needs_vote
+    if not needs_vote or answers.parts[answer.client].norm_bit in {0, 1}:
+        return answer
+    reason = f"{NORM_BIT} is missing: its update may not be clipped"
+    return ClientAnswer(answer.client, "failed", reason, seconds=answer.seconds)
 
 
 def round_answers(
@@ -217,6 +310,9 @@ def take_step(
 ) -> Step:
     """Combine the updates that count and move the model by them; nothing is remembered yet.
 
+    In a private round the combined update gets noise, and statistics move by all of it: a divisor
+    would tell how many clients took part.
+
     Parameters
     ----------
     asked : Asked
@@ -238,13 +334,21 @@ def take_step(
         for client, weight in weight_of.items()
         if weight != 0.0 and client not in answers.summed
     )
-    if memory is None:
+    if memory is None and not decided.report.empty:
         update = _combined(asked, answers, decided, models)
+    elif memory is None:
+        update = {name: np.zeros(array.shape) for name, array in asked.model.items()}
     else:
         update = memory.step(asked.model, models, len(decided.decided.responses.known))
     total = math.fsum(decided.weight.tolist())
+    if asked.protection is not None:
+        update, total = asked.protection.noised(update), 1.0
     state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
     return Step(moved, state, models)
+
+
+TOO_HEAVY = "an update would count for more than the noise is made for"
+"""Why a round is refused whose weights are above the bound that the rules give."""
 
 
 @dataclass(frozen=True)
@@ -266,8 +370,14 @@ def moved(
     memory: Memory,
     population: Population,
 ) -> Moved:
-    """Take the server's step and remember the updates; a refused round changes nothing."""
-    if decided.report.empty and not memory.moves_alone:
+    """Take the server's step and remember the updates; a refused round changes nothing.
+
+    With differential privacy the model moves in every round, by noise alone where nothing counts.
+    """
+    protection = asked.protection
+    if protection is not None and not protection.bounds(decided.weight):
+        decided = decided.refused(TOO_HEAVY)
+    if decided.report.empty and not memory.moves_alone and protection is None:
         if asked.call.clients and not asked.call.keeps_model:
             log(WARNING, "Round %d: no update counted, the model stays", asked.server_round)
         return Moved(None, decided, optimizer)

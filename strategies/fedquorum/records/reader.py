@@ -86,6 +86,8 @@ class Run:
         The diagnostics of the whole run; empty while it goes on.
     config : mapping
         All settings, nested as in ``config.yaml``.
+    privacy : mapping
+        What the private models released so far cost; empty for a run without privacy.
     """
 
     directory: Path
@@ -101,6 +103,7 @@ class Run:
     error: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
@@ -216,6 +219,7 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
             "planned": _count({"rounds": 0, **fields}, "rounds"),
             "error": " ".join(str(fields.get("error") or "").split()),
             "summary": _object(fields.get("summary") or {}, "summary"),
+            "privacy": _object(fields.get("privacy") or {}, "privacy"),
         }
     except _DamagedError as error:
         raise RunError(f"{path}: {error}") from None

@@ -217,6 +217,23 @@ class RunRecords:
         )
         write_whole(table, self.directory / "population.parquet")
 
+    def set_privacy(self, spent: Mapping[str, Any]) -> None:
+        """Write what the models released so far cost, before the next one is sent.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written, or the run was ended meanwhile.
+        """
+        with self._lock:
+            self._check_running()
+            self._manifest["privacy"] = dict(spent)
+            self._write_manifest()
+
+    def _check_running(self) -> None:
+        if self._manifest["status"] != "running":
+            raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
+
     def add_evaluations(self, number: int, evaluations: Sequence[ClientEvaluation]) -> None:
         """Write evaluations of the model after round ``number``; 0 is the first model."""
         with self._lock:
@@ -236,8 +253,7 @@ class RunRecords:
             If it cannot be written, as on a full disk, or the run was ended meanwhile.
         """
         with self._lock:
-            if self._manifest["status"] != "running":
-                raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
+            self._check_running()
             try:
                 self._write_round(record, report, evaluations)
             except OSError as error:
@@ -312,7 +328,7 @@ class RunRecords:
             save_file(dict(arrays), part)
 
     def _write_manifest(self) -> None:
-        with replacing(self.directory / "manifest.json") as part:
+        with replacing(self.directory / "manifest.json", synced=True) as part:
             part.write_text(json.dumps(self._manifest, indent=2) + "\n")
 
 
@@ -341,7 +357,9 @@ def _going_on(
 ) -> dict[str, Any]:
     """Return what the manifest says of a run that goes on, beside what it says of a new one."""
     going_on = {"round": resumed.server_round, "time": now(), "commit": identity.commit}
+    spent = {"privacy": before["privacy"]} if "privacy" in before else {}
     return {
+        **spent,
         "started": before["started"],
         "rounds_completed": resumed.server_round,
         "resumed": [*before.get("resumed", []), going_on],

@@ -25,6 +25,7 @@ MEASURES_LOSS = "measures-loss"
 PROPORTION = "proportion"
 BY_DATA = "by-data"
 TERMS = "sum-terms"
+CLIPPING_NORM = "clipping_norm"  # Flower's: what clients clip their updates to
 TRAIN_PART = "train-part"
 TEST_PART = "test-part"
 
@@ -77,6 +78,7 @@ OF_A_REQUEST = frozenset(
         PROPORTION,
         BY_DATA,
         TERMS,
+        CLIPPING_NORM,
         TRAIN_PART,
         TEST_PART,
     }

@@ -14,6 +14,7 @@ from .keys import (
     ARRAYS,
     BY_DATA,
     CLIENT_ID,
+    CLIPPING_NORM,
     CONFIG,
     CRITERION,
     EPSILON,
@@ -42,7 +43,8 @@ TaskT = TypeVar("TaskT", "TrainTask", "EvaluateTask")
 class TrainRequest:
     """What a node is told for one round; ``call.clients`` are the clients asked at this node.
 
-    ``terms`` is how many clients are asked in the round, on all nodes.
+    ``terms`` is how many clients are asked in the round, on all nodes. ``clipping_norm`` is set
+    where clients clip their updates.
     """
 
     server_round: int
@@ -51,6 +53,7 @@ class TrainRequest:
     objective: Objective
     proportions: Proportions | None = None
     terms: int = 1
+    clipping_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class TrainTask:
         Whether a_k is the proportion times the client's number of examples.
     terms : int
         How many updates are summed in the round, on all nodes: the grid of the sum.
+    clipping_norm : float, optional
+        What the client is to clip its update to; None where it does not clip.
     """
 
     client: int
@@ -105,6 +110,7 @@ class TrainTask:
     proportion: float | None = None
     by_data: bool = False
     terms: int = 1
+    clipping_norm: float | None = None
 
     @property
     def gated(self) -> bool:
@@ -179,6 +185,8 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config[PROPORTION] = [request.proportions.of(k) for k in clients]
         config[BY_DATA] = request.proportions.by_data
         config[TERMS] = request.terms
+    if request.clipping_norm is not None:
+        config[CLIPPING_NORM] = request.clipping_norm
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
@@ -265,6 +273,7 @@ def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
         proportion=config.get(PROPORTION),
         by_data=bool(config.get(BY_DATA, False)),
         terms=int(config.get(TERMS, 1)),
+        clipping_norm=config.get(CLIPPING_NORM),
     )
 
 
