@@ -16,6 +16,7 @@ from typing import Any
 
 from fedquorum.errors import ParameterError, RunError, SettingsError
 from fedquorum.flower.codec import NamedArrays
+from fedquorum.parameters import Number
 from fedquorum.privacy import GaussianMechanism, MovingNorm, check_model
 
 from conf.schema.privacy import (
@@ -147,8 +148,10 @@ def spent_before(
     if not isinstance(settings, ClippingSettings):
         return None
     before = manifest.get("privacy", {})
-    releases = before.get("releases", 0)
-    if releases < rounds:
+    releases = before.get("releases") if isinstance(before, Mapping) else before
+    if rounds == 0 and before == {}:
+        releases = 0
+    if not Number(low=rounds, integer=True).contains(releases):
         raise RunError(
             f"resume must be a run whose manifest counts its private releases, at least {rounds} "
             f"after round {rounds}, got {releases}"

@@ -22,11 +22,13 @@ from fedquorum.flower.codec import (
     encode_arrays,
     encode_train_reply,
 )
+from fedquorum.flower.standard import StandardProtocol
 from fedquorum.flower.training import summing
 from fedquorum.privacy import GaussianMechanism
 from fedquorum.records.reader import load_run
 from fedquorum.types import Told
 from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
 from rich.console import Console
 from safetensors.numpy import load_file
@@ -37,6 +39,7 @@ from conf.compose import options
 from conf.schema.privacy import PrivacySettings
 from server_app.build import build_strategy, initial_arrays
 from server_app.display import final_table
+from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
 from server_app.privacy import PrivacySpent, check_private, mechanism_of, spent_before
 from server_app.report.groups import group_runs
@@ -271,6 +274,68 @@ def told(strategy: ComposedStrategy) -> list[TrainTask]:
     evaluate_round(strategy, grid, 1, arrays)
     train_round(strategy, grid, 2, arrays)
     return tasks[4:]
+
+
+class ListeningGrid(InProcessGrid):
+    """Keeps the config of every message by its type, with NaN as a word that equals itself."""
+
+    def __init__(self, app: ClientApp, count: int) -> None:
+        super().__init__(app, {}, count)
+        self.configs: list[tuple[str, dict[str, Any]]] = []
+
+    def _answer(self, message: Message) -> Message:
+        for config in message.content.config_records.values():
+            told = {k: "NaN" if v != v else v for k, v in config.items()}  # noqa: PLR0124
+            self.configs.append((message.metadata.message_type, told))
+        return super()._answer(message)
+
+
+def configs_sent(kind: str, length: float, loss: float) -> list[tuple[str, dict[str, Any]]]:
+    """Return the configs of two private rounds with such updates and such losses."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return update(client, length, loss=loss, norm_bit=float(length > 0.1))
+
+    grid = ListeningGrid(scripted_app(4, fit, dict.fromkeys(range(4), loss)), 2)
+    strategy = private(kind, "privacy.noise_multiplier=0")
+    for server_round in (1, 2):
+        arrays = train_round(strategy, grid, server_round, encode_arrays(START))
+        assert arrays is not None
+        evaluate_round(strategy, grid, server_round, arrays)
+    return grid.configs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_else_that_is_sent_depends_on_data(kind: str) -> None:
+    """Beside the model only a clipping norm that moves does; docs/privacy.md lists all."""
+    one, other = configs_sent(kind, 0.01, 1.0), configs_sent(kind, 50.0, 7.0)
+    different = {
+        key
+        for (category, told), (_, told_other) in zip(one, other, strict=True)
+        for key in told.keys() | told_other.keys()
+        if told.get(key) != told_other.get(key)
+    }
+    assert different == ({"clipping_norm"} if kind == "dp_adaptive_client" else set())
+    sent = {key for category, told in one for key in told if category == "train"}
+    clipping = {"clipping_norm"} if "client" in kind else set()
+    assert sent == clipping | {
+        "protocol",
+        "server-round",
+        "client-id",
+        "priority",
+        "global-loss",
+        "global-accuracy",
+        "measures-loss",
+    }
+
+
+def test_populations_and_protocols_that_are_not_private() -> None:
+    """How much one client counts must be known before the run, whoever connects later."""
+    mechanism = GaussianMechanism()
+    with pytest.raises(ParameterError, match="privacy must be None with StandardProtocol"):
+        StandardProtocol(privacy=mechanism)
+    with pytest.raises(ParameterError, match=r"privacy must be None .*amount of data"):
+        named("fedavg", 4, communication=Communication(privacy=mechanism))
 
 
 def test_the_exact_objective_is_sent_to_nobody() -> None:
@@ -552,10 +617,14 @@ def test_delta(words: str, clients: int, delta: float) -> None:
 
 def test_a_manifest_that_does_not_count_enough() -> None:
     """A run of before, whose releases nobody counted, cannot go on: epsilon would be unknown."""
-    for manifest in ({}, {"privacy": {"releases": 2}}):
+    uncounted = ({}, {"privacy": {"releases": 2}}, {"privacy": {}}, {"privacy": [3]})
+    for manifest in (*uncounted, {"privacy": {"releases": "many"}}):
         with pytest.raises(RunError, match="resume must be a run whose manifest counts"):
             spent_before(settings("dp_fixed_server"), 20, manifest, rounds=3)
     assert spent_before(PrivacySettings(), 20, {}, rounds=3) is None
+    goes_on = spent_before(settings("dp_fixed_server"), 20, {"privacy": {"releases": 5}}, rounds=3)
+    assert goes_on is not None
+    assert goes_on.releases == 5
 
 
 def manifest_of(directory: Path) -> dict[str, Any]:
