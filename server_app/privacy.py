@@ -10,6 +10,7 @@ nobody draws.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -115,13 +116,19 @@ class PrivacySpent:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the manifest says; an infinite epsilon is the word ``inf``."""
+        epsilon = self.epsilon
         return {
             **asdict(self),
-            "epsilon": self.epsilon if math.isfinite(self.epsilon) else "inf",
+            "epsilon": epsilon if math.isfinite(epsilon) else "inf",
             "neighbours": RELATION,
             "sampling_rate": 1.0,  # as accounted: no sampling amplifies
-            "accountant": f"{PACKAGE} {version(PACKAGE)}",
+            "accountant": _accountant(),
         }
+
+
+@cache
+def _accountant() -> str:
+    return f"{PACKAGE} {version(PACKAGE)}"
 
 
 def spent_before(
