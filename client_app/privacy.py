@@ -1,9 +1,9 @@
 """A Flower mod: clients clip their own updates, where the run says that they shall."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
@@ -61,8 +61,8 @@ def _clipped(
     if norm is None:
         reason = "the server sent no clipping_norm, to which the client is to clip its update"
         return TrainAnswer(answer.client, Status.FAILED, reason=reason)
-    arrays, length = clipped(received, answer.arrays, norm)
-    if not math.isfinite(length):
+    if not all(np.isfinite(array).all() for array in answer.arrays.values()):
         return answer  # the server rejects it
+    arrays, length = clipped(received, answer.arrays, norm)
     sent = {name: array.astype(received[name].dtype) for name, array in arrays.items()}
     return replace(answer, arrays=sent, norm_bit=float(length > norm))

@@ -93,7 +93,10 @@ def library(*parts: str) -> list[Path]:
 # --- what each part must not import -----------------------------------------------------------
 
 RULES = ("selection", "weighting", "participation", "server_optimizer")
-PURE = ("round.py", "composition.py", "named.py", "rule.py", "types.py", "report.py", "words.py")
+PURE = (
+    *("round.py", "composition.py", "named.py", "rule.py", "types.py", "report.py", "words.py"),
+    *("privacy.py", "robustness.py"),
+)
 NOT_PURE = ("flwr", "torch", "os", "time", "random", "logging", "pathlib", "io", "sys")
 SETTINGS = ("hydra", "omegaconf", "conf")
 

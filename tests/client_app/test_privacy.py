@@ -100,6 +100,24 @@ def test_who_did_not_train_is_as_it_was(kind: str) -> None:
     assert [moved(part) for part in parts[2:]] == [0.0, pytest.approx(1.0)]
 
 
+@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
+def test_updates_at_the_edges_of_float32(kind: str) -> None:
+    """A norm that float32 has as 0 is no failure, nor is another order; Inf goes as it is."""
+
+    def fit(client: int) -> TrainAnswer:
+        arrays = {"b": MODEL["b"] + np.float32(1e-30), "w": MODEL["w"]}
+        if client == 1:
+            arrays = {"b": MODEL["b"] + np.float32(np.inf), "w": MODEL["w"]}
+        return TrainAnswer(client, Status.DONE, num_examples=4.0, arrays=arrays)
+
+    tiny, infinite = ask(fit, (0, 1), kind, clipping_norm=1.0)
+    assert tiny.arrays is not None
+    assert tiny.arrays["b"][0] == np.float32(1e-30)
+    assert tiny.arrays["b"].dtype == np.float32
+    assert infinite.arrays is not None
+    assert np.isinf(infinite.arrays["b"]).all()
+
+
 def test_a_server_that_sends_no_norm_gets_no_update() -> None:
     """A client that is to clip, and is not told to what, does not send what it has."""
     (part,) = ask(lambda k: trained(k, 5.0), (0,), "dp_fixed_client")

@@ -12,9 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.records.checkpoint import Checkpoint
 from fedquorum.records.directory import new_run_directory
 from fedquorum.records.identity import RunIdentity
 from fedquorum.records.observer import Observer
+from fedquorum.records.reader import load_run
+from fedquorum.records.writer import RunRecords
 from fedquorum.types import Population
 from safetensors.numpy import load_file
 
@@ -209,6 +212,21 @@ def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
         assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 1
         status = json.loads((tmp_path / "run" / "manifest.json").read_text())["status"]
         assert status == "running"
+
+
+def test_what_was_released_is_on_disk_at_once_and_for_good(tmp_path: Path) -> None:
+    """Also where the run goes on, before anybody counts again; not once the run has ended."""
+    path = tmp_path / "run" / "manifest.json"
+    with records_in(tmp_path / "run") as records:
+        for releases in (0, 1, 2):
+            records.set_privacy({"releases": releases})
+            assert json.loads(path.read_text())["privacy"] == {"releases": releases}
+    with pytest.raises(RunError, match="is completed"):
+        records.set_privacy({"releases": 3})
+    start = Checkpoint(0, {}, {}, {}, {}, {}, {})
+    with RunRecords(tmp_path / "run", IDENTITY, CONFIG, resumed=start):
+        assert json.loads(path.read_text())["privacy"] == {"releases": 2}
+    assert load_run(tmp_path / "run").privacy == {"releases": 2}
 
 
 @pytest.mark.parametrize(
