@@ -155,7 +155,7 @@ def spent_before(
     if not isinstance(settings, ClippingSettings):
         return None
     before = manifest.get("privacy", {})
-    releases = before.get("releases") if isinstance(before, Mapping) else before
+    releases: Any = before.get("releases") if isinstance(before, Mapping) else before
     if rounds == 0 and before == {}:
         releases = 0
     if not Number(low=rounds, integer=True).contains(releases):

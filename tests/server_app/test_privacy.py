@@ -617,7 +617,12 @@ def test_delta(words: str, clients: int, delta: float) -> None:
 
 def test_a_manifest_that_does_not_count_enough() -> None:
     """A run of before, whose releases nobody counted, cannot go on: epsilon would be unknown."""
-    uncounted = ({}, {"privacy": {"releases": 2}}, {"privacy": {}}, {"privacy": [3]})
+    uncounted: tuple[dict[str, Any], ...] = (
+        {},
+        {"privacy": {"releases": 2}},
+        {"privacy": {}},
+        {"privacy": [3]},
+    )
     for manifest in (*uncounted, {"privacy": {"releases": "many"}}):
         with pytest.raises(RunError, match="resume must be a run whose manifest counts"):
             spent_before(settings("dp_fixed_server"), 20, manifest, rounds=3)
