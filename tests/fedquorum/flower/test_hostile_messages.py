@@ -36,11 +36,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
-from flwr.serverapp.strategy import Strategy
 
 from conf.compose import compose_words
 from server_app.build import build_strategy
-from server_app.privacy import with_privacy
 from tests.builders_flower import bytes_of
 from tests.builders_hostile import (
     Generator,
@@ -287,7 +285,7 @@ class Played:
 
 def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
     """Play rounds of a strategy against nodes that attack, or that fail instead."""
-    strategy, driver = strategy_named(name, private=private)
+    strategy = strategy_named(name, private=private)
     hostile = [Hostile(k, attacks) for k in range(HONEST, NUM_CLIENTS)]
     model = encode_arrays(model_of(private))
     models, decisions, seconds = [], [], []
@@ -298,21 +296,21 @@ def play(name: str, *, private: bool, attacks: bool, rounds: int) -> Played:
             strategy.aggregate_initial(grid.send_and_receive(sent, timeout=TIMEOUT))
         for number in range(1, rounds + 1):
             started = time.monotonic()
-            sent = driver.configure_train(number, model, ConfigRecord(), grid)
+            sent = strategy.configure_train(number, model, ConfigRecord(), grid)
             replies = grid.send_and_receive(sent, timeout=TIMEOUT)
             seconds.append(time.monotonic() - started)
-            moved, _ = driver.aggregate_train(number, replies)
+            moved, _ = strategy.aggregate_train(number, replies)
             model = moved or model
-            sent = driver.configure_evaluate(number, model, ConfigRecord(), grid)
-            driver.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=TIMEOUT))
+            sent = strategy.configure_evaluate(number, model, ConfigRecord(), grid)
+            strategy.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=TIMEOUT))
             models.append(b"".join(a.tobytes() for a in decode_arrays(model).values()))
             decisions.append(strategy.outcome.report.decisions)
     pushed = sum((node.pushed for node in hostile), Counter[str]())
     return Played(models, bytes_of(strategy), decisions, seconds, pushed)
 
 
-def strategy_named(name: str, *, private: bool) -> tuple[ComposedStrategy, Strategy]:
-    """Return a strategy, and what drives it: itself or what makes it private, without noise."""
+def strategy_named(name: str, *, private: bool) -> ComposedStrategy:
+    """Return a strategy, private or not, without noise."""
     words = [f"strategy={name}", "rounds=1000", "data.num_clients=10", "data.num_priority=4"]
     words += [f"engine.round_timeout={TIMEOUT}"]
     if name == "fedalign":
@@ -323,8 +321,7 @@ def strategy_named(name: str, *, private: bool) -> tuple[ComposedStrategy, Strat
         words += ["strategy.cutoff=50"] * (name == "fedau")
     settings = compose_words(tuple(words)).settings
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    strategy = build_strategy(settings, population, [0.5] * NUM_CLIENTS)
-    return strategy, with_privacy(strategy, settings.privacy, encode_arrays(model_of(private)))
+    return build_strategy(settings, population, [0.5] * NUM_CLIENTS)
 
 
 def model_of(private: bool) -> NamedArrays:
