@@ -45,6 +45,7 @@ from client_app.alone import Result, Use
 from client_app.arrays import Arrays
 from client_app.client import FederatedClient
 from client_app.data.base import Part
+from client_app.failures import is_deployed, reason_of
 from client_app.node import PARTS, Node
 from client_app.policy import PolicyMod
 from client_app.privacy import ClippingMod
@@ -62,21 +63,25 @@ if "flwr.simulation.app" in sys.modules:
     check_environment()
 
 
-def _availability(context: Context) -> NodeAvailability | None:
-    node, hosted = _node(context)
-    return node.availability(hosted)
-
-
-_AVAILABILITY = AvailabilityMod(_availability)
-
-
-def _only_available(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer for the clients that are not available.
+def _without_quotes(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Answer for a deployed node that raises: Flower would send the text, which may quote data.
 
     The first mod is a function of the app: Ray's workers unpickle it before all else, and the app
     has to be imported before its library, as it says where that one is.
     """
-    return _AVAILABILITY(message, context, call_next)
+    try:
+        return call_next(message, context)
+    except Exception as error:
+        if not is_deployed(context.node_config):
+            raise
+        log(ERROR, "The message cannot be answered", exc_info=error)
+        reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason_of(error, deployed=True))
+        return Message(reply, reply_to=message)
+
+
+def _availability(context: Context) -> NodeAvailability | None:
+    node, hosted = _node(context)
+    return node.availability(hosted)
 
 
 def _response_times(context: Context) -> NodeResponseTimes | None:
@@ -95,8 +100,9 @@ def _settings(context: Context) -> Settings:
 
 app = ClientApp(
     mods=[
-        _only_available,
+        _without_quotes,
         PolicyMod(_settings),
+        AvailabilityMod(_availability),
         ResponseTimeMod(_response_times),
         ClippingMod(_privacy),
     ]
@@ -323,18 +329,21 @@ def _each(
 
 def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
     """Return the node of this process, and which of its clients this context is of."""
-    node = node_of(context.run_config, str(context.node_config.get("data-path", "")))
-    return node, node.hosted(dict(context.node_config))
+    config = context.node_config
+    path, deployed = str(config.get("data-path", "")), is_deployed(config)
+    node = node_of(context.run_config, path, deployed=deployed)
+    return node, node.hosted(dict(config))
 
 
-def node_of(run_config: Mapping[str, Any], data_path: str = "") -> Node:
+def node_of(run_config: Mapping[str, Any], data_path: str = "", *, deployed: bool = False) -> Node:
     """Return the node of this process for a run, made once; see ``Node``."""
-    return _cached_node(str(run_config["experiment"]), str(run_config["overrides"]), data_path)
+    words = str(run_config["experiment"]), str(run_config["overrides"])
+    return _cached_node(*words, data_path, deployed=deployed)
 
 
 @lru_cache(maxsize=1)
-def _cached_node(experiment: str, overrides: str, data_path: str) -> Node:
-    return Node(_composed(experiment, overrides), data_path)
+def _cached_node(experiment: str, overrides: str, data_path: str, *, deployed: bool) -> Node:
+    return Node(_composed(experiment, overrides), data_path, deployed=deployed)
 
 
 @lru_cache(maxsize=1)

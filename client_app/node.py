@@ -21,6 +21,7 @@ from client_app.data import load_data
 from client_app.data.base import FederatedData, Part
 from client_app.dropout import give_dropout
 from client_app.examples import Examples
+from client_app.failures import reason_of
 from client_app.measurements import Measurements
 from client_app.models import example_inputs, model_for
 from client_app.response_times import response_times
@@ -46,18 +47,20 @@ class Node:
     data_path : str
         Where this device has its own client's data, empty for ``data.path``. Data of which
         devices have more than their own is where the settings say.
+    deployed : bool
+        Whether this is a machine whose data stay there; its failures are told without their text.
     """
 
     measurements: Measurements
     trainer: Trainer
 
-    def __init__(self, settings: Settings, data_path: str = "") -> None:
+    def __init__(self, settings: Settings, data_path: str = "", *, deployed: bool = False) -> None:
         self._settings = settings
+        self._deployed = deployed
         if settings.client.keep_memory:
             keep_memory()
         data: Any = settings.data
-        self._on_device = bool(data_path) and of_devices(data)
-        if self._on_device:
+        if data_path and of_devices(data):
             data = replace(data, path=data_path)
         self._data = load_data(data, settings.seed)
         self._device = compute_device(settings.client.device)
@@ -141,14 +144,8 @@ class Node:
         return NodeResponseTimes(self._settings.seed, hosted, self._times)
 
     def reason(self, error: Exception) -> str:
-        """Return what the server is told of a failure.
-
-        What a library says of data may quote it: on a device with data of its own the text stays
-        in its own log, unless it is about settings, which the server has.
-        """
-        private = self._on_device and not isinstance(error, SettingsError)
-        text = "the log of the node has the text" if private else error
-        return f"{type(error).__name__}: {text}"
+        """Return what the server is told of a failure."""
+        return reason_of(error, deployed=self._deployed)
 
     @property
     def privacy(self) -> PrivacySettings:
@@ -189,7 +186,7 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, 
     if "partition-id" not in node_config or "num-partitions" not in node_config:
         raise SettingsError(
             "the node config must hold client-id, or partition-id and num-partitions, got "
-            f"{dict(node_config)}"
+            f"{', '.join(sorted(node_config)) or 'nothing'}"
         )
     return tuple(
         range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))

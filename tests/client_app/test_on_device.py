@@ -86,22 +86,6 @@ def test_what_is_wrong_with_the_data_stays_on_the_device(
     assert "got 1 to 77" in caplog.text
 
 
-def test_without_a_place_of_its_own_a_node_tells_what_is_wrong() -> None:
-    """In a simulation the same text helps whoever runs it."""
-    reply = ask(RecordDict(), "query")
-    assert reply.has_error()
-    assert "there is no such file" in str(reply.error.reason)
-
-
-def test_mistakes_in_settings_are_told(tmp_path: Path) -> None:
-    """They are the server's own, and have nothing of the data."""
-    path = write(tmp_path / "own.npz")
-    words = f"{WORDS} client.augmentation=crop"
-    reply = ask(RecordDict(), "query", words, **{"data-path": str(path)})
-    assert reply.has_error()
-    assert str(reply.error.reason).startswith("SettingsError: client.augmentation must be")
-
-
 def test_status_of_a_client_whose_data_is_gone(tmp_path: Path) -> None:
     """It has failed; the others of a node would go on."""
     reply = ask(train_request(), "train", **{"data-path": str(tmp_path / "gone.npz")})

@@ -1,0 +1,46 @@
+"""What a node tells the server of a failure: from a real machine, nothing that may quote data."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from fedquorum.errors import ParameterError, ProtocolError, SettingsError
+from fedquorum.flower.codec import CLIENT_ID
+
+RUNS_APPS = "flwr.supernode.runtime.run_clientapp"
+"""Flower's module that runs an app on a SuperNode, which no simulation loads."""
+
+ABOUT_THE_RUN = (ParameterError, ProtocolError, SettingsError)
+"""Errors about the settings or the message, which the server has itself; none quotes data."""
+
+
+def is_deployed(node_config: Mapping[str, Any]) -> bool:
+    """Say whether a node is a machine whose data stay there.
+
+    A device says which client it hosts. In a simulation the engine numbers the nodes, which
+    belong to whoever runs it.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Flower's node config.
+    """
+    return CLIENT_ID in node_config or RUNS_APPS in sys.modules
+
+
+def reason_of(error: Exception, *, deployed: bool) -> str:
+    """Return what the server is told of a failure.
+
+    Of a deployed node it is the kind of error. The text of an error may quote data, so it stays in
+    the node's own log, unless it is about the run.
+
+    Parameters
+    ----------
+    error : Exception
+        What was raised.
+    deployed : bool
+        Whether the node is a machine whose data stay there.
+    """
+    private = deployed and not isinstance(error, ABOUT_THE_RUN)
+    text = "the log of the node has the text" if private else error
+    return f"{type(error).__name__}: {text}"
