@@ -12,7 +12,10 @@ organisation has an authority, use its certificates instead.
 
 ``node`` makes the key pair by which a SuperNode proves who it is: ``NAME`` and ``NAME.pub``, as
 ``ssh-keygen -t ecdsa -b 384 -N "" -f NAME`` does. Make it on the node: the private key never has
-to leave it. Nothing that exists is overwritten.
+to leave it.
+
+Nothing that exists is overwritten. Files that belong together appear together: where one of them
+cannot be written, none is.
 
 ``kubernetes`` makes in a folder what is missing of both for the clients from 0, and prints it as
 the Secrets and ConfigMaps that deploy/kubernetes mounts, for ``kubectl apply``. Called again with
@@ -23,13 +26,19 @@ import argparse
 import base64
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -37,14 +46,29 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID = timedelta(days=365)
+MAX_DAYS = 3650
+MAX_NODES = 10_000
+MAX_HOST = 253  # characters of a DNS name
+LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+DNS_NAME = re.compile(rf"(\*\.)?{LABEL}(\.{LABEL})*")
 CLOCK_SKEW = timedelta(hours=1)
 SERVER_FILES = ("ca.pem", "server.pem", "server.key")
 NAMESPACE = "fedquorum"
 SERVICES = ("superlink", "superlink-control")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to be written: its name, what is in it, and whether only its owner may read it."""
+
+    name: str
+    content: bytes
+    secret: bool
 
 
 def make_server(folder: Path, hosts: Sequence[str], valid: timedelta = VALID) -> None:
@@ -52,7 +76,7 @@ def make_server(folder: Path, hosts: Sequence[str], valid: timedelta = VALID) ->
     authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority_name, server_name = (
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        for name in ("FedQuorum deployment CA", hosts[0])
+        for name in ("FedQuorum deployment CA", "FedQuorum SuperLink")
     )
     start = datetime.now(UTC) - CLOCK_SKEW
 
@@ -88,24 +112,19 @@ def make_server(folder: Path, hosts: Sequence[str], valid: timedelta = VALID) ->
         .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "ca.pem", authority.public_bytes(Encoding.PEM), secret=False)
-    _write(folder / "server.pem", server.public_bytes(Encoding.PEM), secret=False)
-    _write(
-        folder / "server.key",
-        server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-        secret=True,
-    )
+    private = server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    contents = [certificate.public_bytes(Encoding.PEM) for certificate in (authority, server)]
+    files = zip(SERVER_FILES, [*contents, private], (False, False, True), strict=True)
+    _write(folder, [File(*file) for file in files])
 
 
 def make_node(path: Path) -> None:
     """Write a node's private key to ``path`` and its public key to ``path``.pub."""
     key = ec.generate_private_key(ec.SECP384R1())
-    path.parent.mkdir(parents=True, exist_ok=True)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _write(path, private, secret=True)
-    _write(path.with_name(f"{path.name}.pub"), public + f" {path.name}\n".encode(), secret=False)
+    line = public + f" {path.name}\n".encode()
+    _write(path.parent, [File(path.name, private, True), File(f"{path.name}.pub", line, False)])
 
 
 def make_kubernetes(folder: Path, nodes: int, hosts: Sequence[str]) -> dict[str, object]:
@@ -115,7 +134,7 @@ def make_kubernetes(folder: Path, nodes: int, hosts: Sequence[str]) -> dict[str,
     node keeps its private key: ``folder``/keys has its public key only.
     """
     tls, keys = folder / "tls", folder / "keys"
-    if not tls.exists():
+    if not any((tls / name).exists() for name in SERVER_FILES):
         names = [f"{name}{end}" for name in SERVICES for end in ("", f".{NAMESPACE}.svc")]
         make_server(tls, [*names, "127.0.0.1", *hosts])
     private = [keys / f"node-{client}" for client in range(nodes)]
@@ -123,8 +142,8 @@ def make_kubernetes(folder: Path, nodes: int, hosts: Sequence[str]) -> dict[str,
     for path, other in zip(private, public, strict=True):
         if not other.exists():
             make_node(path)
-    lines = [f"{client} {path.read_text().strip()}\n" for client, path in enumerate(public)]
-    (folder / "nodes").write_text("".join(lines))
+    lines = [f"{client} {_public_key(path)}\n" for client, path in enumerate(public)]
+    _replace(folder / "nodes", "".join(lines))
     items = [
         _manifest("Secret", "superlink-tls", [tls / name for name in SERVER_FILES]),
         _manifest("Secret", "supernode-keys", [path for path in private if path.exists()]),
@@ -169,38 +188,142 @@ def _name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write(path: Path, content: bytes, *, secret: bool) -> None:
-    mode = 0o600 if secret else 0o644
+def _public_key(path: Path) -> str:
+    """Return the line of a public key's file."""
+    content = path.read_bytes()
+    try:
+        load_ssh_public_key(content)
+        (line,) = content.decode().splitlines()
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} must be one line with an OpenSSH public key") from None
+    return line.strip()
+
+
+def _write(folder: Path, files: Sequence[File]) -> None:
+    """Write files that belong together: all of them or, after an error, none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made: list[Path] = []
+    with TemporaryDirectory(prefix=".new-", dir=folder) as new:
+        for file in files:
+            _write_to_disk(Path(new, file.name), file.content, 0o600 if file.secret else 0o644)
+        try:
+            for file in files:
+                # A hard link never replaces a file.
+                os.link(Path(new, file.name), folder / file.name)
+                made.append(folder / file.name)
+        except BaseException:
+            for path in made:
+                path.unlink()
+            raise
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file, in place of an earlier one."""
+    with TemporaryDirectory(prefix=".new-", dir=path.parent) as new:
+        made = Path(new, path.name)
+        _write_to_disk(made, text.encode(), 0o644)
+        made.replace(path)
+
+
+def _write_to_disk(path: Path, content: bytes, mode: int) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells of a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the message, without the usage."""
+        sys.exit(f"{self.prog}: {message}")
+
+
+def whole_number(text: str, low: int, high: int) -> int:
+    """Return an argument that is a whole number within bounds."""
+    with suppress(ValueError):
+        if low <= (number := int(text)) <= high:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a whole number from {low} to {high}, got {text!r}")
+
+
+def days(text: str) -> timedelta:
+    """Return how long a certificate is to be valid."""
+    return timedelta(days=whole_number(text, 1, MAX_DAYS))
+
+
+def node_count(text: str) -> int:
+    """Return how many nodes there are to be."""
+    return whole_number(text, 1, MAX_NODES)
+
+
+def host(text: str) -> str:
+    """Return an argument that a certificate can name: an address or a DNS name."""
+    with suppress(ValueError):
+        return str(ip_address(text))
+    if len(text) > MAX_HOST or not DNS_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"must be an address or a DNS name of at most {MAX_HOST} characters, one with other "
+            f"letters than a to z in its form that begins with xn--, got {text!r}"
+        )
+    return text
+
+
+def key_path(text: str) -> Path:
+    """Return where a node's private key is to be, whose name becomes the public key's comment."""
+    path = Path(text)
+    if not path.name or not path.name.isprintable():
+        raise argparse.ArgumentTypeError(
+            f"must be a path whose last part has printable characters only, got {text!r}"
+        )
+    return path
+
+
+def parser() -> Parser:
+    """Return what reads the command line."""
+    made = Parser(
+        prog="keys.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = made.add_subparsers(dest="command", required=True)
+    server = commands.add_parser("server", help="an authority and the SuperLink's certificate")
+    server.add_argument("folder", type=Path)
+    server.add_argument(
+        "hosts", nargs="+", type=host, help="names and addresses by which nodes reach it"
+    )
+    server.add_argument("--days", type=days, default=VALID, help=f"of validity, {VALID.days}")
+    node = commands.add_parser("node", help="a SuperNode's key pair")
+    node.add_argument("path", type=key_path)
+    kubernetes = commands.add_parser("kubernetes", help="both as manifests of Kubernetes")
+    kubernetes.add_argument("folder", type=Path)
+    kubernetes.add_argument(
+        "--nodes", type=node_count, required=True, help="clients 0 to NODES - 1"
+    )
+    kubernetes.add_argument(
+        "--host", action="append", type=host, default=[], help="a further name or address"
+    )
+    return made
 
 
 def main() -> None:
     """Make what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    server = commands.add_parser("server", help="an authority and the SuperLink's certificate")
-    server.add_argument("folder", type=Path)
-    server.add_argument("hosts", nargs="+", help="names and addresses by which nodes reach it")
-    server.add_argument("--days", type=int, default=VALID.days)
-    node = commands.add_parser("node", help="a SuperNode's key pair")
-    node.add_argument("path", type=Path)
-    kubernetes = commands.add_parser("kubernetes", help="both as manifests of Kubernetes")
-    kubernetes.add_argument("folder", type=Path)
-    kubernetes.add_argument("--nodes", type=int, required=True, help="clients 0 to NODES - 1")
-    kubernetes.add_argument("--host", action="append", default=[], help="a further name or address")
-    given = parser.parse_args()
+    given = parser().parse_args()
     try:
         if given.command == "server":
-            make_server(given.folder, given.hosts, timedelta(days=given.days))
+            make_server(given.folder, given.hosts, given.days)
         elif given.command == "node":
             make_node(given.path)
         else:
             print(json.dumps(make_kubernetes(given.folder, given.nodes, given.host)))
     except FileExistsError as error:
-        sys.exit(f"keys.py: {error.filename} exists already and is not overwritten")
+        place = error.filename2 or error.filename
+        sys.exit(f"keys.py: {place} exists already and is not overwritten")
+    except OSError as error:
+        sys.exit(f"keys.py: {error.filename2 or error.filename}: {error.strerror}")
+    except ValueError as error:
+        sys.exit(f"keys.py: {error}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import configparser
 import re
+import resource
 import stat
 import subprocess
 import sys
@@ -22,8 +23,12 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SCRIPTS = ("superlink.sh", "supernode.sh", "register.sh")
 
 
-def keys(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(DEPLOY / "keys.py"), *words]
+def keys(
+    folder: Path, *words: str, file_size: int = resource.RLIM_INFINITY
+) -> subprocess.CompletedProcess[str]:
+    """Run keys.py, which may write files of at most ``file_size`` bytes."""
+    limit = ["prlimit", f"--fsize={file_size}"] if file_size != resource.RLIM_INFINITY else []
+    command = [*limit, sys.executable, str(DEPLOY / "keys.py"), *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -81,6 +86,114 @@ def test_keys_are_not_overwritten(tmp_path: Path, words: tuple[str, ...]) -> Non
     assert again.returncode == 1
     assert re.fullmatch(r"keys\.py: .* exists already and is not overwritten\n", again.stderr)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        *((("server", ".", "localhost"), name) for name in ("ca.pem", "server.pem", "server.key")),
+        *((("node", "node-3"), name) for name in ("node-3", "node-3.pub")),
+    ],
+)
+def test_no_file_appears_without_those_that_belong_to_it(
+    tmp_path: Path, words: tuple[str, ...], there: str
+) -> None:
+    """A new authority beside an old certificate would make every node refuse the server."""
+    (tmp_path / there).write_text("of before")
+    done = keys(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"keys.py: {there} exists already and is not overwritten\n"
+    assert names_in(tmp_path) == [there]
+    assert (tmp_path / there).read_text() == "of before"
+
+
+@pytest.mark.parametrize("room", ["for none", "for the authority's certificate"])
+def test_a_full_disk_leaves_no_file(tmp_path: Path, tls: Path, room: str) -> None:
+    """Nor does it end in a trace."""
+    authority, server = ((tls / name).stat().st_size for name in ("ca.pem", "server.pem"))
+    assert server - authority > 20  # a signature's length varies by two bytes
+    bytes_ = 100 if room == "for none" else (authority + server) // 2
+    words = ("server", "new", "superlink.example.org", "127.0.0.1")
+    done = keys(tmp_path, *words, file_size=bytes_)
+    assert done.returncode == 1
+    assert re.fullmatch(r"keys\.py: .*File too large\n", done.stderr), done.stderr
+    assert names_in(tmp_path / "new") == []
+
+
+LONG = "a" * 64
+BAD_WORDS = {
+    "--days: must be a whole number from 1 to 3650, got '-1'": "server new localhost --days -1",
+    "--days: must be a whole number from 1 to 3650, got '10000000'": (
+        "server new localhost --days 10000000"
+    ),
+    "--days: must be a whole number from 1 to 3650, got 'soon'": "server new localhost --days soon",
+    "hosts: must be an address or a DNS name": "server new münchen.example",
+    "hosts: must be an address or a DNS name of at most 253": f"server new {LONG}.example",
+    "hosts: must be an address or a DNS name of at most 253 ": f"server new {'a.' * 150}example",
+    "hosts: must be an address or a DNS name of": "server new ",
+    "--nodes: must be a whole number from 1 to 10000, got '0'": "kubernetes new --nodes 0",
+    "--nodes: must be a whole number from 1 to 10000, got '-3'": "kubernetes new --nodes -3",
+    "--host: must be an address or a DNS name": "kubernetes new --nodes 1 --host a..b",
+    "path: must be a path whose last part has printable characters": "node new/a\nb",
+    "path: must be a path whose last part has printable characters only": "node .",
+    "following arguments are required: hosts": "server new",
+    "invalid choice: 'nodes'": "nodes new",
+    "File name too long": f"node new/{'é' * 200}",
+}
+
+
+@pytest.mark.parametrize(("told", "words"), BAD_WORDS.items(), ids=range(len(BAD_WORDS)))
+def test_mistakes_are_one_line(tmp_path: Path, told: str, words: str) -> None:
+    """It names the argument, and leaves nothing behind."""
+    done = keys(tmp_path, *words.split(" "))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"keys\.py.*: .*{re.escape(told)}.*\n", done.stderr), done.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "told"),
+    [
+        ("keys/node-0.pub", b"\xff", "must be one line with an OpenSSH public key"),
+        ("keys/node-0.pub", b"ssh-ed25519 AAAA\n", "must be one line with an OpenSSH public key"),
+        ("keys/node-0", b"of before", "exists already and is not overwritten"),
+        ("tls/server.key", b"of before", "No such file or directory"),
+        ("tls", b"no folder", "exists already and is not overwritten"),
+    ],
+)
+def test_files_of_others_are_told_in_one_line(
+    tmp_path: Path, place: str, content: bytes, told: str
+) -> None:
+    """Whatever is wrong in the folder that manifests are made from."""
+    path = tmp_path / "made" / place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    done = keys(tmp_path, "kubernetes", "made", "--nodes", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"keys\.py: made/.*{told}\n", done.stderr), done.stderr
+
+
+def test_a_certificate_for_every_kind_of_name(tmp_path: Path) -> None:
+    """Long ones too: the common name, which has at most 64 characters, is not one of them."""
+    hosts = [
+        ".".join([LONG[:63]] * 3),
+        "*.example.org",
+        "xn--mnchen-3ya.example",
+        "::1",
+        "10.0.0.1",
+    ]
+    assert keys(tmp_path, "server", "tls", *hosts).returncode == 0
+    pem = (tmp_path / "tls" / "server.pem").read_bytes()
+    names = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    found = [*names.value.get_values_for_type(x509.DNSName)]
+    found += map(str, names.value.get_values_for_type(x509.IPAddress))
+    assert found == hosts
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
