@@ -128,12 +128,31 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
+def systemd_analyze() -> str:
+    """Return the path of systemd-analyze, or skip like ``real_data``."""
+    return _command("systemd-analyze")
+
+
+@pytest.fixture(scope="session")
+def nginx() -> str:
+    """Return the path of nginx, or skip like ``real_data``."""
+    return _command("nginx")
+
+
+@pytest.fixture(scope="session")
 def sandboxes() -> None:
     """Skip where containers cannot run in sandboxes, as inside of other containers."""
     from tests.integration.pods import missing
 
     if lacking := missing():
         pytest.skip(f"this machine must have {', '.join(lacking)}, for sandboxes with a network")
+
+
+def _command(name: str) -> str:
+    found = shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
+    if found is None:
+        _skip(f"this machine must have the command {name}")
+    return found
 
 
 def _skip(message: str) -> NoReturn:
