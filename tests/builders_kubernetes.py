@@ -91,6 +91,9 @@ class Image:
     """What deploy/Containerfile says of the image."""
 
     workdir: str
+    """Where the app is."""
+    cwd: str
+    """Where commands run."""
     user: int
     env: dict[str, str]
     copied: dict[str, Path]
@@ -101,7 +104,7 @@ def image() -> Image:
     """Read deploy/Containerfile, of whose instructions this knows the few that say something."""
     text = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", " ")
     said = [line.split() for line in text.splitlines() if line.strip()]
-    ((_, workdir),) = [words for words in said if words[0] == "WORKDIR"]
+    workdir, cwd = [words[1] for words in said if words[0] == "WORKDIR"]
     ((_, user),) = [words for words in said if words[0] == "USER"]
     env = dict(word.split("=", 1) for words in said if words[0] == "ENV" for word in words[1:])
     copied: dict[str, Path] = {}
@@ -110,7 +113,7 @@ def image() -> Image:
             # Into a folder whose name ends with a slash; else this is the copy's name.
             name = Path(source).name if target.endswith("/") else ""
             copied[str(Path(workdir, target, name))] = ROOT / source
-    return Image(workdir, int(user.partition(":")[0]), env, copied)
+    return Image(workdir, cwd, int(user.partition(":")[0]), env, copied)
 
 
 def expanded(text: str, env: dict[str, str]) -> str:

@@ -230,9 +230,10 @@ class Pod:
         # These may be below a folder that the manifest mounts, as /tmp.
         seen = {Path(place): Path(place) for place in (sys.prefix, sys.base_prefix)}
         if _is_ours(manifest):
-            workdir = self.image.workdir
+            workdir = self.image.cwd
+            words += ["--dir", workdir]
             seen |= {Path(SCRIPTS): self.folder / "image" / "bin"}
-            seen |= {Path(workdir): self.folder / "image" / "app"}
+            seen |= {Path(self.image.workdir): self.folder / "image" / "app"}
         words += _bound("--ro-bind", seen)
         if security["readOnlyRootFilesystem"]:
             words += ["--remount-ro", "/"]
