@@ -83,6 +83,22 @@ class Deployment:
             )
         return self.processes[name]
 
+    def start_superlink(self) -> None:
+        """Start the SuperLink, which keeps its database, and wait until it answers."""
+        tls = self.folder / "tls"
+        words = [str(DEPLOY / "superlink.sh")]
+        self.start("superlink", words, TLS=tls, STATE=self.folder / "state", PORT=self.port)
+        wait_for("the SuperLink answers", lambda: _healthy(self.port, tls / "ca.pem"), 60)
+
+    def end_superlink(self, number: signal.Signals) -> None:
+        """Send a signal to the SuperLink and all processes below it, as systemd does, and wait."""
+        superlink = self.processes["superlink"]
+        pids = [superlink.pid, *_descendants(superlink.pid)]
+        for pid in pids:
+            os.kill(pid, number)
+        superlink.wait(60)
+        wait_for("their end", lambda: not any(map(_lives, pids)), 60)
+
     def start_node(
         self,
         name: str,
@@ -183,9 +199,7 @@ def deployed(folder: Path) -> Iterator[Deployment]:
     }
     made = Deployment(folder, port, env)
     try:
-        script = [str(DEPLOY / "superlink.sh")]
-        made.start("superlink", script, TLS=folder / "tls", STATE=folder / "state", PORT=port)
-        wait_for("the SuperLink answers", lambda: _healthy(port, folder / "tls" / "ca.pem"), 60)
+        made.start_superlink()
         yield made
     except Exception:  # pytest shows it with the failure
         for name in made.processes:
@@ -199,6 +213,21 @@ def deployed(folder: Path) -> Iterator[Deployment]:
 def make_certificates(folder: Path) -> None:
     """Make a server's certificate for this machine."""
     KEYS["make_server"](folder, ["127.0.0.1"])
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process has started, and those that they have."""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            yield child
+            yield from _descendants(child)
+
+
+def _lives(pid: int) -> bool:
+    with suppress(FileNotFoundError):
+        # Behind the name, which may have any characters, the state: Z has ended.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _healthy(port: int, ca: Path) -> bool:

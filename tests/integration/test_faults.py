@@ -27,8 +27,8 @@ from conf.compose import compose_words
 from server_app.job import run_in_process
 from tests.builders_flower import FaultyGrid
 from tests.cases import is_long
-from tests.integration.conftest import wait_for
-from tests.integration.deployed import Cable, Deployment, deployed
+from tests.integration.conftest import BIN, run_here, wait_for
+from tests.integration.deployed import Cable, Deployment, assert_same_run, deployed
 
 FAST = (
     "rounds=12",
@@ -160,6 +160,10 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
 RESTART = 10.0  # seconds, RestartSec of deploy/supernode@.service
 GUARD = 300.0  # seconds; what is waited for takes two minutes at most, also under load
 NAMES = ("node-0", "node-1", "node-2")
+OF_RUN = (
+    *("data=synth", "data.num_clients=3", "data.num_priority=1", "data.sizes=equal"),
+    *("strategy=fedau", "client.local_epochs=1"),
+)
 NO_REPLY = "no reply in time"
 # What Flower says instead where it has noticed before the timeout that a node is gone: after the
 # 60 seconds for which it takes a heartbeat.
@@ -243,12 +247,11 @@ class RealRun:
     def __init__(self, made: Deployment, name: str, words: str) -> None:
         self.directory = made.folder / name
         self._made = made
-        words += " data=synth data.num_clients=3 data.num_priority=1 data.sizes=equal"
-        words += f" strategy=fedau client.local_epochs=1 engine.nodes={made.nodes}"
+        words += f" {' '.join(OF_RUN)} engine.nodes={made.nodes}"
         submitted = made.run(name, words, "--format", "json")
         told = json.loads(submitted.stdout)
         assert told["success"], submitted.stdout + submitted.stderr
-        self._id = str(told["run-id"])
+        self.id = str(told["run-id"])
 
     def manifest(self) -> dict[str, Any]:
         """Return what the run says of itself."""
@@ -279,7 +282,7 @@ class RealRun:
         """Return the round in which a node trains at the moment, 0 if it does not."""
         log = self._made.log(NAMES[client])
         printed = log.read_text(errors="replace") if log.exists() else ""
-        parts = re.split(rf"\[RUN {self._id}, ROUND train (\d+)\]", printed)
+        parts = re.split(rf"\[RUN {self.id}, ROUND train (\d+)\]", printed)
         trains = "Receiving: " in parts[-1] and "Start `flwr-clientapp` process" in parts[-1]
         return int(parts[-2]) if trains and len(parts) > 1 else 0
 
@@ -321,7 +324,7 @@ class RealRun:
 
     def stop(self) -> None:
         """Stop it by Flower's command, and wait for its records."""
-        stopped = self._made.flwr("stop", self._id, "deployment")
+        stopped = self._made.flwr("stop", self.id, "deployment")
         assert stopped.status == 0, stopped.stdout + stopped.stderr
         wait_for("the end", self.ended, GUARD)
 
@@ -406,3 +409,44 @@ def too_slow_and_then_dead(nodes: Nodes) -> None:
     assert manifest["summary"]["empty_rounds"] == sum(line["trained"] == 0 for line in lines) > 0
     model = load_file(run.directory / "model.safetensors")
     assert all(np.isfinite(array).all() for array in model.values())
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.skipif(not is_long(), reason="only with --long")
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: str(number.name)
+)
+def test_a_superlink_that_is_started_again(tmp_path: Path, number: signal.Signals) -> None:
+    """In the midst of a run: no recorded round is lost, nodes come back, ``resume`` goes on."""
+    settings = "rounds=5 evaluation.every=1 engine.checkpoint_every=1"
+    with deployed(tmp_path) as made, Cable(made.port) as cable:
+        nodes = Nodes(made, cable)
+        made.register_clients(NAMES)
+        for client in range(len(NAMES)):
+            nodes.start(client)
+        run = RealRun(made, "run", f"{settings} engine.startup_timeout=120")
+        wait_for("two rounds", lambda: len(run.rounds()) > 1, GUARD)
+        run.while_they_train({0: partial(made.end_superlink, number)}, after=2)
+        ended, recorded = run.manifest(), (run.directory / "rounds.jsonl").read_bytes()
+        made.start_superlink()
+        words = (f"resume={run.directory}", "engine=flower", "engine.superlink=deployment")
+        resumed = made.start("resumed", [str(BIN / "fedquorum"), *words])
+
+        def over() -> bool:
+            nodes.restart()
+            return resumed.poll() is not None
+
+        wait_for("the resumed run ends", over, GUARD)
+        assert resumed.returncode == 0
+        listed = made.flwr("list", "deployment", "--format", "json").stdout
+        told = {each["run-id"]: each["status"] for each in json.loads(listed)["runs"]}
+        print(f"{number.name}: {ended['status']}, to Flower {told[run.id]}")
+        print(f"nodes started again {nodes.restarts} times")
+    assert told.pop(run.id) == "finished:failed"
+    assert [*told.values()] == ["finished:completed"]
+    assert ended["status"] == ("running" if number == signal.SIGKILL else "interrupted")
+    assert (run.directory / "rounds.jsonl").read_bytes().startswith(recorded)
+    assert recorded.count(b"\n") >= 2
+    simulated = ("experiment=custom", *settings.split(), *OF_RUN)
+    assert_same_run(run.directory, run_here(tmp_path / "simulated", *simulated))
