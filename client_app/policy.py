@@ -34,13 +34,14 @@ from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Range
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
+from flwr.supercore.utils import get_flwr_home
 
 from conf import Settings
 from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 
 FILE = "node.yaml"
 COUNTED = "node-usage.json"
-"""What the node has done today, beside the file."""
+"""What the node has done today, in Flower's home: the data may be read-only."""
 
 WITHHELD = ("loss", "accuracy", "test-loss", "test-accuracy", "test-metric")
 """The metrics that a node can keep to itself; without ``num-examples`` no rule can use it."""
@@ -327,7 +328,7 @@ class PolicyMod:
         if path is None or CLIENT_ID not in config:
             return call_next(message, context)
         kind, client = _kind(message), int(config[CLIENT_ID])
-        usage = DailyUsage(path.with_name(COUNTED))
+        usage = DailyUsage(get_flwr_home() / COUNTED)
         try:
             policy = load_policy(path)
             experiment = str(context.run_config["experiment"])

@@ -48,7 +48,7 @@ EVALUATE = encode_evaluate_request(encode_arrays(MODEL), EvaluateRequest(1, (2,)
 
 
 @pytest.fixture
-def device(tmp_path: Path) -> Path:
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with one client's data."""
     np.savez(
         tmp_path / "own.npz",
@@ -57,6 +57,7 @@ def device(tmp_path: Path) -> Path:
         x_test=np.ones((2, 2), dtype=np.float32),
         y_test=np.array([1, 0]),
     )
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     return tmp_path
 
 
