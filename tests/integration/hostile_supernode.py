@@ -18,7 +18,7 @@ from flwr.supercore.object_store import ObjectStore
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 
-from tests.builders_hostile import Objects, could_be_honest, is_taken, with_one_spoilt
+from tests.builders_objects import Objects, could_be_honest, is_taken, with_one_spoilt
 
 NUMBERS = itertools.count()
 push_messages = start_client_internal._push_messages

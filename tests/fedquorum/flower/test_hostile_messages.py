@@ -40,7 +40,7 @@ from flwr.proto.message_pb2 import ObjectTree
 from conf.compose import compose_words
 from server_app.build import build_strategy
 from tests.builders_flower import bytes_of
-from tests.builders_hostile import (
+from tests.builders_objects import (
     Generator,
     Objects,
     could_be_honest,
