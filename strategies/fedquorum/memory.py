@@ -1,13 +1,18 @@
 """A memory of every client's last update: the state of FedVarp and MIFA."""
 
+import fcntl
+import gc
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from .errors import RunError
 from .state import StateArrays, array_like
 from .types import FloatArray
 
@@ -32,12 +37,12 @@ class UpdateMemory:
         The model's arrays, for names, shapes and dtypes.
     directory : Path, optional
         Keep the arrays in files there, mapped into memory, rather than in memory. Files of an
-        earlier run are overwritten.
+        earlier run are overwritten. The folder is locked as long as the memory is there.
 
     Raises
     ------
-    OSError
-        If the files cannot be made.
+    RunError
+        If another memory is in the folder, or the files cannot be made, as on a full disk.
 
     References
     ----------
@@ -55,6 +60,8 @@ class UpdateMemory:
         self._row = {client: row for row, client in enumerate(clients)}
         self._first = len(self._row)
         self._directory = directory
+        if directory is not None:
+            finalize(self, os.close, _locked(directory))
         self._total = {name: np.zeros(array.shape) for name, array in model.items()}
         self._updates = {
             name: _zeros(
@@ -92,12 +99,15 @@ class UpdateMemory:
         if not new:
             return
         before = len(self._row)
+        files = [self._file(position) for position in range(len(self._updates))]
         self._row |= {client: before + i for i, client in enumerate(new)}
         for position, (name, kept) in enumerate(list(self._updates.items())):
             shape = (len(self._row), *kept.shape[1:])
             larger = _zeros(shape, kept.dtype, self._file(position))
             larger[:before] = kept
             self._updates[name] = larger
+            if (smaller := files[position]) is not None:
+                smaller.unlink(missing_ok=True)
 
     def step(
         self,
@@ -159,8 +169,60 @@ def _saturated(update: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.clip(update, -largest, largest).astype(dtype)
 
 
+def _locked(directory: Path) -> int:
+    """Make the folder of a memory and keep other memories out of it, also those of this process.
+
+    Returns
+    -------
+    int
+        The descriptor that holds the lock until it is closed.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _cannot_keep(directory, error) from None
+    for last_try in (False, True):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if last_try:
+                os.close(descriptor)
+                raise RunError(
+                    "strategy.memory_dir must be a folder that no other run uses at this time, "
+                    f"got {directory}"
+                ) from None
+            gc.collect()  # the memory of an earlier run in this process may linger in a cycle
+        else:
+            break
+    return descriptor
+
+
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path | None) -> NDArray[Any]:
     if path is None:
         return np.zeros(shape, dtype)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    try:
+        array = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        _allocate(path)
+    except OSError as error:
+        raise _cannot_keep(path, error) from None
+    return array
+
+
+def _allocate(path: Path) -> None:
+    """Take the space of a file from the disk: a write to a hole on a full disk kills the process.
+
+    Raises
+    ------
+    OSError
+        If there is too little.
+    """
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
+def _cannot_keep(path: Path, error: OSError) -> RunError:
+    return RunError(
+        "strategy.memory_dir must be a folder with space for all clients' updates, got "
+        f"{path}: {error.strerror}"
+    )

@@ -1,11 +1,14 @@
 """The memory of last updates, of FedVarp and MIFA."""
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import RunError
 from fedquorum.memory import UpdateMemory
 from fedquorum.types import FloatArray
 from numpy.typing import NDArray
@@ -103,3 +106,51 @@ def test_half_precision_cannot_make_the_memory_infinite() -> None:
     assert kept[0].tolist() == [65504.0, 65504.0]
     assert memory.state()["total.w"].tolist() == [65504.0, 65504.0]
     assert np.isfinite(step(memory, model, [], 2)["w"]).all()
+
+
+def test_two_memories_never_share_a_folder(tmp_path: Path) -> None:
+    """The second one is refused before it changes a file; afterwards the folder is free."""
+    memory = UpdateMemory(range(2), MODEL, tmp_path)
+    step(memory, MODEL, [(0, 1.0, moved(2))], 2)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(
+        RunError, match=r"^strategy\.memory_dir must be .* no other run uses .* got"
+    ):
+        UpdateMemory(range(2), MODEL, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    memory.step(MODEL, [], 2)
+    del memory
+    UpdateMemory(range(2), MODEL, tmp_path)
+
+
+def test_a_memory_of_a_run_that_ended_may_linger(tmp_path: Path) -> None:
+    """As part of a cycle, which the collector of garbage has not met yet."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.memory, self.cycle = UpdateMemory(range(2), MODEL, tmp_path), self
+
+    Holder()
+    UpdateMemory(range(2), MODEL, tmp_path)
+
+
+def test_the_space_of_the_files_is_taken_when_they_are_made(tmp_path: Path) -> None:
+    """A write to a hole in a file on a full disk would kill the process (SIGBUS)."""
+    model = {"w": np.zeros(100_000, dtype=np.float32)}
+    memory = UpdateMemory(range(5), model, tmp_path)
+    for clients in (5, 8):
+        memory.grow(range(clients))
+        (file,) = tmp_path.glob("*.npy")
+        assert file.stat().st_size > clients * 400_000
+        assert file.stat().st_blocks * 512 >= file.stat().st_size
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the files are made, not when an update is written."""
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunError, match=r"memory_dir must be .* with space .* No space left"):
+        UpdateMemory(range(2), MODEL, tmp_path)
