@@ -1,12 +1,14 @@
 """Settings that are compared: every value with its range, then with each other."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
+from fedquorum.records.settings import flat_settings
 
 from conf.schema.availability import RandomAvailabilitySettings
 from conf.schema.data import (
@@ -39,6 +41,7 @@ def check(settings: Settings) -> None:
         For the first value that is not allowed.
     """
     try:
+        _check_secrets(settings)
         for key, value, allowed in _ranged(settings, ""):
             allowed.check(key, value)
         _check_priority(settings.data, settings.data.num_clients)
@@ -75,6 +78,22 @@ def check_rules(settings: Settings, rules: Rules) -> None:
             f"privacy must be none with strategy={settings.strategy.name} ({rules.unbounded}), "
             f"got {kind}"
         )
+
+
+def _check_secrets(settings: Settings) -> None:
+    """Refuse a password: settings go into records, to trackers and to every client's device."""
+    for key, value in flat_settings(asdict(settings)).items():
+        masked = _PASSWORD.sub(r"\1***@", str(value))
+        if masked != str(value):
+            raise SettingsError(
+                f"{key} must have no password, as settings are recorded and sent to clients, got "
+                f"{masked}; put it into the environment, for a tracking server as "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+
+
+_PASSWORD = re.compile(r"(://[^/?#@\s:]*:)[^/?#\s]+@")
+"""A password in a URL, after the user's name, with what is before it as a group."""
 
 
 def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
