@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -31,10 +31,10 @@ def replacing(path: Path, *, synced: bool = False) -> Iterator[Path]:
     try:
         yield part
         if synced:
-            _sync(part)
+            sync(part)
         part.replace(path)
         if synced:
-            _sync(path.parent)
+            sync(path.parent)
     except (OSError, SafetensorError) as error:
         raise cannot_write(path, error) from None
     finally:
@@ -47,9 +47,19 @@ def cannot_write(path: Path, error: Exception) -> RunError:
     return RunError(f"{path} cannot be written: {reason}")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Bring a file's content, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_above(path: Path) -> None:
+    """Bring the names of a folder and of all folders above it to the disk, up to its mount."""
+    for folder in path.parents:
+        with suppress(PermissionError):  # then another user made it, long ago
+            sync(folder)
+        if os.path.ismount(folder):
+            return

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..report import ClientDecision, ClientEvaluation
-from .files import replacing
+from .files import replacing, sync
 
 CLIENTS_SCHEMA = pa.schema(
     [
@@ -64,7 +64,8 @@ class ParquetParts:
     """A Parquet data set in a folder, written in parts: a part is whole or not there.
 
     A Parquet file cannot be read before its footer is written, so rows are kept for at most
-    ``FLUSH_SECONDS`` and then written as a file of their own.
+    ``FLUSH_SECONDS`` and then written as a file of their own. ``flush`` and ``close`` bring all
+    parts to the disk.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
@@ -74,34 +75,43 @@ class ParquetParts:
         self._flushed = time.monotonic()
         folder.mkdir(exist_ok=True)
         self._parts = len(list(folder.iterdir()))
+        self._unsynced: list[Path] = []
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Keep rows, and write what is kept if the last time is ``FLUSH_SECONDS`` ago."""
         self._rows.extend(rows)
-        if time.monotonic() - self._flushed > FLUSH_SECONDS:
-            self.flush()
+        if self._rows and time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._write()
 
     def flush(self) -> None:
-        """Write the rows that are still kept."""
+        """Write the rows that are still kept; all parts are on the disk when this returns."""
         if self._rows:
             self._write()
+        for path in self._unsynced:
+            sync(path)
+        if self._unsynced:
+            sync(self._folder)
+        self._unsynced = []
 
     def close(self) -> None:
-        """Write the rows that are still kept; an empty data set gets one empty part."""
-        if self._rows or self._parts == 0:
+        """Flush; an empty data set gets one empty part."""
+        if self._parts == 0:
             self._write()
+        self.flush()
 
     def _write(self) -> None:
         table = pa.Table.from_pylist(self._rows, schema=self._schema)
-        write_whole(table, self._folder / f"part-{self._parts:05d}.parquet")
+        path = self._folder / f"part-{self._parts:05d}.parquet"
+        write_whole(table, path)
+        self._unsynced.append(path)
         self._parts += 1
         self._rows = []
         self._flushed = time.monotonic()
 
 
-def write_whole(table: pa.Table, path: Path) -> None:
+def write_whole(table: pa.Table, path: Path, *, synced: bool = False) -> None:
     """Write a table, all at once or not at all."""
-    with replacing(path) as part:
+    with replacing(path, synced=synced) as part:
         pq.write_table(table, part)
 
 

@@ -23,7 +23,7 @@ from ..state import StateArrays
 from ..types import Population
 from .checkpoint import Checkpoint, read_manifest
 from .directory import RECORDS, cannot_make, files_that_go_on, holds_a_run, locked, rewind
-from .files import cannot_write, replacing
+from .files import cannot_write, replacing, sync_above
 from .identity import RunIdentity
 from .interruption import uninterrupted
 from .observer import Observer
@@ -123,11 +123,15 @@ class RunRecords:
         """Make and lock the directory, bring it to where the run is, and return the lock."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            lock = locked(self.directory)
-            if resumed is not None:
-                rewind(self.directory, resumed.records)
-            with replacing(self.directory / "config.yaml") as part:
-                part.write_text(config)
+            with ExitStack() as begun:
+                lock = locked(self.directory)
+                begun.callback(os.close, lock)
+                if resumed is not None:
+                    rewind(self.directory, resumed.records)
+                sync_above(self.directory)
+                with replacing(self.directory / "config.yaml", synced=True) as part:
+                    part.write_text(config)
+                begun.pop_all()
         except OSError as error:
             raise cannot_make(self.directory, error) from None
         return lock
@@ -215,7 +219,7 @@ class RunRecords:
             [pa.array(columns[f.name] or [None] * len(clients), f.type) for f in POPULATION_SCHEMA],
             schema=POPULATION_SCHEMA,
         )
-        write_whole(table, self.directory / "population.parquet")
+        write_whole(table, self.directory / "population.parquet", synced=True)
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:
         """Write what the models released so far cost, before the next one is sent.
@@ -261,6 +265,8 @@ class RunRecords:
 
     def position(self) -> dict[str, int]:
         """Write what is still kept, and return all files that go on and their lengths in bytes.
+
+        All of them are on the disk when this returns, but those of observers.
 
         Raises
         ------
@@ -324,7 +330,7 @@ class RunRecords:
         RunError
             If it cannot be written.
         """
-        with replacing(self.directory / "model.safetensors") as part:
+        with replacing(self.directory / "model.safetensors", synced=True) as part:
             save_file(dict(arrays), part)
 
     def _write_manifest(self) -> None:
