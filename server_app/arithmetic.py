@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedquorum.errors import SettingsError
+from fedquorum.errors import RunError, SettingsError
+from fedquorum.records.folder import shown
 
 from client_app.app import node_of
 from client_app.arithmetic import ALONE, TOGETHER, Arithmetic, way_of
@@ -69,8 +70,8 @@ def recorded(now: Arithmetic, before: Mapping[str, Any] | None = None) -> dict[s
     earlier: list[Any] = []
     same_bits = now.same_bits
     if before is not None:
-        known = before.get("arithmetic") or FIRST
-        earlier = [*known.get("earlier", [])]
+        known = _known(before)
+        earlier = [*known["earlier"]]
         if _differs(known, now) or _unlike(known["device"], now.device):
             earlier.append({key: known[key] for key in FIRST})
         same_bits = None if known.get("same_bits") is None else same_bits
@@ -96,13 +97,35 @@ def check_arithmetic(run: Path, before: Mapping[str, Any], now: Arithmetic, allo
     SettingsError
         With both versions and ways, and what to type.
     """
-    known = before.get("arithmetic") or FIRST
+    known = _known(before)
     if allowed == "same" and _differs(known, now):
         raise SettingsError(
             f"engine.arithmetic must be any to resume a run of {_shown(known)} by "
             f"{_shown(asdict(now))}, which rounds otherwise, got same; to resume it all the same: "
             + shlex.join(["fedquorum", f"resume={run}", "engine.arithmetic=any"])
         )
+
+
+def _known(before: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a manifest says of the arithmetic so far.
+
+    Raises
+    ------
+    RunError
+        If it says other things than one does.
+    """
+    known: dict[str, Any] = {"earlier": [], **FIRST, **(before.get("arithmetic") or {})}
+    texts = (known["way"], known["device"])
+    if (
+        not isinstance(known["version"], int)
+        or not all(text is None or isinstance(text, str) for text in texts)
+        or not isinstance(known["earlier"], list)
+    ):
+        raise RunError(
+            "the manifest's arithmetic must have a version, a way and a device, got "
+            f"{shown(before['arithmetic'])}"
+        )
+    return known
 
 
 def _differs(known: Mapping[str, Any], now: Arithmetic) -> bool:

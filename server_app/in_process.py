@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from fedquorum.errors import SettingsError
+from fedquorum.errors import RunError, SettingsError
+from fedquorum.records.folder import shown
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -129,13 +130,20 @@ class SimulationGrid(Grid):
         ------
         SettingsError
             If that was of another number of nodes.
+        RunError
+            If it is something else.
         """
         if len(states) != self.num_nodes:
             raise SettingsError(
                 f"engine.num_supernodes must be {len(states)}, as when the checkpoint was "
                 f"written: the nodes keep states of their own, got {self.num_nodes}"
             )
-        self._restore(states)
+        try:
+            self._restore({str(node + 1): states[str(node + 1)] for node in range(len(states))})
+        except Exception as error:  # protobuf and Flower raise what they please
+            raise RunError(
+                f"the nodes' states in the checkpoint cannot be read: {shown(error)}"
+            ) from None
 
     @abstractmethod
     def _restore(self, states: NodeStates) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy, WaitingGrid
-from fedquorum.errors import RunError, SettingsError, StateError
+from fedquorum.errors import FedQuorumError, RunError, SettingsError, one_line
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
 from fedquorum.records.directory import new_run_directory
@@ -17,6 +17,7 @@ from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.records.settings import flat_settings
 from fedquorum.records.writer import RunRecords
 from fedquorum.report import ClientEvaluation
+from fedquorum.state import array_like
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from rich.console import Console
@@ -82,7 +83,7 @@ def run(
     arithmetic = arithmetic_of(composed, data, in_process=in_process, device=device)
     directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
-        arrays = _go_on(parts, start)
+        arrays = _go_on(parts, start, arrays)
     spent = _spent_before(directory, start, settings, len(population.clients))
     rounds: list[RoundRecord] = []
     with run_records(
@@ -180,12 +181,14 @@ class _Parts:
     release: Callable[[], None] = lambda: None
 
 
-def _go_on(parts: _Parts, start: Checkpoint) -> ArrayRecord:
+def _go_on(parts: _Parts, start: Checkpoint, initial: ArrayRecord) -> ArrayRecord:
     """Bring strategy and nodes to where they were, and return the model."""
     try:
+        for name, array in decode_arrays(initial).items():
+            array_like(array, name, start.model)
         parts.strategy.restore(start.strategy, start.model)
-    except StateError as error:
-        raise RunError(f"the checkpoint does not fit the strategy: {error}") from None
+    except (FedQuorumError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise RunError(f"the checkpoint does not fit the strategy: {one_line(error)}") from None
     grid, keeps_models = parts.grid.inner, parts.strategy.rules.keeps_models
     if isinstance(grid, SimulationGrid) and start.nodes:
         # Of availability nodes keep what follows from the seed, too: other nodes find it again.

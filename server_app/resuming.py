@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.checkpoint import Checkpoint, check_unchanged, read_manifest
+from fedquorum.records.checkpoint import Checkpoint, check_unchanged
+from fedquorum.records.reader import read_manifest
 from fedquorum.records.settings import flat_settings, upgraded_words
 
 from conf import Settings

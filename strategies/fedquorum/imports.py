@@ -5,16 +5,35 @@
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import ParameterError, did_you_mean, one_line
 from .rule import Rule, RunFacts
+
+RuleImport = Callable[[Any, Mapping[str, Any], RunFacts], Any]
+"""Returns a rule of a kind by its options and the facts of the run, as ``rule_at`` does."""
+
+
+def no_rule_at(_kind: Any, options: Mapping[str, Any], _facts: RunFacts) -> NoReturn:
+    """Refuse to import a rule that records name: whoever wrote them would run code here.
+
+    Raises
+    ------
+    ParameterError
+        Always.
+    """
+    raise ParameterError(
+        "path",
+        "absent from records that are only read",
+        options.get("path"),
+        "it names code; --trust, or trust=True in Python, imports it",
+    )
 
 
 def rule_at(kind: Any, options: Mapping[str, Any], facts: RunFacts) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .composition import LastUpdates, Rules
 from .errors import ParameterError, did_you_mean
-from .imports import rule_at
+from .imports import RuleImport, rule_at
 from .participation import PARTICIPATIONS, KnownRates, MeanInterval, Participation
 from .rule import Question, Rule, RunFacts, parameters_of
 from .selection import (
@@ -192,7 +192,11 @@ NAMED: dict[str, Named] = {named.key: named for named in _all_named()}
 
 
 def build(
-    strategy: Mapping[str, Any], server_optimizer: Mapping[str, Any], facts: RunFacts
+    strategy: Mapping[str, Any],
+    server_optimizer: Mapping[str, Any],
+    facts: RunFacts,
+    *,
+    custom: RuleImport = rule_at,
 ) -> Rules:
     """Return the rules of a strategy, by its name and options.
 
@@ -207,6 +211,8 @@ def build(
         ``name`` and the optimizer's parameters.
     facts : RunFacts
         The run.
+    custom : callable
+        What makes the rules that are named ``custom``; by default they are imported.
 
     Raises
     ------
@@ -219,11 +225,12 @@ def build(
     sampling = Sampling(
         options.pop("fraction", 1.0), options.pop("priority_draws", None), facts.seed
     )
-    optimizer = _optimizer(server_optimizer, options.pop("server_lr", None), facts)
+    rate = options.pop("server_lr", None)
+    optimizer = _optimizer(server_optimizer, rate, facts, custom)
     if name == COMPOSED:
-        return _composed(options, facts, sampling, optimizer)
+        return _composed(options, facts, sampling, optimizer, custom)
     if name == CUSTOM:
-        weighting = rule_at(Weighting, options, facts)
+        weighting = custom(Weighting, options, facts)
         return Rules(Everyone(sampling), weighting, optimizer)
     named: Named = look_up(NAMED, "strategy", name)
     return named.rules(options, facts, sampling=sampling, server_optimizer=optimizer)
@@ -244,7 +251,10 @@ def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:
 
 
 def _optimizer(
-    settings: Mapping[str, Any], learning_rate: float | None, facts: RunFacts
+    settings: Mapping[str, Any],
+    learning_rate: float | None,
+    facts: RunFacts,
+    custom: RuleImport,
 ) -> ServerOptimizer[Any]:
     options = {**settings}
     name = options.pop("name")
@@ -253,7 +263,7 @@ def _optimizer(
     try:
         if name == CUSTOM:
             options["args"] = {**(options.get("args") or {}), **_rate(options)}
-            made: ServerOptimizer[Any] = rule_at(ServerOptimizer, options, facts)
+            made: ServerOptimizer[Any] = custom(ServerOptimizer, options, facts)
         else:
             made = look_up(SERVER_OPTIMIZERS, "server_optimizer", name).of(options, facts)
     except ParameterError as error:
@@ -273,11 +283,11 @@ def _composed(
     facts: RunFacts,
     sampling: Sampling,
     optimizer: ServerOptimizer[Any],
+    custom: RuleImport,
 ) -> Rules:
-    selection = _part(
-        SELECTIONS, Selection, "selection", {**options["selection"], "sampling": sampling}, facts
-    )
-    weighting = _part(WEIGHTINGS, Weighting, "weighting", options["weighting"], facts)
+    chosen = {**options["selection"], "sampling": sampling}
+    selection = _part("selection", chosen, facts, custom)
+    weighting = _part("weighting", options["weighting"], facts, custom)
     participation = dict(options["participation"])
     name = participation.pop("name")
     if name != NONE:
@@ -286,18 +296,18 @@ def _composed(
     return Rules(selection, weighting, optimizer)
 
 
-def _part(
-    rules: Mapping[str, type[Rule]],
-    kind: Any,
-    group: str,
-    settings: Mapping[str, Any],
-    facts: RunFacts,
-) -> Any:
-    options = dict(settings)
+_KINDS: Mapping[str, tuple[Any, Mapping[str, type[Rule]]]] = {
+    "selection": (Selection, SELECTIONS),
+    "weighting": (Weighting, WEIGHTINGS),
+}
+
+
+def _part(group: str, settings: Mapping[str, Any], facts: RunFacts, custom: RuleImport) -> Any:
+    (kind, rules), options = _KINDS[group], dict(settings)
     name = options.pop("name")
     if name == CUSTOM:
         sampling = options.pop("sampling", None)
         if sampling is not None:
             options["args"] = {**(options.get("args") or {}), "sampling": sampling}
-        return rule_at(kind, options, facts)
+        return custom(kind, options, facts)
     return look_up(rules, group, name).of(options, facts)

@@ -283,7 +283,8 @@ def test_damaged_runs_are_left_out_and_told(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith(f"fedquorum-report: left out: {foreign}/manifest.json: experiment")
-    assert lines[1].startswith(f"fedquorum-report: left out: {torn}/clients: ")
+    part = torn / "clients" / "part-00000.parquet"
+    assert lines[1].startswith(f"fedquorum-report: left out: {part}: ")
     page = (tmp_path / "report" / "report.html").read_text()
     assert f"{foreign}/manifest.json: experiment is missing" in page
     (row,) = {row["runs"] for row in table_csv(tmp_path / "report" / "table.csv")}

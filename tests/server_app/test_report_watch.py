@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.records import parquet as parquet_module
+from fedquorum.records.folder import RunFolder
 from fedquorum.records.reader import load_run
 from fedquorum.records.tables import CLIENTS_SCHEMA
 
@@ -23,7 +25,6 @@ from server_app.report.watch import folder as folder_module
 from server_app.report.watch import rounds as rounds_module
 from server_app.report.watch.charts import charts
 from server_app.report.watch.clients import Clients
-from server_app.report.watch.files import RunFolder, shown
 from server_app.report.watch.folder import WatchedFolder
 from server_app.report.watch.rounds import Rounds
 from server_app.report.watch.run import FollowedRun
@@ -179,8 +180,8 @@ def test_a_run_that_is_removed_is_forgotten(tmp_path: Path) -> None:
         ("unknown", "unknown must be a list"),
         ("late_replies", "late_replies must be a list"),
         ("round", "expected a round after 1, got 1"),
-        ("bytes_up", "expected numbers that a double can hold"),
-        ("seconds", "seconds must be a number that a double can hold"),
+        ("bytes_up", "bytes_up must be a whole number <= 9007199254740992"),
+        ("seconds", "seconds must be a number from -1e100 to 1e100"),
     ],
 )
 def test_a_damaged_line_is_one_problem(tmp_path: Path, damaged: str, problem: str) -> None:
@@ -334,10 +335,10 @@ def test_what_is_no_table_or_too_large_is_left_out(
     assert "population.parquet: " in read_clients(run).problem
     (run / "population.parquet").unlink()
     assert "part-00000.parquet: " in read_clients(run).problem
-    monkeypatch.setattr(clients_module, "MOST_ROWS", 1)
+    monkeypatch.setattr(parquet_module, "MOST_ROWS", 1)
     write_part(run, 0, [{"round": 1, "client": 0}] * 2)
     assert "expected at most 1 rows and 1024 MiB, got 2 rows" in read_clients(run).problem
-    monkeypatch.setattr(clients_module, "MOST_ROWS", 2)
+    monkeypatch.setattr(parquet_module, "MOST_ROWS", 2)
     monkeypatch.setattr(clients_module, "MOST_CLIENTS", 1)
     write_part(run, 0, [{"round": 1, "client": 0}, {"round": 1, "client": 1}])
     assert "expected at most 1 clients, got 2" in read_clients(run).problem
@@ -395,13 +396,6 @@ def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     (run / "config.yaml").unlink()
     (run / "config.yaml").mkdir()
     assert "config.yaml" in followed(run).problems[0]
-
-
-def test_texts_are_cleaned() -> None:
-    """One line, not too long, without what a terminal or an encoder chokes on."""
-    assert shown("a\n\tb\x1b[31m \ud800\u202e c") == "a b [31m c"
-    assert shown("x" * 300) == "x" * 200 + "..."
-    assert shown(None) == "None"
 
 
 # --- which run ----------------------------------------------------------------------------------
@@ -660,10 +654,9 @@ def test_why_a_run_failed_is_told(tmp_path: Path) -> None:
     assert view["progress"] == "round 1 of 7"
 
 
-@pytest.mark.parametrize("planned", [10**12, 10**400], ids=["many", "endless"])
-def test_numbers_without_measure_do_no_harm(tmp_path: Path, planned: int) -> None:
+def test_numbers_without_measure_do_no_harm(tmp_path: Path) -> None:
     """A run of more rounds than there is time for has no time left to tell."""
-    run = running(tmp_path / "run", line(1, seconds=1e300), rounds=planned)
+    run = running(tmp_path / "run", line(1, seconds=1e99), rounds=10**12)
     assert run_view(followed(run))["progress"] == "round 1 of 1,000,000,000,000"
 
 

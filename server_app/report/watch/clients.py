@@ -3,18 +3,18 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from fedquorum.errors import RunError, one_line
+from fedquorum.records.folder import Identity, RunFolder, shown
+from fedquorum.records.parquet import check_size
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray
 from numpy.typing import NDArray
-
-from server_app.report.watch.files import Identity, RunFolder, shown
 
 FOLDER = "clients"
 POPULATION = "population.parquet"
@@ -22,8 +22,6 @@ NOT_ASKED = "not asked yet"
 SHOWN_STATUSES = (*STATUSES, NOT_ASKED)
 NOT_CONNECTED = ("unavailable", NOT_ASKED)
 MOST_CLIENTS = 2_000_000
-MOST_ROWS = 20_000_000  # of one part
-MOST_BYTES = 2**30  # of one part, unpacked
 LONGEST_PROBLEM = 400
 SETTLED_NS = 2 * 10**9  # a folder changed less long ago may change again within one tick
 _CODES = {status: code for code, status in enumerate(SHOWN_STATUSES)}
@@ -249,20 +247,10 @@ def _read_table(file: BinaryIO, columns: tuple[str, ...]) -> pa.Table:
     if missing:
         raise RunError(f"expected a column {min(missing)}")
     parquet = pq.ParquetFile(file, read_dictionary=[name for name in columns if name in _TEXTS])
-    _check_size(parquet.metadata)
+    check_size(parquet.metadata)
     table = parquet.read(columns=[*columns, *_LATER])
     checked = {name: _checked(table[name], name) for name in table.column_names}
     return pa.table(checked).unify_dictionaries()
-
-
-def _check_size(metadata: Any) -> None:
-    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
-    size = sum(group.total_byte_size for group in groups)
-    if metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
-        raise RunError(
-            f"expected at most {MOST_ROWS:,} rows and {MOST_BYTES // 2**20} MiB, got "
-            f"{metadata.num_rows:,} rows and {size // 2**20} MiB"
-        )
 
 
 def _checked(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

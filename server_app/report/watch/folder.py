@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedquorum.errors import RunError
+from fedquorum.records.folder import RunFolder, shown
 
-from server_app.report.watch.files import RunFolder, shown
 from server_app.report.watch.run import MANIFEST, FollowedRun, Manifest
 
 MOST_FOLDERS = 20_000

@@ -8,13 +8,13 @@ from typing import BinaryIO
 
 import numpy as np
 from fedquorum.errors import RunError
+from fedquorum.records.folder import Identity, RunFolder, shown
 from fedquorum.records.reader import parse_round
 from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
 from fedquorum.report import STATUSES, LateReply
 from fedquorum.types import FloatArray
 
 from server_app.report.groups import metric_after_round
-from server_app.report.watch.files import Identity, RunFolder, shown
 
 FILE = "rounds.jsonl"
 TESTED = ("accuracy", "loss", "top5", "auroc", "f1", "average", "worst")
@@ -179,11 +179,7 @@ class Rounds:
         self.problem = self.problem or f"{self._folder.path / FILE}, {problem}"
 
     def _add(self, record: RoundRecord) -> None:
-        try:
-            values = {name: float(value) for name, value in _numbers(record).items()}
-        except OverflowError:
-            self._damage(f"line {self._lines}: expected numbers that a double can hold")
-            return
+        values = {name: float(value) for name, value in _numbers(record).items()}
         for name, value in values.items():
             self._columns.setdefault(name, array("d")).append(value)
         self.version += 1

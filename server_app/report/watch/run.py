@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedquorum.errors import RunError
+from fedquorum.records.folder import Identity, RunFolder, shown
 from fedquorum.records.reader import checked_manifest
 from fedquorum.records.settings import DamagedSettingsError, load_settings
 
 from server_app.report.tables import METRIC_NAMES
 from server_app.report.watch.clients import Clients
-from server_app.report.watch.files import Identity, RunFolder, shown
 from server_app.report.watch.rounds import Rounds
 
 MANIFEST = "manifest.json"

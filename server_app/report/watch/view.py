@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from fedquorum.records.folder import shown
 from fedquorum.records.round_record import TEST_GROUPS
 from fedquorum.report import STATUSES, LateReply
 
@@ -16,7 +17,6 @@ from server_app.report.watch.clients import (
     SHOWN_STATUSES,
     LastSeen,
 )
-from server_app.report.watch.files import shown
 from server_app.report.watch.folder import WatchedFolder
 from server_app.report.watch.run import FollowedRun
 

@@ -25,6 +25,7 @@ from .replay import (
     Row,
     UndecidableError,
     read_recorded,
+    refusing_damage,
     replay,
     rules_of,
 )
@@ -73,15 +74,26 @@ class Audit:
     unknown: tuple[str, ...]
 
 
-def audit(directory: Path) -> Audit:
+def audit(directory: Path, *, trust: bool = False) -> Audit:
     """Decide a run again from its records and compare.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's.
+    trust : bool
+        As for ``read_recorded``.
 
     Raises
     ------
     RunError
-        If a record is missing or damaged.
+        If a record is missing or damaged, or names a rule by import path and is not trusted.
     """
-    recorded = read_recorded(directory)
+    with refusing_damage(directory):
+        return _audit(read_recorded(directory, trust=trust))
+
+
+def _audit(recorded: Recorded) -> Audit:
     rules = rules_of(recorded)
     problems = list(_order_problems(recorded))
     rounds = decisions = 0

@@ -7,9 +7,9 @@ that follow from ``evaluations/``, to the same ``fedquorum.round.decide`` that t
 No data, no model and no client are needed.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..composition import Rules
-from ..errors import ParameterError, RunError
+from ..errors import FedQuorumError, ParameterError, RunError
+from ..imports import no_rule_at, rule_at
 from ..named import build
-from ..records.reader import Run, load_run, read_bytes, read_parts
+from ..records.folder import RunFolder, shown
+from ..records.reader import POPULATION, TABLES, Run, load_run, read_parts, read_population
 from ..records.round_record import RoundRecord
-from ..records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..robustness import Robustness
 from ..round import NOT_FINITE, NOT_SOLVED, ClientAnswer, Round, RoundAnswers, RoundState, decide
@@ -76,6 +76,8 @@ class Recorded:
         Those of ``evaluations/``; round 0 is the first model.
     summary : mapping
         The manifest's, empty while the run goes on.
+    trusted : bool
+        Whether rules that the settings name by import path may be imported.
     """
 
     run: Run
@@ -84,6 +86,7 @@ class Recorded:
     rows: RowsByRound
     evaluated: RowsByRound
     summary: Mapping[str, Any] = field(default_factory=dict)
+    trusted: bool = False
 
     def evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
         """Return what the clients measured of the model after a round."""
@@ -138,8 +141,32 @@ class UndecidableError(Exception):
         self.number = number
 
 
-def read_recorded(directory: Path) -> Recorded:
+@contextmanager
+def refusing_damage(directory: Path) -> Iterator[None]:
+    """Raise RunError, which names the run, for what follows from numbers that no run has.
+
+    Each record is checked by itself where it is read. That they go together is what is checked
+    here, by rules that were made for records that do.
+    """
+    try:
+        yield
+    except FedQuorumError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{directory}: cannot be decided again: {type(error).__name__}: {shown(error)}"
+        ) from None
+
+
+def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     """Return the records of a run.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's.
+    trust : bool
+        Whether to import rules that its settings name by import path, and so to run their code.
 
     Raises
     ------
@@ -147,25 +174,26 @@ def read_recorded(directory: Path) -> Recorded:
         If a record is missing or damaged, or the run is older than the records that it takes.
     """
     run = load_run(directory)
-    table = _population(run.directory / "population.parquet").to_pylist()
-    weights = {r["client"]: r["priority_weight"] for r in table if r["priority"]}
-    rates = [row["participation_rate"] for row in table]
+    table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
+    clients, rates = table["client"], table["participation_rate"]
+    rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
+    weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
         population = Population(
-            tuple(row["client"] for row in table),
+            tuple(clients),
             frozenset(weights),
             {k: weight for k, weight in weights.items() if weight != 1.0},
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
-    manifest = json.loads(read_bytes(run.directory / "manifest.json"))
     return Recorded(
         run=run,
         population=population,
         rates=None if None in rates else rates,
-        rows=RowsByRound.of(_table(run.directory / "clients", CLIENTS_SCHEMA)),
-        evaluated=RowsByRound.of(_table(run.directory / "evaluations", EVALUATIONS_SCHEMA)),
-        summary=manifest.get("summary") or {},
+        rows=RowsByRound.of(_table(run.directory / "clients")),
+        evaluated=RowsByRound.of(_table(run.directory / "evaluations")),
+        summary=run.summary,
+        trusted=trust,
     )
 
 
@@ -179,14 +207,16 @@ def rules_of(recorded: Recorded) -> Rules:
     """
     config = recorded.run.config
     rates = recorded.rates
-    facts = RunFacts(
-        num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
-        seed=int(config.get("seed", recorded.run.seed)),
-        rates=None if rates is None else dict(enumerate(rates)),
-        clients=recorded.population.clients,
-    )
+    optimizer = config.get("server_optimizer", {"name": "sgd"})
     try:
-        return build(config["strategy"], config.get("server_optimizer", {"name": "sgd"}), facts)
+        facts = RunFacts(
+            num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
+            seed=int(config.get("seed", recorded.run.seed)),
+            rates=None if rates is None else dict(enumerate(rates)),
+            clients=recorded.population.clients,
+        )
+        custom = rule_at if recorded.trusted else no_rule_at
+        return build(config["strategy"], optimizer, facts, custom=custom)
     except KeyError as error:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error} is missing") from None
     except ParameterError as error:
@@ -195,7 +225,7 @@ def rules_of(recorded: Recorded) -> Rules:
             setting = f"strategy.{setting}"
         text = error.told_of(setting)
         raise RunError(f"{recorded.run.directory}/config.yaml: {text}") from None
-    except (TypeError, ValueError) as error:
+    except (AttributeError, ArithmeticError, TypeError, ValueError) as error:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error}") from None
 
 
@@ -216,7 +246,7 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
             return
         try:
             replayed = _replay_round(recorded, rules, record, rows, state)
-        except (ValueError, RuntimeError, KeyError, IndexError, TypeError) as error:
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise UndecidableError(record.round, str(error)) from None
         yield replayed
         state = _with_examples(replayed.round.following, recorded.evaluations(record.round))
@@ -303,7 +333,7 @@ def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call
 
 def _last_measured(recorded: Recorded, client: int, before: int) -> ClientEvaluation:
     """Return what a client measured last before an evaluation that it missed."""
-    for number in range(before - 1, -1, -1):
+    for number in sorted((n for n in recorded.evaluated.places if n < before), reverse=True):
         for evaluation in recorded.evaluations(number):
             if evaluation.client == client and evaluation.measured:
                 return evaluation
@@ -380,20 +410,21 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
     )
 
 
-def _population(path: Path) -> pa.Table:
-    if not path.is_file():
+def _population(directory: Path) -> Mapping[str, pa.ChunkedArray]:
+    """Return the columns of the table of clients."""
+    if RunFolder(directory).identity(POPULATION) is None:
         raise RunError(
-            f"expected a file of a run, got {path} (No such file or directory); runs of older "
-            "versions lack it and cannot be decided again"
+            f"expected a file of a run, got {directory / POPULATION} (No such file or directory); "
+            "runs of older versions lack it and cannot be decided again"
         )
-    try:
-        return pq.read_table(path).select(POPULATION_SCHEMA.names).cast(POPULATION_SCHEMA)
-    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
-        raise RunError(f"{path}: {' '.join(str(error).split())}") from None
+    table = read_population(directory)
+    if "participation_rate" not in table.column_names:
+        raise RunError(f"{directory / POPULATION}: expected a column participation_rate")
+    return {name: table[name] for name in table.column_names}
 
 
-def _table(folder: Path, schema: pa.Schema) -> pa.Table:
-    table = read_parts(folder)
+def _table(folder: Path) -> pa.Table:
+    table, schema = read_parts(folder), TABLES[folder.name]
     if table.num_columns == 0:
         return schema.empty_table()
     try:

@@ -4,15 +4,16 @@
 the nodes' own (in process and on Ray's workers), the sums of the run's summary, and as metadata
 (JSON) the settings and how far the records were. ``round-000010.sha256`` has its checksum, in the
 form that ``sha256sum -c`` reads, and is written last: a checkpoint counts when both are there and
-agree.
+agree, and so are the records that it goes with. Those of TensorBoard it can do without.
 Nothing about random numbers has to be kept: every stream follows from (seed, purpose, round,
 client id).
 """
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import RunError, one_line
+from ..errors import RunError
 from ..state import StateArrays
-from .files import replacing
+from .files import replacing, sync
+from .folder import RunFolder, shown
 from .settings import upgraded
 
 FORMAT = 1
 KEPT = 2
 FOLDER = "checkpoints"
-_NAME = re.compile(r"round-(\d+)\.safetensors")
+_NAME = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
+_WITHOUT = "tensorboard/"  # what the names of files begin with that a run can do without
+_PARTS = ("model", "strategy", "summary", "nodes")
 
 
 @dataclass(frozen=True)
@@ -101,11 +105,13 @@ class Checkpoints:
         }
         tensors = {
             f"{part}/{name}": np.ascontiguousarray(array).reshape(array.shape)
-            for part in ("model", "strategy", "summary", "nodes")
+            for part in _PARTS
             for name, array in getattr(checkpoint, part).items()
         }
         try:
-            self._folder.mkdir(exist_ok=True)
+            if not self._folder.is_dir():
+                self._folder.mkdir()
+                sync(self._run)
         except OSError as error:
             raise RunError(f"{self._folder} cannot be made: {error.strerror}") from None
         with replacing(path, synced=True) as part:
@@ -122,17 +128,20 @@ class Checkpoints:
         Raises
         ------
         RunError
-            If there are checkpoints and none can be used.
+            If there are checkpoints and none can be used, but for one that a process was writing
+            when it was stopped.
         """
         problems: list[str] = []
+        damaged = False
         for server_round in self._rounds():
             try:
                 return Found(self._load(server_round), tuple(problems))
             except _DamagedError as error:
                 problems.append(str(error))
-        if problems:
+                damaged = damaged or not isinstance(error, _UnfinishedError)
+        if damaged:
             raise RunError(f"no checkpoint of {self._run} can be used: {'; '.join(problems)}")
-        return Found(None, ())
+        return Found(None, tuple(problems))
 
     def forget_after(self, server_round: int) -> None:
         """Remove the checkpoints of later rounds, which a run that goes on writes again."""
@@ -145,6 +154,8 @@ class Checkpoints:
 
     def _rounds(self) -> list[int]:
         """Return the rounds of which there is a checkpoint, latest first."""
+        if self._folder.is_symlink():
+            raise RunError(f"{self._folder} must be a folder of the run, got a link")
         files = self._folder.iterdir() if self._folder.is_dir() else ()
         found = (_NAME.fullmatch(file.name) for file in files)
         return sorted((int(match[1]) for match in found if match), reverse=True)
@@ -161,45 +172,78 @@ class Checkpoints:
             with safe_open(path, framework="numpy") as file:
                 metadata = json.loads(file.metadata()["checkpoint"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise _DamagedError(f"{path.name} cannot be read ({error})") from None
-        if metadata["format"] != FORMAT:
-            raise _DamagedError(
-                f"{path.name} has format {metadata['format']}, this version reads {FORMAT}"
-            )
-        for name, size in metadata["records"].items():
-            kept = self._run / name
-            if not kept.is_file() or kept.stat().st_size < size:
-                raise _DamagedError(f"{path.name} goes with {size} bytes of {name}, there are less")
+            found = _checkpoint(server_round, metadata, tensors)
+            lacking = [*self._lacking(found.records)]
+        except _DamagedError as error:
+            raise _DamagedError(f"{path.name} {error}") from None
+        except _UNREADABLE as error:
+            raise _DamagedError(f"{path.name} cannot be read ({shown(error)})") from None
+        for name, size in lacking:
+            raise _DamagedError(f"{path.name} goes with {size} bytes of {name}, there are less")
+        return found
 
-        def part(name: str) -> dict[str, NDArray[Any]]:
-            prefix = f"{name}/"
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    def _lacking(self, records: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """Yield the files that are shorter than a checkpoint says, without which it is none."""
+        run = RunFolder(self._run)
+        for name, size in records.items():
+            if not name.startswith(_WITHOUT):
+                with run.opened(*name.split("/")) as file:
+                    if file is None or os.fstat(file.fileno()).st_size < size:
+                        yield name, size
 
-        model = part("model")
-        return Checkpoint(
-            server_round=metadata["round"],
-            model={name: model[name] for name in metadata["model"]},
-            strategy=part("strategy"),
-            summary=part("summary"),
-            nodes=part("nodes"),
-            records=metadata["records"],
-            settings=metadata["settings"],
-        )
-
-    @staticmethod
-    def _check_sum(path: Path) -> None:
+    def _check_sum(self, path: Path) -> None:
+        """Compare the checksum; neither file may be a link, or anything else than a file."""
+        run = RunFolder(self._run)
         try:
-            expected = path.with_suffix(".sha256").read_text().split()[0]
-            found = _sha256(path)
-        except (OSError, ValueError, IndexError):
-            raise _DamagedError(f"{path.name} has no checksum") from None
-        if found != expected:
+            expected = (run.content(FOLDER, path.with_suffix(".sha256").name) or b"").split()[0]
+            with run.opened(FOLDER, path.name) as file:
+                digest = "" if file is None else hashlib.file_digest(file, "sha256").hexdigest()
+        except RunError as error:
+            raise _DamagedError(str(error)) from None
+        except (OSError, IndexError):
+            raise _UnfinishedError(f"{path.name} has no checksum") from None
+        if digest.encode() != expected:
             raise _DamagedError(f"{path.name} is damaged (its SHA-256 is not the one recorded)")
 
 
 class _DamagedError(Exception):
     """Why a checkpoint cannot be used."""
+
+
+class _UnfinishedError(_DamagedError):
+    """A checkpoint was never claimed to be whole."""
+
+
+_UNREADABLE = (
+    *(OSError, RunError, SafetensorError, RecursionError),
+    *(KeyError, TypeError, ValueError, AttributeError),
+)
+"""What comes of a file that is no checkpoint, or holds other things than one does."""
+
+
+def _checkpoint(server_round: int, metadata: Mapping[str, Any], tensors: StateArrays) -> Checkpoint:
+    """Return the checkpoint of a round from what its file holds."""
+    if metadata["format"] != FORMAT:
+        raise _DamagedError(f"has format {metadata['format']!r}, this version reads {FORMAT}")
+    records, settings = dict(metadata["records"]), dict(metadata["settings"])
+    if metadata["round"] != server_round:
+        raise _DamagedError(f"is of round {metadata['round']!r}")
+    if not all(isinstance(size, int) for size in records.values()):
+        raise _DamagedError("has files whose lengths are no whole numbers")
+    named = (key.partition("/") for key in tensors)
+    arrays: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in _PARTS}
+    for part, slash, name in named:
+        arrays[part][name] = tensors[f"{part}{slash}{name}"]
+    model = {name: arrays["model"][name] for name in metadata["model"]}
+    return Checkpoint(
+        server_round,
+        model,
+        arrays["strategy"],
+        arrays["summary"],
+        arrays["nodes"],
+        records,
+        settings,
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -232,27 +276,12 @@ def check_unchanged(
     then, now = upgraded(before), upgraded(settings)
     for key in sorted(then.keys() | now.keys()):
         old, new = then.get(key), now.get(key)
-        if key == "rounds":
-            if int(new or 0) < int(old or 0):
+        if key == "rounds" and isinstance(old, int) and isinstance(new, int):
+            if new < old:
                 raise RunError(f"rounds must be at least {old}, as in the run so far, got {new}")
         elif old != new and not key.startswith(free):
             raise RunError(f"{key} must be {_shown(old)}, as in the run so far, got {_shown(new)}")
 
 
 def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
-def read_manifest(run: Path) -> dict[str, Any]:
-    """Return the manifest of the run in a directory.
-
-    Raises
-    ------
-    RunError
-        If there is none.
-    """
-    try:
-        manifest: dict[str, Any] = json.loads((run / "manifest.json").read_text())
-    except (OSError, ValueError) as error:
-        raise RunError(f"{run}/manifest.json cannot be read: {one_line(error)}") from None
-    return manifest
+    return "null" if value is None else shown(value)

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..errors import RunError
 from .checkpoint import FOLDER
+from .folder import RunFolder
 
 RECORDS = (
     "config.yaml",
@@ -24,10 +26,12 @@ RECORDS = (
 )
 
 
+FOLDERS = ("clients", "evaluations", "tensorboard")
+
+
 def files_that_go_on(directory: Path) -> list[Path]:
     """Return the files of a run that grow or come with its rounds."""
-    folders = ("clients", "evaluations", "tensorboard")
-    found = [path for name in folders for path in (directory / name).glob("*")]
+    found = [path for name in FOLDERS for path in (directory / name).glob("*")]
     return [path for path in (directory / "rounds.jsonl", *found) if path.is_file()]
 
 
@@ -37,10 +41,39 @@ def rewind(directory: Path, position: Mapping[str, int]) -> None:
         size = position.get(path.relative_to(directory).as_posix())
         if size is None:
             path.unlink()
-        else:
+        elif size < path.stat().st_size:
             os.truncate(path, size)
     for part in (*directory.glob(".*.part"), *directory.glob("checkpoints/.*.part")):
         part.unlink()
+
+
+def refuse_links(directory: Path) -> None:
+    """Refuse records through which a run that goes on would write to files outside it.
+
+    Raises
+    ------
+    RunError
+        For the first record that is neither a folder nor a file with no other name, and for any
+        link beside the records: a tracker may write there.
+    """
+    folders = [directory / name for name in (*FOLDERS, FOLDER)]
+    for path in directory.iterdir():
+        if path.is_symlink() or (path in folders and not path.is_dir()):
+            raise _not_of_the_run(path)
+    inside = [path for folder in folders for path in folder.glob("*")]
+    for path in (*(directory / name for name in RECORDS), *inside):
+        if path in folders or not os.path.lexists(path):
+            continue
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise _not_of_the_run(path)
+
+
+def _not_of_the_run(path: Path) -> RunError:
+    return RunError(
+        f"{path} must be a file or folder of the run, got a link or something else; a run that "
+        "goes on writes to no other place"
+    )
 
 
 def locked(directory: Path) -> int:
@@ -68,19 +101,19 @@ def remove_unfinished(directory: Path) -> None:
         raise holds_a_run(directory)
     for name in (*RECORDS, FOLDER):
         path = directory / name
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif name != "config.yaml":
             path.unlink(missing_ok=True)
 
 
 def manifest_in(directory: Path) -> dict[str, Any]:
-    """Return the manifest of the run in ``directory``, empty where there is none."""
+    """Return the manifest of the run in ``directory``, empty where none can be read."""
     try:
-        manifest: dict[str, Any] = json.loads((directory / "manifest.json").read_text())
-    except (OSError, ValueError):
+        manifest = json.loads(RunFolder(directory).content("manifest.json") or b"{}")
+    except (OSError, ValueError, RecursionError, RunError):
         return {}
-    return manifest
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def holds_a_run(directory: Path) -> RunError:

@@ -6,16 +6,17 @@ Records may come from anybody, so all that is read is checked.
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..errors import RunError
 from ..report import LateReply
+from .folder import RunFolder, shown
+from .parquet import LARGEST_COUNT, LARGEST_NUMBER, read_file
 from .round_record import TEST_GROUPS, RoundRecord
 from .settings import (
     DamagedSettingsError,
@@ -25,8 +26,16 @@ from .settings import (
     upgraded_strategy,
     upgraded_words,
 )
+from .tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 
-TABLES = ("clients", "evaluations")
+MANIFEST = "manifest.json"
+CONFIG = "config.yaml"
+ROUNDS = "rounds.jsonl"
+POPULATION = "population.parquet"
+TABLES = {"clients": CLIENTS_SCHEMA, "evaluations": EVALUATIONS_SCHEMA}
+LONGEST_LINE = 16 * 2**20
+LONGEST_ERROR = 2000
+LONGEST_NAME = 200
 STATUSES = ("completed", "running", "interrupted", "failed")
 TEST_METRICS = ("accuracy",)
 _COUNTS = (
@@ -125,8 +134,17 @@ def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def read_runs(directories: Iterable[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+def read_runs(
+    directories: Iterable[Path], check: Callable[[Run], None] = lambda _: None
+) -> tuple[tuple[Run, ...], tuple[str, ...]]:
     """Return all runs in or below ``directories``, and what is wrong with those left out.
+
+    Parameters
+    ----------
+    directories : iterable of Path
+        Folders with runs, or runs.
+    check : callable
+        Raises RunError for a run that its caller cannot use.
 
     Raises
     ------
@@ -137,9 +155,8 @@ def read_runs(directories: Iterable[Path]) -> tuple[tuple[Run, ...], tuple[str, 
     for directory in find_runs(directories):
         try:
             run = load_run(directory)
-            for folder in TABLES:
-                if (directory / folder).is_dir():
-                    read_parts(directory / folder, [])
+            check_tables(directory)
+            check(run)
         except RunError as error:
             problems.append(str(error))
         else:
@@ -149,7 +166,7 @@ def read_runs(directories: Iterable[Path]) -> tuple[tuple[Run, ...], tuple[str, 
 
 def _runs_below(directory: Path) -> Iterable[Path]:
     for folder, subfolders, files in os.walk(directory.resolve(), onerror=_refuse):
-        if "manifest.json" in files:
+        if MANIFEST in files:
             subfolders.clear()
             yield Path(folder)
 
@@ -172,17 +189,34 @@ def load_run(directory: Path) -> Run:
         If a file is missing or damaged; the message names the file and, where there is one,
         the line.
     """
-    directory = directory.resolve()
-    path = directory / "manifest.json"
-    manifest = checked_manifest(read_bytes(path), path)
-    config = _load_config(directory / "config.yaml")
+    run = RunFolder(directory.resolve())
+    manifest = checked_manifest(_content(run, MANIFEST), run.path / MANIFEST)
+    config = _load_config(run)
     return Run(
-        directory=directory,
+        directory=run.path,
         config=config,
         settings=flat_settings(config),
-        rounds=tuple(_load_rounds(directory / "rounds.jsonl")),
+        rounds=tuple(_load_rounds(run)),
         **manifest,
     )
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Return the manifest of the run in ``directory`` as it was written, checked.
+
+    Raises
+    ------
+    RunError
+        If there is none, or it is damaged.
+    """
+    run = RunFolder(directory)
+    content, path = _content(run, MANIFEST), run.path / MANIFEST
+    checked_manifest(content, path)
+    manifest: dict[str, Any] = {"resumed": [], "arithmetic": {}, **json.loads(content)}
+    for name, kind in (("resumed", list), ("arithmetic", dict)):
+        if not isinstance(manifest[name], kind):
+            raise RunError(f"{path}: {name} must be a {kind.__name__}, got {manifest[name]!r}")
+    return manifest
 
 
 def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
@@ -209,7 +243,7 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
     try:
         fields = _object(manifest)
         kept: dict[str, Any] = {
-            name: _text(fields, name) for name in ("experiment", "strategy", "started")
+            name: _name(fields, name) for name in ("experiment", "strategy", "started")
         }
         kept |= {
             "seed": _count(fields, "seed"),
@@ -217,8 +251,8 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
             "strategy": upgraded_strategy(kept["strategy"]),
             "overrides": upgraded_words(_texts(fields, "overrides")),
             "planned": _count({"rounds": 0, **fields}, "rounds"),
-            "error": " ".join(str(fields.get("error") or "").split()),
-            "summary": _object(fields.get("summary") or {}, "summary"),
+            "error": shown(fields.get("error") or "", LONGEST_ERROR),
+            "summary": _summary(_object(fields.get("summary") or {}, "summary")),
             "privacy": _object(fields.get("privacy") or {}, "privacy"),
         }
     except _DamagedError as error:
@@ -226,9 +260,10 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
     return kept
 
 
-def _load_config(path: Path) -> dict[str, Any]:
+def _load_config(run: RunFolder) -> dict[str, Any]:
+    path = run.path / CONFIG
     try:
-        return upgraded(load_settings(read_bytes(path).decode()))
+        return upgraded(load_settings(_content(run, CONFIG).decode()))
     except UnicodeDecodeError:
         raise RunError(f"{path}: expected YAML in UTF-8") from None
     except DamagedSettingsError as problem:
@@ -236,23 +271,36 @@ def _load_config(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}{line}: {problem}") from None
 
 
-def _load_rounds(path: Path) -> Iterable[RoundRecord]:
-    *lines, tail = read_bytes(path).split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield _round_record(_parsed(line))
-        except _DamagedError as error:
-            raise RunError(f"{path}, line {number}: {error}") from None
-    if not tail:
-        return
-    try:
-        last = _parsed(tail)
-    except _DamagedError:
-        return  # the process was stopped while it wrote this line
-    try:
-        yield _round_record(last)
-    except _DamagedError as error:
-        raise RunError(f"{path}, line {len(lines) + 1}: {error}") from None
+def _load_rounds(run: RunFolder) -> Iterable[RoundRecord]:
+    path = run.path / ROUNDS
+    with run.opened(ROUNDS) as file:
+        if file is None:
+            raise _missing(path)
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+            try:
+                yield _round_record(_parsed(line))
+            except _BrokenOffError as error:
+                if line.endswith(b"\n") or len(line) > LONGEST_LINE:
+                    raise RunError(f"{path}, line {number}: {error}") from None
+                return  # the process was stopped while it wrote this line
+            except _DamagedError as error:
+                raise RunError(f"{path}, line {number}: {error}") from None
+
+
+def check_tables(directory: Path) -> None:
+    """Read all tables of a run, as far as there are any.
+
+    Raises
+    ------
+    RunError
+        If one is damaged; the message names the file.
+    """
+    run = RunFolder(directory)
+    for folder in TABLES:
+        if run.identity(folder) is not None:
+            read_parts(directory / folder)
+    if run.identity(POPULATION) is not None:
+        read_population(directory)
 
 
 def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -270,25 +318,53 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     RunError
         If there is no such folder, or a part of it is damaged.
     """
-    if not folder.is_dir():
+    run = RunFolder(folder.parent)
+    if run.identity(folder.name) is None:
         raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
-    parts = sorted(folder.glob("*.parquet"))
-    try:
-        schemas = [pq.read_schema(part) for part in parts]
-        found = [name for one in schemas[:1] for name in one.names]
-        wanted = [name for name in found if columns is None or name in columns]
-        tables = [pq.read_table(part, columns=wanted) for part in parts]
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise RunError(f"{folder}: {' '.join(str(error).split())}") from None
-    return pa.concat_tables(tables) if tables else pa.table({})
+    schema = TABLES[folder.name]
+    tables = [
+        read_file(run, (folder.name, part), schema, columns) for part in run.parts(folder.name)
+    ]
+    return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
 
-def read_bytes(path: Path) -> bytes:
+def read_population(directory: Path) -> pa.Table:
+    """Return the table of a run's clients.
+
+    Raises
+    ------
+    RunError
+        If there is none, or it is damaged or has a client twice.
+    """
+    table = read_file(RunFolder(directory), (POPULATION,), POPULATION_SCHEMA)
+    counts = table["client"].value_counts().to_pylist()
+    for client in (found["values"] for found in counts if found["counts"] > 1):
+        raise RunError(f"{directory / POPULATION}: expected each client once, got {client} again")
+    return table
+
+
+def _content(run: RunFolder, name: str) -> bytes:
     """Return a file of a run; RunError names one that cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RunError(f"expected a file of a run, got {path} ({error.strerror})") from None
+    content = run.content(name)
+    if content is None:
+        raise _missing(run.path / name)
+    return content
+
+
+def _missing(path: Path) -> RunError:
+    return RunError(f"expected a file of a run, got {path} (No such file or directory)")
+
+
+def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check the diagnostics of a whole run: numbers, counts by client, and a mapping of numbers."""
+    mixing = _object(given.get("mixing") or {}, "mixing")
+    for numbers in ({**given, "admitted_rounds": None, "mixing": None}, mixing):
+        for name in numbers:
+            _number(numbers, name)
+    admitted = _object(given.get("admitted_rounds") or {}, "admitted_rounds")
+    for client in admitted:
+        _count(admitted, client)
+    return given
 
 
 # --- one line of rounds.jsonl ----------------------------------------------------------------
@@ -296,6 +372,10 @@ def read_bytes(path: Path) -> bytes:
 
 class _DamagedError(Exception):
     """What is wrong with a record, without the place."""
+
+
+class _BrokenOffError(_DamagedError):
+    """A line is no JSON, as one that a process was writing when it was stopped."""
 
 
 def parse_round(line: bytes) -> RoundRecord:
@@ -316,7 +396,7 @@ def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
-        raise _DamagedError("expected one round as a JSON object, got something else") from None
+        raise _BrokenOffError("expected one round as a JSON object, got something else") from None
 
 
 def _round_record(line: Any) -> RoundRecord:
@@ -330,7 +410,7 @@ def _round_record(line: Any) -> RoundRecord:
     for name in _LATER_COUNTS:
         values[name] = _count({name: 0, **fields}, name)
     for name in _LATER_CLIENTS:
-        values[name] = tuple(_list(fields, name))
+        values[name] = _counts(fields, name)
     values["late_replies"] = tuple(map(_late_reply, _list(fields, "late_replies")))
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
@@ -356,15 +436,19 @@ def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | Non
 
 def _object(value: Any, name: str = "a record") -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _DamagedError(f"{name} must be a JSON object, got {value!r}")
+        raise _DamagedError(f"{name} must be a JSON object, got {_given(value)}")
     return value
 
 
 def _list(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
     value = fields.get(name, [])
     if not isinstance(value, list):
-        raise _DamagedError(f"{name} must be a list, got {value!r}")
+        raise _DamagedError(f"{name} must be a list, got {_given(value)}")
     return value
+
+
+def _counts(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    return tuple(_count({name: value}, name) for value in _list(fields, name))
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
@@ -376,28 +460,39 @@ def _field(fields: Mapping[str, Any], name: str) -> Any:
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = _field(fields, name)
     if not isinstance(value, str):
-        raise _DamagedError(f"{name} must be a text, got {value!r}")
+        raise _DamagedError(f"{name} must be a text, got {_given(value)}")
+    return value
+
+
+def _name(fields: Mapping[str, Any], name: str) -> str:
+    value = _text(fields, name)
+    if not value.isprintable() or len(value) > LONGEST_NAME:
+        raise _DamagedError(
+            f"{name} must be one line of at most {LONGEST_NAME} characters, got {_given(value)}"
+        )
     return value
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     values = _field(fields, name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise _DamagedError(f"{name} must be a list of texts, got {values!r}")
+        raise _DamagedError(f"{name} must be a list of texts, got {_given(values)}")
     return tuple(values)
 
 
 def _status(fields: Mapping[str, Any]) -> str:
     value = _text(fields, "status")
     if value not in STATUSES:
-        raise _DamagedError(f"status must be one of {', '.join(STATUSES)}, got {value!r}")
+        raise _DamagedError(f"status must be one of {', '.join(STATUSES)}, got {_given(value)}")
     return value
 
 
 def _count(fields: Mapping[str, Any], name: str) -> int:
     value = _field(fields, name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _DamagedError(f"{name} must be a whole number >= 0, got {value!r}")
+        raise _DamagedError(f"{name} must be a whole number >= 0, got {_given(value)}")
+    if value > LARGEST_COUNT and name != "seed":
+        raise _DamagedError(f"{name} must be a whole number <= {LARGEST_COUNT}, got a larger one")
     return value
 
 
@@ -406,11 +501,18 @@ def _number(fields: Mapping[str, Any], name: str) -> float:
     value = _field(fields, name)
     if value is None:
         return math.nan
-    if value in ("inf", "-inf"):
-        return float(value)
+    if value in ("inf", math.inf):
+        return math.inf
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _DamagedError(f"{name} must be a number, null or inf, got {value!r}")
-    try:
+        raise _DamagedError(f"{name} must be a number, null or inf, got {_given(value)}")
+    if abs(value) <= LARGEST_NUMBER or (isinstance(value, float) and math.isnan(value)):
         return float(value)
-    except OverflowError:
-        raise _DamagedError(f"{name} must be a number that a double can hold") from None
+    raise _DamagedError(f"{name} must be a number from -1e100 to 1e100, got {_given(value)}")
+
+
+def _given(value: object) -> str:
+    """Return what a record has instead of what it should have, as far as a line can show it."""
+    try:
+        return shown(repr(value))
+    except RecursionError:
+        return "something deeply nested"

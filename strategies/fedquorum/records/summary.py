@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import StateError, one_line
 from ..report import TrainReport
 from ..state import StateArrays
 from ..types import FloatArray
@@ -59,11 +60,26 @@ class Summary:
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what ``state`` returned."""
-        self._decision_losses = state["decision_losses"].tolist()
-        self._responses = list(state["responses"])
-        self._masses = state["masses"].tolist()
-        self._thetas = state["thetas"].tolist()
+        """Take over what ``state`` returned.
+
+        Raises
+        ------
+        StateError
+            If it is something else.
+        """
+        try:
+            self._take_over(state)
+        except (LookupError, TypeError, ValueError) as error:
+            raise StateError(f"the summary of a run cannot go on: {one_line(error)}") from None
+
+    def _take_over(self, state: Mapping[str, NDArray[Any]]) -> None:
+        losses, responses = state["decision_losses"], state["responses"]
+        if len(losses) and (responses.ndim, len(responses)) != (2, len(losses)):
+            raise StateError(f"'responses' is of shape {responses.shape}, for {len(losses)} losses")
+        self._decision_losses = [float(loss) for loss in losses]
+        self._responses = list(responses)
+        self._masses = [float(mass) for mass in state["masses"]]
+        self._thetas = [float(theta) for theta in state["thetas"]]
         self._empty = int(state["empty"])
         self._admitted = Counter({int(k): int(n) for k, n in state["admitted"]})
 

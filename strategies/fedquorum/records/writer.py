@@ -21,13 +21,22 @@ from ..errors import RunError
 from ..report import ClientEvaluation, LateReply, TrainReport
 from ..state import StateArrays
 from ..types import Population
-from .checkpoint import Checkpoint, read_manifest
-from .directory import RECORDS, cannot_make, files_that_go_on, holds_a_run, locked, rewind
+from .checkpoint import Checkpoint
+from .directory import (
+    RECORDS,
+    cannot_make,
+    files_that_go_on,
+    holds_a_run,
+    locked,
+    refuse_links,
+    rewind,
+)
 from .files import cannot_write, replacing, sync_above
 from .identity import RunIdentity
 from .interruption import uninterrupted
 from .observer import Observer
 from .provenance import now
+from .reader import read_manifest
 from .regret import RegretBound
 from .round_record import RoundRecord
 from .summary import Summary
@@ -127,6 +136,7 @@ class RunRecords:
                 lock = locked(self.directory)
                 begun.callback(os.close, lock)
                 if resumed is not None:
+                    refuse_links(self.directory)
                     rewind(self.directory, resumed.records)
                 sync_above(self.directory)
                 with replacing(self.directory / "config.yaml", synced=True) as part:
@@ -368,7 +378,7 @@ def _going_on(
         **spent,
         "started": before["started"],
         "rounds_completed": resumed.server_round,
-        "resumed": [*before.get("resumed", []), going_on],
+        "resumed": [*before["resumed"], going_on],
     }
 
 

@@ -1,14 +1,19 @@
 """Checkpoints: whole, checked, and compared with the settings of now."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints, check_unchanged
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 
 def checkpoint(server_round: int, value: float = 1.0) -> Checkpoint:
@@ -143,3 +148,81 @@ def test_a_checkpoint_of_an_older_version_has_the_names_of_this_one() -> None:
     check_unchanged(BEFORE | average, BEFORE | {"strategy.name": "fedavg"})
     with pytest.raises(RunError, match=r"strategy\.name must be custom, .* got fedau"):
         check_unchanged(BEFORE | {"strategy.name": "own"}, BEFORE | {"strategy.name": "fedau"})
+
+
+# --- of somebody else --------------------------------------------------------------------------
+
+
+def change_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the metadata of a checkpoint, and its checksum alike."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = json.loads(file.metadata()["checkpoint"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    change(metadata)
+    save_file(tensors, path, {"checkpoint": json.dumps(metadata)})
+    digest = sha256(path.read_bytes()).hexdigest()
+    path.with_suffix(".sha256").write_text(f"{digest}  {path.name}\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda metadata: metadata.clear(),
+        lambda metadata: metadata.update(records=5),
+        lambda metadata: metadata.update(records={"rounds.jsonl": "5"}),
+        lambda metadata: metadata.update(records={"../outside": 1}),
+        lambda metadata: metadata.update(records={"/etc/passwd": 1}),
+        lambda metadata: metadata.update(settings=[1]),
+        lambda metadata: metadata.update(model=["none"]),
+        lambda metadata: metadata.update(round=10**9),
+        lambda metadata: metadata.update(format="\x1b[31m"),
+    ],
+)
+def test_a_checkpoint_that_somebody_wrote_is_one_line(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """Its checksum is right, what it holds is not."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "outside").write_text("12345")
+    files = Checkpoints(run)
+    files.save(checkpoint(10))
+    change_metadata(run / "checkpoints" / "round-000010.safetensors", change)
+    with pytest.raises(RunError, match=r"can be used: round-000010\.safetensors ") as refused:
+        files.newest()
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["round-000010.safetensors", "round-000010.sha256"])
+def test_a_checkpoint_behind_a_link_is_not_used(tmp_path: Path, name: str) -> None:
+    """Nor behind a pipe, which would be waited for."""
+    files = Checkpoints(tmp_path)
+    files.save(checkpoint(10))
+    path = tmp_path / "checkpoints" / name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="links are not followed"):
+        files.newest()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunError, match="expected a regular file"):
+        files.newest()
+
+
+def test_events_of_tensorboard_are_not_needed(tmp_path: Path) -> None:
+    """A power cut may take them."""
+    files = Checkpoints(tmp_path)
+    files.save(Checkpoint(**{**vars(checkpoint(10)), "records": {"tensorboard/events": 6}}))
+    found = files.newest()
+    assert found.checkpoint is not None
+    assert found.problems == ()
+
+
+def test_a_checkpoint_that_was_never_finished_is_no_obstacle(tmp_path: Path) -> None:
+    """Of the first one a power cut may leave all but the checksum: the run begins again."""
+    files = Checkpoints(tmp_path)
+    files.save(checkpoint(0))
+    (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
+    found = files.newest()
+    assert found.checkpoint is None
+    assert found.problems == ("round-000000.safetensors has no checksum",)

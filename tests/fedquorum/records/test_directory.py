@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.directory import new_run_directory, remove_unfinished
+from fedquorum.records.directory import (
+    manifest_in,
+    new_run_directory,
+    refuse_links,
+    remove_unfinished,
+    rewind,
+)
 
 
 def test_runs_of_the_same_second_get_their_own_directories(tmp_path: Path) -> None:
@@ -27,3 +33,76 @@ def test_only_what_did_not_complete_is_removed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"must not hold a run already, got .*completed"):
         remove_unfinished(tmp_path / "completed")
     assert (tmp_path / "completed" / "clients").is_dir()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run's directory with a few files, beside a folder with a file of somebody else."""
+    for folder in ("outside", "run/clients", "run/tensorboard", "run/checkpoints"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("outside/file", "run/rounds.jsonl", "run/clients/part-00000.parquet"):
+        (tmp_path / name).write_text("12345")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("rounds.jsonl", "file"),
+        ("manifest.json", "file"),
+        ("clients/part-00000.parquet", "file"),
+        ("clients/part-00001.parquet", "file"),
+        ("clients", "."),
+        ("evaluations", "."),
+        ("checkpoints", "."),
+        ("tensorboard", "."),
+        ("wandb", "."),
+    ],
+)
+def test_a_run_with_links_does_not_go_on(run: Path, name: str, target: str) -> None:
+    """What the next rounds would write to is outside."""
+    refuse_links(run)
+    path = run / name
+    if path.is_dir():
+        path.rename(run / "aside")
+    else:
+        path.unlink(missing_ok=True)
+    path.symlink_to(run.parent / "outside" / target)
+    with pytest.raises(RunError, match=rf"run/{name} must be a file or folder of the run, got"):
+        refuse_links(run)
+
+
+def test_a_file_with_another_name_outside_does_not_go_on(run: Path) -> None:
+    """It would be cut off there, too."""
+    (run / "rounds.jsonl").unlink()
+    (run / "rounds.jsonl").hardlink_to(run.parent / "outside" / "file")
+    with pytest.raises(RunError, match=r"rounds\.jsonl must be a file or folder of the run"):
+        refuse_links(run)
+
+
+def test_records_are_cut_off_and_never_made_longer(run: Path) -> None:
+    """Events of TensorBoard may be fewer than they were, as after a power cut."""
+    (run / "tensorboard" / "events").write_text("12")
+    rewind(run, {"rounds.jsonl": 3, "tensorboard/events": 4})
+    assert (run / "rounds.jsonl").read_text() == "123"
+    assert (run / "tensorboard" / "events").read_text() == "12"
+    assert not (run / "clients" / "part-00000.parquet").exists()
+
+
+def test_of_a_link_the_link_is_removed(run: Path) -> None:
+    """Not what it leads to."""
+    (run / "evaluations").symlink_to(run.parent / "outside")
+    remove_unfinished(run)
+    assert not (run / "evaluations").is_symlink()
+    assert (run.parent / "outside" / "file").exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", '"completed"'])
+def test_what_is_no_manifest_is_none(run: Path, text: str) -> None:
+    """Nor is one behind a link."""
+    (run / "manifest.json").write_text(text)
+    assert manifest_in(run) == {}
+    (run / "manifest.json").unlink()
+    (run.parent / "outside" / "file").write_text('{"status": "completed"}')
+    (run / "manifest.json").symlink_to(run.parent / "outside" / "file")
+    assert manifest_in(run) == {}

@@ -1,4 +1,4 @@
-"""The files of a run that is followed. Anybody may have written them.
+"""A run's directory as its readers open it. Anybody may have written what is in it.
 
 No link below the folder given is followed, only regular files are opened, and texts are cleaned
 before they are shown.
@@ -9,10 +9,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from fedquorum.errors import RunError
+from ..errors import RunError
 
 LONGEST_TEXT = 200
 LARGEST_FILE = 32 * 2**20  # of those read as a whole
@@ -59,7 +60,7 @@ class RunFolder:
         return self._root.joinpath(*self._parts)
 
     @contextmanager
-    def opened(self, *names: str) -> Iterator[BinaryIO | None]:
+    def opened(self, *names: str) -> Iterator[BufferedReader | None]:
         """Yield a file of the run, open for reading; None where there is none.
 
         Raises
@@ -68,6 +69,8 @@ class RunFolder:
             If it is a link, no regular file, or cannot be read.
         """
         *folders, name = names
+        if any(part in ("", ".", "..") or "/" in part or "\0" in part for part in names):
+            raise RunError(f"expected names of files in {self.path}, got {shown('/'.join(names))}")
         try:
             with self._folder(*folders) as folder:
                 file = os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb")

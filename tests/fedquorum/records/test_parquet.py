@@ -1,0 +1,68 @@
+"""Parquet files that anybody may have written."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.errors import RunError
+from fedquorum.records import parquet
+from fedquorum.records.folder import RunFolder
+from fedquorum.records.parquet import read_file
+
+SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.int32(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("loss", pa.float64()),
+    ]
+)
+
+
+def read(folder: Path, columns: dict[str, Any], wanted: list[str] | None = None) -> pa.Table:
+    pq.write_table(pa.table(columns), folder / "file.parquet")
+    return read_file(RunFolder(folder), ("file.parquet",), SCHEMA, wanted)
+
+
+def test_columns_have_the_types_of_the_schema(tmp_path: Path) -> None:
+    """Others are left out, and so is what an older version did not write."""
+    columns = {"round": pa.array([1, 2], pa.int64()), "loss": [1.0, None], "more": [1, 2]}
+    table = read(tmp_path, columns)
+    assert table.schema.names == ["round", "loss"]
+    assert table["round"].type == pa.int32()
+    assert read(tmp_path, columns, ["loss", "reason"]).column_names == ["loss"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"loss": [1.0]}, "expected a column round"),
+        ({"round": [1, None]}, "expected round in every row"),
+        ({"round": ["one"]}, "Failed to parse string"),
+        ({"round": [2**40]}, "Integer value"),
+        ({"round": [-1]}, r"expected numbers from 0 to .* in round, got -1"),
+        ({"round": [1], "loss": [1e300]}, r"expected numbers from -1e\+100 to .* in loss, got"),
+        ({"round": [1], "loss": [float("-inf")]}, "in loss, got -inf"),
+        ({"round": [1], "reason": [5]}, "expected texts in reason, got int64"),
+    ],
+)
+def test_what_a_table_cannot_hold_is_named(
+    tmp_path: Path, columns: dict[str, Any], problem: str
+) -> None:
+    """One line with the file."""
+    with pytest.raises(RunError, match=rf"file\.parquet: .*{problem}") as caught:
+        read(tmp_path, columns)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_would_fill_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of rows that it claims, and by the length of texts that repeat."""
+    monkeypatch.setattr(parquet, "MOST_ROWS", 1000)
+    with pytest.raises(RunError, match="expected at most 1,000 rows and 1024 MiB, got 1,001"):
+        read(tmp_path, {"round": [1] * 1001})
+    monkeypatch.setattr(parquet, "MOST_BYTES", 10_000)
+    with pytest.raises(RunError, match="MiB of texts in reason, got more"):
+        read(tmp_path, {"round": [1] * 1000, "reason": ["x" * 20] * 1000})
