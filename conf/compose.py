@@ -1,8 +1,9 @@
 """From an experiment's name and Hydra overrides to checked settings."""
 
 import copy
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "compose_words",
     "options",
     "parse_word",
+    "recorded_words",
     "settings_of",
     "split_overrides",
     "take_over",
@@ -95,6 +97,30 @@ def parse_word(word: str) -> Override:
         return OverridesParser.create().parse_override(word)
     except HydraException as error:
         raise SettingsError(explain(error)) from None
+
+
+def recorded_words(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]:
+    """Return the words that a run's manifest names, for which anybody may have chosen them.
+
+    Hydra's own settings can name classes to make, and packages to import.
+
+    Raises
+    ------
+    SettingsError
+        For a word that is no value of a setting.
+    """
+    if not _EXPERIMENT.fullmatch(experiment):
+        raise SettingsError(f"experiment must be the name of a preset, got {experiment!r}")
+    words = (f"experiment={experiment}", *overrides)
+    for word in words:
+        override = parse_word(word)
+        key = override.key_or_group
+        if override.package is not None or re.split("[./]", key)[0] == "hydra":
+            raise SettingsError(f"a recorded override must be of a setting of the run, got {word}")
+    return words
+
+
+_EXPERIMENT = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 
 
 def compose_words(words: tuple[str, ...]) -> Composed:

@@ -9,6 +9,8 @@ from omegaconf import MISSING
 
 from conf.schema.ranges import ARGUMENTS, FilePath, ImportPath
 
+MODULE = "module"
+
 
 @dataclass
 class ModelSettings:
@@ -130,6 +132,6 @@ class ModuleSettings(ModelSettings):
     See ``client_app.models.module``.
     """
 
-    name: str = "module"
+    name: str = MODULE
     path: str = parameter("", ImportPath())
     args: Any = field(default=None, metadata={"allowed": ARGUMENTS})

@@ -10,6 +10,7 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.named import CUSTOM, build
 from fedquorum.rule import RunFacts
 
+from conf.schema.model import MODULE
 from conf.schema.settings import Settings
 from conf.schema.strategy import PART_SCHEMAS, PartsSettings
 
@@ -46,6 +47,16 @@ def rules_of(
 def is_custom(settings: Settings) -> bool:
     """Say whether a rule is the user's own, so that building the rules imports it."""
     return any(node.name == CUSTOM for node in rule_settings(settings).values())
+
+
+def named_code(settings: Settings) -> dict[str, str]:
+    """Return the settings that name code by import path: the user's own rules and model."""
+    nodes = {**rule_settings(settings), "model": settings.model}
+    return {
+        f"{place}.path": str(getattr(node, "path", ""))
+        for place, node in nodes.items()
+        if node.name == (MODULE if place == "model" else CUSTOM)
+    }
 
 
 def told_of(error: ParameterError, name: str) -> str:

@@ -22,12 +22,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow.parquet as pq
 import torch
-from fedquorum.errors import RunError
-from fedquorum.records.reader import Run
+from fedquorum.errors import RunError, one_line
+from fedquorum.records.folder import RunFolder, shown
+from fedquorum.records.reader import Run, read_parts
+from rich.markup import escape
 from rich.table import Table
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from client_app.data import FederatedData
 from client_app.examples import Examples
@@ -81,11 +82,16 @@ def bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
     RunError
         If the settings of a run no longer compose to what they were, or a record is damaged.
     """
+    return tuple(terms for same in runs_together(runs) for terms in _terms(same))
+
+
+def runs_together(runs: Iterable[Run]) -> tuple[tuple[Run, ...], ...]:
+    """Return the completed runs whose terms follow from each other."""
     together: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.status == "completed":
             together[_key(run)].append(run)
-    return tuple(terms for same in together.values() for terms in _terms(same))
+    return tuple(map(tuple, together.values()))
 
 
 def _key(run: Run) -> str:
@@ -128,9 +134,10 @@ def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[
     """Return F_k of a run's last model for every client."""
     model = model_for(settings, data, pretrained=False)
     try:
-        model.load_state_dict(load_file(run.directory / "model.safetensors"))
+        with RunFolder(run.directory).opened("model.safetensors") as file:
+            model.load_state_dict(load(b"" if file is None else file.read()))
     except Exception as error:  # safetensors and PyTorch raise what they please
-        text = " ".join(str(error).split())
+        text = shown(one_line(error))
         raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
     everyone = range(data.num_clients)
     examples = Examples(data.pool("train", everyone), torch.device("cpu"))
@@ -143,7 +150,7 @@ def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[
 def _lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
     lowest: dict[int, float] = {}
     for run in runs:
-        table = pq.read_table(run.directory / "clients", columns=["client", "loss"])
+        table = read_parts(run.directory / "clients", ["client", "loss"])
         for row in table.to_pylist():
             if row["loss"] is not None:
                 lowest[row["client"]] = min(lowest.get(row["client"], row["loss"]), row["loss"])
@@ -154,7 +161,7 @@ def _non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
     """Return each non-priority client's weights summed over rounds, and in how many it had one."""
     weights: dict[int, float] = defaultdict(float)
     admitted: dict[int, int] = defaultdict(int)
-    table = pq.read_table(run.directory / "clients", columns=["client", "priority", "weight"])
+    table = read_parts(run.directory / "clients", ["client", "priority", "weight"])
     for row in table.to_pylist():
         if not row["priority"] and row["weight"] != 0.0:
             weights[row["client"]] += row["weight"]
@@ -174,10 +181,10 @@ def bound_table(terms: Sequence[BoundTerms]) -> Table:
     for one in terms:
         inside = [one.gamma[k] for k, n in one.admitted.items() for _ in range(n)]
         table.add_row(
-            one.run.experiment,
-            one.run.strategy,
-            " ".join(word for word in one.run.overrides if word.startswith("strategy.")),
-            one.optimum.strategy,
+            escape(one.run.experiment),
+            escape(one.run.strategy),
+            escape(shown(" ".join(w for w in one.run.overrides if w.startswith("strategy.")))),
+            escape(one.optimum.strategy),
             str(one.run.seed),
             f"{one.theta:.3f}",
             f"{one.rho:.4f}",

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from fedquorum.errors import RunError
-from fedquorum.records.reader import Run, read_parts
+from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
 from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
 
 from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
@@ -138,12 +136,10 @@ def rates_of(run: Run) -> dict[int, float | None]:
     RunError
         If the record is damaged.
     """
-    path = run.directory / "population.parquet"
-    if not path.is_file():
+    if not (run.directory / POPULATION).is_file():
         return {}
-    try:
-        table = pq.read_table(path)
-        clients, rates = table["client"], table["participation_rate"]
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise RunError(f"{path}: {' '.join(str(error).split())}") from None
-    return dict(zip(clients.to_pylist(), rates.to_pylist(), strict=True))
+    table = read_population(run.directory)
+    if "participation_rate" not in table.column_names:
+        return {}
+    rates = table["participation_rate"].to_pylist()
+    return dict(zip(table["client"].to_pylist(), rates, strict=True))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from fedquorum.records.fairness import spread
 from fedquorum.records.reader import Run
-from fedquorum.types import FloatArray
+from fedquorum.types import FloatArray, IntArray
 
 from server_app.report.chart_parts import (
     Method,
@@ -256,13 +256,10 @@ def _client_layer(
     total = int(rounds.max())
     most = max(FEWEST_ROUNDS, min(2 * MAX_POINTS, cells // len(kept)))
     drawn_rounds = thinned(total, most) + 1
-    row = np.full(max(clients) + 1, -1)
-    row[kept] = np.arange(len(kept))
-    column = np.full(total + 1, -1)
-    column[drawn_rounds] = np.arange(len(drawn_rounds))
-    drawn = (row[ids] >= 0) & (column[rounds] >= 0)
+    row, column = _places(np.array(kept), ids), _places(drawn_rounds, rounds)
+    drawn = (row >= 0) & (column >= 0)
     grid = np.full((len(kept), len(drawn_rounds)), empty)
-    grid[row[ids[drawn]], column[rounds[drawn]]] = values[drawn]
+    grid[row[drawn], column[drawn]] = values[drawn]
     divider = sum(bool(has_priority[k]) for k in kept)
     return Layer(
         f"{method.label}, seed {method.first.seed}",
@@ -272,6 +269,13 @@ def _client_layer(
         divider if divider < len(kept) else 0,
         picked=len(kept) < len(clients) or len(drawn_rounds) < total,
     )
+
+
+def _places(kept: IntArray, values: IntArray) -> IntArray:
+    """Return where each value is in ``kept``, -1 for those that are not; without large tables."""
+    order = np.argsort(kept)
+    found = order[np.searchsorted(kept, values, sorter=order).clip(max=len(kept) - 1)]
+    return np.where(kept[found] == values, found, -1)
 
 
 # --- omega ------------------------------------------------------------------------------------

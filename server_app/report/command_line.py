@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedquorum.errors import FedQuorumError, RunError
+from fedquorum.records.folder import shown
 from rich.console import Console
 
 if TYPE_CHECKING:
     from fedquorum.audit.check import Audit
+    from fedquorum.records.reader import Run
 
     from server_app.report.experiment import Experiment
 
@@ -19,6 +21,7 @@ PLAIN_WIDTH = 200
 SHOWN_PROBLEMS = 20
 DEFAULT_PORT = 8475
 HIGHEST_PORT = 65535
+LONGEST_LINE = 1000
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -33,6 +36,25 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     arguments = parser.parse_args(words)
+    _check_together(parser, arguments)
+    try:
+        if arguments.watch is not None:
+            watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
+        elif arguments.audit is None:
+            report(arguments.directories, arguments.output)
+        elif arguments.client is None:
+            return audit_runs(arguments.audit, trust=arguments.trust)
+        else:
+            one = (arguments.client, arguments.round)
+            explain_decision(arguments.audit, *one, trust=arguments.trust)
+    except FedQuorumError as error:
+        _tell(error)
+        return EXIT_ERROR
+    return 0
+
+
+def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End the process with one line for options that do not go together."""
     one_decision = (arguments.client, arguments.round)
     asked = (bool(arguments.directories), arguments.audit is not None, arguments.watch is not None)
     if not any(asked):
@@ -45,19 +67,13 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--client and --round explain a decision: expected --audit RUN with them")
     if (arguments.client is None) != (arguments.round is None):
         parser.error("--client and --round go together")
-    try:
-        if arguments.watch is not None:
-            watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
-        elif arguments.audit is None:
-            report(arguments.directories, arguments.output)
-        elif arguments.client is None:
-            return audit_runs(arguments.audit)
-        else:
-            explain_decision(arguments.audit, arguments.client, arguments.round)
-    except FedQuorumError as error:
-        print(f"fedquorum-report: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    return 0
+    if arguments.trust and arguments.audit is None:
+        parser.error("--trust imports the rules of a run: expected --audit RUN with it")
+
+
+def _tell(text: object) -> None:
+    """Print one line to standard error, whatever a record has put into it."""
+    print(f"fedquorum-report: {shown(text, LONGEST_LINE)}", file=sys.stderr)
 
 
 def report(directories: Iterable[Path], output: Path) -> None:
@@ -67,26 +83,24 @@ def report(directories: Iterable[Path], output: Path) -> None:
     ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and
     in ``figures`` every chart as PNG and SVG. Runs that cannot be read are told on standard
     error and left out. Where a run has a local-only run of the same experiment and seed beside
-    it, the terms of FedALIGN's bound are printed too, which needs the runs' data.
+    it, the terms of FedALIGN's bound are printed too, which needs the runs' data; terms that
+    cannot be computed are told on standard error and left out.
 
     Raises
     ------
     RunError
         If there is no run that can be read, or ``output`` cannot be written.
-    DataError
-        If the bound's terms need data that is not here.
     """
     # These take seconds to import: not for --help.
     from fedquorum.records.reader import read_runs
 
     from server_app.report.experiment import experiments_of
     from server_app.report.groups import group_runs
-    from server_app.report.methods import trains_alone
-    from server_app.report.tables import terminal_table
+    from server_app.report.tables import check_metric, terminal_table
 
-    runs, damaged = read_runs(directories)
+    runs, damaged = read_runs(directories, check_metric)
     for problem in damaged:
-        print(f"fedquorum-report: left out: {problem}", file=sys.stderr)
+        _tell(f"left out: {problem}")
     if not runs:
         raise RunError("expected a run that can be read, got none")
     experiments = experiments_of(group_runs(runs))
@@ -97,14 +111,27 @@ def report(directories: Iterable[Path], output: Path) -> None:
         raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
     console = _console()
     console.print(terminal_table([row for one in experiments for row in one.rows]))
-    if any(trains_alone(run.strategy) for run in runs):
-        from server_app.report.bound import bound_table, bound_terms
-
-        terms = bound_terms(runs)
-        if terms:
-            console.print(bound_table(terms))
+    _tell_bound(runs, console)
     for path in written:
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
+
+
+def _tell_bound(runs: Sequence["Run"], console: Console) -> None:
+    """Print the terms of FedALIGN's bound, as far as the runs have them."""
+    from server_app.report.methods import trains_alone
+
+    if not any(trains_alone(run.strategy) for run in runs):
+        return
+    from server_app.report.bound import BoundTerms, bound_table, bound_terms, runs_together
+
+    terms: list[BoundTerms] = []
+    for together in runs_together(runs):
+        try:
+            terms += bound_terms(together)
+        except FedQuorumError as error:
+            _tell(f"terms of FedALIGN's bound left out: {error}")
+    if terms:
+        console.print(bound_table(terms))
 
 
 def _write(
@@ -146,21 +173,35 @@ def _write(
     return [*written, output / "table.csv", output / "differences.csv", figures]
 
 
-def audit_runs(directory: Path) -> int:
+def audit_runs(directory: Path, *, trust: bool = False) -> int:
     """Decide every run in or below ``directory`` again and print what does not fit.
 
-    Returns 1 if anything does not, otherwise 0.
+    Returns 1 if anything does not, or a run cannot be decided again, otherwise 0.
+
+    Parameters
+    ----------
+    directory : Path
+        A run, or a folder with runs.
+    trust : bool
+        Whether to import rules that the runs name by import path, and so to run their code.
 
     Raises
     ------
     RunError
-        If there is no run, or a record is missing or damaged.
+        If there is no run.
     """
     from fedquorum.audit.check import audit
     from fedquorum.records.reader import find_runs
 
-    found = [_tell_audit(audit(run)) for run in find_runs([directory])]
-    return EXIT_ERROR if any(found) else 0
+    status = 0
+    for run in find_runs([directory]):
+        try:
+            problems = _tell_audit(audit(run, trust=trust))
+        except FedQuorumError as error:
+            problems = 1
+            _tell(error)
+        status = EXIT_ERROR if problems else status
+    return status
 
 
 def _tell_audit(audited: "Audit") -> int:
@@ -180,9 +221,16 @@ def _tell_audit(audited: "Audit") -> int:
         lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
     ending = f"{len(problems)} do not fit" if problems else "all of them fit"
     lines.append(f"  {ending}")
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    _print(console, lines)
     return len(problems)
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    """Print lines, whatever a record has put into them; their indentation stays."""
+    for line in lines:
+        indentation = line[: len(line) - len(line.lstrip(" "))]
+        text = indentation + shown(line, LONGEST_LINE)
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def watch(directory: Path, port: int) -> None:
@@ -211,8 +259,19 @@ def watch(directory: Path, port: int) -> None:
         print("fedquorum-report: no longer followed", file=sys.stderr)
 
 
-def explain_decision(directory: Path, client: int, server_round: int) -> None:
+def explain_decision(
+    directory: Path, client: int, server_round: int, *, trust: bool = False
+) -> None:
     """Print why a client was asked in a round, what it answered, and how its weight came about.
+
+    Parameters
+    ----------
+    directory : Path
+        A run.
+    client, server_round : int
+        The decision's client and round.
+    trust : bool
+        As for ``audit_runs``.
 
     Raises
     ------
@@ -220,7 +279,7 @@ def explain_decision(directory: Path, client: int, server_round: int) -> None:
         If ``directory`` is not one run, or has no such client or round.
     """
     from fedquorum.audit.explain import explain
-    from fedquorum.audit.replay import read_recorded
+    from fedquorum.audit.replay import read_recorded, refusing_damage
     from fedquorum.records.reader import find_runs
 
     runs = find_runs([directory])
@@ -229,9 +288,9 @@ def explain_decision(directory: Path, client: int, server_round: int) -> None:
             f"--audit must be one run where a decision is explained, got {directory} with "
             f"{len(runs)}"
         )
-    console = _console()
-    for line in explain(read_recorded(runs[0]), client, server_round):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    with refusing_damage(runs[0]):
+        recorded = read_recorded(runs[0], trust=trust)
+        _print(_console(), explain(recorded, client, server_round))
 
 
 def _console() -> Console:
@@ -293,4 +352,10 @@ def _parser() -> argparse.ArgumentParser:
         "--client", type=int, metavar="K", help="with --audit and --round: explain one decision"
     )
     parser.add_argument("--round", type=int, metavar="T", help="see --client; rounds count from 1")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="with --audit: import the rules that a run names by import path, which runs their "
+        "code; for runs of your own",
+    )
     return parser

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedquorum.errors import RunError
+from fedquorum.errors import RunError, SettingsError
 from fedquorum.records.reader import Run
 
 if TYPE_CHECKING:
@@ -23,13 +23,20 @@ def run_data(run: Run) -> tuple["FederatedData", "Settings"]:
     DataError
         If the data is not here.
     RunError
-        If data or model settings no longer compose to what they were.
+        If data or model settings no longer compose to what they were, or the model is code that
+        the records name: a report does not import it.
     """
     # These take seconds to import: not for those who only draw.
     from client_app.data import load_data
-    from conf.compose import compose_words
+    from conf.compose import compose_words, recorded_words
+    from conf.schema.rules import named_code
 
-    settings = compose_words((f"experiment={run.experiment}", *run.overrides)).settings
+    try:
+        settings = compose_words(recorded_words(run.experiment, run.overrides)).settings
+    except SettingsError as error:
+        raise RunError(f"{run.directory}/manifest.json: {error}") from None
+    if "model.path" in named_code(settings):
+        raise RunError(f"{run.directory}: the model in model.path is code, which no report imports")
     now = dict(_flat(settings, ""))
     for key, value in run.settings.items():
         if key.startswith(SHARED_GROUPS) and key not in WHERE_DATA_LIES and now.get(key) != value:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedquorum.records.folder import shown
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 
@@ -14,6 +15,9 @@ _WITHOUT_INFLUENCE = (
     *("engine.", "client.device", "client.deterministic", "client.batching"),
     *("client.keep_memory", "tracker.", "resume"),
 )
+
+LONGEST_VALUE = 2000
+"""Of a setting, in characters, where it is shown."""
 
 _QUORUM = {"engine.quorum": None, "engine.quorum_of": "asked", "engine.grace": 0.0}
 _LATER = {"client.threads": 1, "response_time.name": "none", **_QUORUM}
@@ -208,7 +212,9 @@ def word(value: Any) -> str:
     """Return a setting as it is written on the command line."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return shown(value, LONGEST_VALUE)
 
 
 def paired(one: Group, other: Group, value: Callable[[Run], float]) -> list[float]:

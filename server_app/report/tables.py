@@ -2,18 +2,28 @@
 
 import csv
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from fedquorum.errors import RunError
+from fedquorum.records.folder import shown
 from fedquorum.records.reader import STATUSES, Run
 from rich.markup import escape
 from rich.table import Table
 
 from server_app.report.data import WHERE_DATA_LIES
-from server_app.report.groups import Group, Statistic, influential, statistic_of, word
+from server_app.report.groups import (
+    LONGEST_VALUE,
+    Group,
+    Statistic,
+    influential,
+    statistic_of,
+    word,
+)
 from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
 from server_app.report.methods import is_baseline
 
@@ -96,6 +106,22 @@ class TextTable:
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+def check_metric(run: Run) -> None:
+    """Refuse a run whose test metric no table knows.
+
+    Raises
+    ------
+    RunError
+        With the file that names it.
+    """
+    metric = str(run.settings.get("evaluation.metric", "accuracy"))
+    if metric not in METRIC_NAMES:
+        raise RunError(
+            f"{run.directory}/config.yaml: evaluation.metric must be one of "
+            f"{', '.join(METRIC_NAMES)}, got {shown(metric)}"
+        )
 
 
 def summarize(groups: Iterable[Group]) -> tuple[Row, ...]:
@@ -292,7 +318,7 @@ def runs_table(runs: Sequence[Run], title: str) -> TextTable:
                 run.status,
                 f"{len(run.rounds)} of {run.planned}" if run.planned else str(len(run.rounds)),
                 run.started,
-                str(run.directory),
+                shown(run.directory, LONGEST_VALUE),
                 run.error,
             )
             for run in sorted(runs, key=lambda run: (run.strategy, run.seed, run.started))
@@ -476,7 +502,12 @@ def _write(path: Path, lines: Sequence[Mapping[str, str | int | float | None]]) 
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]) if lines else [])
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows({name: _inert(cell) for name, cell in line.items()} for line in lines)
+
+
+def _inert(cell: str | float | None) -> str | int | float | None:
+    """Return a cell that no spreadsheet takes for a formula: a text after an apostrophe."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def markdown(tables: Iterable[TextTable]) -> str:
@@ -486,11 +517,21 @@ def markdown(tables: Iterable[TextTable]) -> str:
 
 def _markdown(table: TextTable) -> str:
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+        return "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in cells) + " |\n"
 
     rule = "|" + " --- |" * len(table.headings) + "\n"
-    return f"### {table.title}\n\n{line(table.headings)}{rule}{''.join(map(line, table.rows))}"
+    return (
+        f"### {_plain(table.title)}\n\n{line(table.headings)}{rule}{''.join(map(line, table.rows))}"
+    )
 
+
+def _plain(text: str) -> str:
+    """Return a text in which Markdown finds no HTML, link, image or code."""
+    return " ".join(_MARKDOWN.sub(r"\\\g<0>", text).split())
+
+
+_MARKDOWN = re.compile(r"[\\`<>&\[\]]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -1,11 +1,15 @@
 """``fedquorum-report --audit``: what it prints, how it ends, and words that do not go together."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
 
@@ -101,6 +105,7 @@ def test_a_decision_that_there_is_not(
         (["a", "--audit", "b"], "expected one of DIR, --audit RUN and --watch DIR"),
         (["a", "--client", "1", "--round", "1"], "expected --audit RUN with them"),
         (["--audit", "a", "--client", "1"], "--client and --round go together"),
+        (["a", "--trust"], "expected --audit RUN with it"),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -110,3 +115,61 @@ def test_options_that_do_not_go_together(
     with pytest.raises(SystemExit):
         main(words)
     assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rules_that_records_name_are_not_imported(
+    runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless whoever asks says so; the other runs are decided again."""
+    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TiltedLoss as Tilted\n")
+    rule = ("strategy=custom", f"strategy.path={tmp_path}/rules.py:Tilted")
+    real_run(tmp_path / "a", *rule, "strategy.args={tilt: 1.0}")
+    shutil.copytree(runs("qfedavg"), tmp_path / "b")
+    (imported,) = [name for name, m in sys.modules.items() if vars(m).get("Tilted")]
+    del sys.modules[imported]
+    capsys.readouterr()
+    assert main(["--audit", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    (line,) = told.err.splitlines()
+    assert line.startswith(f"fedquorum-report: {tmp_path}/a/config.yaml: strategy.path must be ")
+    assert "--trust" in line
+    assert imported not in sys.modules
+    assert told.out.splitlines()[0] == str(tmp_path / "b")
+    assert told.out.splitlines()[-1] == "  all of them fit"
+    assert main(["--audit", str(tmp_path), "--trust"]) == 0
+    assert imported in sys.modules
+
+
+@pytest.mark.parametrize("path", ["os.system", "{}/planted.py:Rule"])
+def test_a_run_that_names_code_runs_none(
+    runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    """Neither where it is decided again nor where a decision is explained."""
+    run = Path(shutil.copytree(runs("fedalign"), tmp_path / "run"))
+    ran = tmp_path / "ran"
+    (tmp_path / "planted.py").write_text(f"open({str(ran)!r}, 'w')")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["strategy"] = {"name": "custom", "path": path.format(tmp_path)}
+    settings["strategy"]["args"] = {"command": f"touch {ran}"}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    for words in ([], ["--client", "0", "--round", "1"]):
+        assert main(["--audit", str(run), *words]) == 1
+        assert "strategy.path must be absent" in capsys.readouterr().err
+    assert not ran.exists()
+
+
+def test_a_damaged_run_hides_no_other(
+    runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a line that names the file."""
+    for name in ("a", "b"):
+        shutil.copytree(runs("fedalign"), tmp_path / name)
+    table = pq.read_table(tmp_path / "a" / "population.parquet")
+    pq.write_table(pa.concat_tables([table, table]), tmp_path / "a" / "population.parquet")
+    capsys.readouterr()
+    assert main(["--audit", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        f"fedquorum-report: {tmp_path}/a/population.parquet: expected each client once, got 0 again"
+    ]
+    assert told.out.splitlines()[0] == str(tmp_path / "b")

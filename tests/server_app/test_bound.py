@@ -1,6 +1,7 @@
 """The terms of FedALIGN's bound, from real runs of a tiny SYNTH set-up."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,23 @@ def test_settings_that_changed_since_are_named(runs: Path) -> None:
     finally:
         for name in STRATEGIES:
             (runs / name / "config.yaml").write_text(kept)
+
+
+@pytest.mark.slow
+def test_a_model_that_records_name_is_not_imported(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The terms are left out with one line, and the report is there."""
+    ran = tmp_path / "ran"
+    (tmp_path / "planted.py").write_text(f"open({str(ran)!r}, 'w')")
+    folder = Path(shutil.copytree(runs, tmp_path / "runs"))
+    for path in folder.glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        manifest["overrides"] += ["model=module", f"model.path={tmp_path}/planted.py:Model"]
+        path.write_text(json.dumps(manifest))
+    assert main([str(folder), "--output", str(tmp_path / "report")]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fedquorum-report: terms of FedALIGN's bound left out: ")
+    assert line.endswith("the model in model.path is code, which no report imports")
+    assert (tmp_path / "report" / "report.html").exists()
+    assert not ran.exists()

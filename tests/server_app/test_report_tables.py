@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from server_app.report.groups import group_runs
 from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
 from server_app.report.tables import (
     Row,
+    TextTable,
     costs_table,
     differences,
     differences_table,
@@ -282,3 +284,29 @@ def test_costs_are_told_once_for_a_method(tmp_path: Path) -> None:
     (row,) = (cells(row, table.headings) for row in table.rows)
     assert row["MB a round, both ways"] == "2.000"
     assert "theta_T" not in row
+
+
+# --- texts of somebody else -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@"])
+def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path, first: str) -> None:
+    """Spreadsheets run what begins so, which names in records can; numbers stay numbers."""
+    make_run(tmp_path / "run", [line(1, global_loss=-2.0)], experiment=f"{first}cmd|' /C calc'!A0")
+    write_csv(summarize(group_runs(load_all(tmp_path))), tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        row, *_ = csv.DictReader(file)
+    assert row["experiment"] == f"'{first}cmd|' /C calc'!A0"
+    assert row["global_loss_mean"] == "-2.0"
+
+
+def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
+    """HTML, links, images and code of a name are shown as they are written, on one line."""
+    text = "<img src=x onerror=alert(1)>[a](javascript:b)`c`|d\\e"
+    table = TextTable(text, (text,), ((text + "\n# f",),))
+    written = markdown([table])
+    for character in "<>[]`|\\":
+        unescaped = re.findall(rf"(?<!\\)(?:\\\\)*{re.escape(character)}", written)
+        assert not unescaped or character in "|\\"
+    assert "\n# f" not in written
+    assert "\\<img src=x onerror=alert(1)\\>" in written
