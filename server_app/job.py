@@ -84,9 +84,17 @@ def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> N
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
         if _can_go_on(words, directory):
-            command = shlex.join(["fedquorum", f"resume={directory}"])
+            command = shlex.join(["fedquorum", f"resume={directory}", *_trust(words)])
             print(f"fedquorum: to go on: {command}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _trust(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a command must say that goes on with this run by its records."""
+    from conf.compose import compose_words
+    from server_app.resuming import reaching
+
+    return ("engine.trust=true",) if reaching(compose_words(words).settings) else ()
 
 
 def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:

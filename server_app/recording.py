@@ -14,7 +14,7 @@ from conf import Composed
 from server_app.provenance import SOURCE, commit, versions
 from server_app.trackers import observers_of
 
-OF_RESUMING = ("resume=", "engine.arithmetic=")
+OF_RESUMING = ("resume=", "engine.arithmetic=", "engine.trust=")
 """Words that are meant for one interruption, and not for the next one."""
 
 
@@ -69,7 +69,7 @@ def run_records(
 def _config(composed: Composed) -> str:
     """Return the settings of a run that nobody interrupted."""
     settings = composed.settings
-    engine = replace(settings.engine, arithmetic="same")
+    engine = replace(settings.engine, arithmetic="same", trust=False)
     return replace(composed, settings=replace(settings, resume=None, engine=engine)).to_yaml()
 
 

@@ -1,5 +1,11 @@
-"""``resume=DIR``: the words of the run that goes on, and what may have changed since."""
+"""``resume=DIR``: the words of the run that goes on, and what may have changed since.
 
+The directory may be from anybody. What its records name is composed, but code is not imported and
+no other machine is connected to unless the command line says so itself.
+"""
+
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -7,13 +13,19 @@ from typing import Any
 
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.records.checkpoint import Checkpoint, check_unchanged
+from fedquorum.records.folder import shown
 from fedquorum.records.reader import read_manifest
 from fedquorum.records.settings import flat_settings, upgraded_words
 
 from conf import Settings
+from conf.compose import compose_words, parse_word, recorded_words
+from conf.schema.rules import named_code
 
 _MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
 """Where a run runs, and who is told of it."""
+
+_ELSEWHERE = re.compile(r"://|:\d+$")
+"""What the address of another machine has, and the path of a file has not."""
 
 _ADDED = ("client.threads", "client.deterministic")
 """Settings that older runs lack. What they decide is part of the arithmetic, which is compared."""
@@ -32,6 +44,8 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     ------
     RunError
         If there is no run in DIR, or in a sweep.
+    SettingsError
+        If the run's records name what only ``engine.trust=true`` takes from them.
     """
     given = [word for word in words if word.startswith("resume=")]
     value = given[-1].partition("=")[2].strip("'\"") if given else ""
@@ -42,14 +56,45 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     run = Path(value).expanduser().absolute()
     manifest = resumed_manifest(run)
     again = {_key(word) for word in words}
-    before = [f"experiment={manifest['experiment']}", *upgraded_words(manifest["overrides"])]
+    before = recorded_words(manifest["experiment"], upgraded_words(manifest["overrides"]))
     quoted = quoted_path(run)
-    return (
+    together = (
         *(word for word in before if _key(word) not in again),
         *(word for word in words if not word.startswith("resume=")),
         f"resume={quoted}",
         f"hydra.run.dir={quoted}",
     )
+    if not _says_trust(words):
+        _check_trusted(together, again, run)
+    return together
+
+
+def _says_trust(words: Sequence[str]) -> bool:
+    given = [word for word in words if _key(word) == "engine.trust"]
+    return bool(given) and parse_word(given[-1]).value() is True
+
+
+def _check_trusted(words: Sequence[str], again: set[str], run: Path) -> None:
+    """Refuse what only the records name, and what would run code or connect elsewhere."""
+    composed = compose_words(tuple(word for word in words if not word.startswith("-")))
+    for key, value in reaching(composed.settings).items():
+        if key not in again:
+            command = shlex.join(["fedquorum", f"resume={run}", "engine.trust=true"])
+            raise SettingsError(
+                f"{key} must be given again to resume a run whose records alone name it (it runs "
+                f"code, or connects to another machine), got {shown(value)}; if you trust whoever "
+                f"wrote {run}: {command}"
+            )
+
+
+def reaching(settings: Settings) -> dict[str, str]:
+    """Return the settings that import code or connect to a machine of their choice, by key."""
+    places = {
+        "engine.address": settings.engine.address,
+        "tracker.uri": getattr(settings.tracker, "uri", None),
+    }
+    elsewhere = {key: place for key, place in places.items() if place and _ELSEWHERE.search(place)}
+    return {**named_code(settings), **elsewhere}
 
 
 def resumed_manifest(run: Path) -> dict[str, Any]:

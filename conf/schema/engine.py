@@ -65,6 +65,8 @@ class EngineSettings:
     once, instead of reading it themselves.
     ``arithmetic``: ``same`` refuses to resume a run by another arithmetic than it began with, see
     ``client_app.arithmetic``; ``any`` goes on, and the manifest says so.
+    ``trust``: whether ``resume`` may import code that the run's records name by import path, and
+    connect to machines that they name; what the command line names itself needs no trust.
     ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
     """
 
@@ -84,4 +86,5 @@ class EngineSettings:
     address: str | None = parameter(None, ClusterAddress())
     send_data: bool = False
     arithmetic: str = parameter("same", OneOf(("same", "any")))
+    trust: bool = False
     jobs: int = parameter(1, COUNT)

@@ -19,6 +19,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.util import tensor_util
 
+import server_app.loop
 from conf.compose import compose_words
 from server_app.job import run_in_process
 
@@ -126,6 +127,22 @@ def assert_same_rounds(one: Path, other: Path, tolerance: float = 1e-5) -> None:
             if isinstance(value, float):
                 expected = pytest.approx(value, abs=tolerance, rel=tolerance)
             assert flat_right[key] == expected, key
+
+
+@contextmanager
+def breaking_off(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[None]:
+    """Let a run break off in a round, before that has any effect."""
+    play = server_app.loop._round
+
+    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
+        if server_round == in_round:
+            raise KeyboardInterrupt
+        return play(parts, arrays, server_round, previous)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_app.loop, "_round", until)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -32,6 +32,7 @@ from tests.integration.conftest import (
     ROOT,
     assert_same_bits,
     assert_same_run,
+    breaking_off,
     flatten,
     read_lines,
 )
@@ -56,17 +57,8 @@ def interrupted(
     monkeypatch: pytest.MonkeyPatch, directory: Path, *words: str, in_round: int = 6
 ) -> Path:
     """Run until a round, which breaks off before it has any effect."""
-    play = server_app.loop._round
-
-    def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
-        if server_round == in_round:
-            raise KeyboardInterrupt
-        return play(parts, arrays, server_round, previous)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("server_app.loop._round", until)
-        with pytest.raises(KeyboardInterrupt):
-            run(directory, *words)
+    with breaking_off(monkeypatch, in_round):
+        run(directory, *words)
     return directory
 
 
@@ -286,6 +278,119 @@ def test_the_words_of_a_run_that_goes_on(tmp_path: Path) -> None:
         resumed_words(["-m", f"resume={directory}", "seed=1,2"])
 
 
+# --- directories of somebody else -----------------------------------------------------------
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """Return a Python file that leaves a file ``ran`` beside it when it is imported."""
+    path = tmp_path / "planted.py"
+    path.write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    return path
+
+
+def claiming(run: Path, *overrides: str) -> str:
+    """Make a run's manifest name these overrides, and return the word that resumes it."""
+    path = run / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"overrides": overrides}))
+    return f"resume={run}"
+
+
+@pytest.fixture
+def somebody_elses(tmp_path: Path) -> Path:
+    """Return a copy of a run."""
+    return Path(shutil.copytree(FIXTURES / "fedalign", tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        (("strategy=custom", "strategy.path={}:Rule"), "strategy.path"),
+        (("engine.trust=true", "strategy=custom", "strategy.path={}:Rule"), "strategy.path"),
+        (("model=module", "model.path={}:Model"), "model.path"),
+        (
+            (
+                "strategy=composed",
+                "strategy/weighting=custom",
+                "strategy.weighting.path={}:Rule",
+            ),
+            "strategy.weighting.path",
+        ),
+        (("server_optimizer=custom", "server_optimizer.path=os.system"), "server_optimizer.path"),
+        (("engine=ray", "engine.address=198.51.100.1:6379"), "engine.address"),
+        (("tracker=mlflow", "tracker.uri=https://198.51.100.1"), "tracker.uri"),
+    ],
+)
+def test_what_only_the_records_name_is_not_imported(
+    somebody_elses: Path, planted: Path, words: tuple[str, ...], setting: str
+) -> None:
+    """Nor connected to; the error says what to type if it is to be."""
+    words = tuple(word.format(planted) for word in words)
+    resume = claiming(somebody_elses, *words)
+    before = {p: p.read_bytes() for p in somebody_elses.rglob("*") if p.is_file()}
+    with pytest.raises(SettingsError) as refused:
+        resumed_words([resume])
+    command = shlex.join(["fedquorum", resume, "engine.trust=true"])
+    assert str(refused.value).startswith(f"{setting} must be given again to resume a run whose ")
+    assert str(refused.value).endswith(f"if you trust whoever wrote {somebody_elses}: {command}")
+    for given in (["engine.trust=true"], [word for word in words if word.startswith(setting)]):
+        assert set(words) - {"engine.trust=true"} <= {*resumed_words([resume, *given])}
+    assert {p: p.read_bytes() for p in somebody_elses.rglob("*") if p.is_file()} == before
+    assert not (planted.parent / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.callbacks.x._target_=os.system",
+        "+hydra.callbacks={x: {_target_: os.system}}",
+        "++hydra={callbacks: {x: {_target_: os.system}}}",
+        "hydra/launcher=joblib",
+        "hydra.searchpath=[pkg://antigravity]",
+        "~hydra.run",
+        "data@hydra.callbacks=synth",
+        "--multirun",
+        "-cd=/tmp",
+        "",
+    ],
+)
+def test_records_say_nothing_to_hydra(somebody_elses: Path, word: str) -> None:
+    """Its own settings name classes to make, also where all else is trusted."""
+    with pytest.raises(SettingsError):
+        resumed_words([claiming(somebody_elses, word), "engine.trust=true"])
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a,b", "hydra@b", ""])
+def test_a_recorded_experiment_is_the_name_of_a_preset(somebody_elses: Path, name: str) -> None:
+    """And no path."""
+    path = somebody_elses / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"experiment": name}))
+    with pytest.raises(SettingsError, match="experiment must be the name of a preset, got "):
+        resumed_words([f"resume={somebody_elses}"])
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "clients", "checkpoints"])
+def test_a_run_with_links_does_not_go_on(somebody_elses: Path, tmp_path: Path, name: str) -> None:
+    """What they lead to stays as it is."""
+    outside = tmp_path / "outside"
+    (somebody_elses / name).rename(outside)
+    (somebody_elses / name).symlink_to(outside)
+    files = [outside, *outside.rglob("*")]
+    before = {path: path.read_bytes() for path in files if path.is_file()}
+    words = [f"resume={somebody_elses}", "rounds=13", "engine.arithmetic=any"]
+    with pytest.raises(RunError, match="link"):
+        run_in_process(compose_words(resumed_words(words)), str(somebody_elses))
+    assert {path: path.read_bytes() for path in files if path.is_file()} == before
+
+
+def test_trust_is_meant_for_one_interruption(somebody_elses: Path) -> None:
+    """It is not recorded."""
+    words = [f"resume={somebody_elses}", "rounds=13", "engine.arithmetic=any", "engine.trust=true"]
+    run_in_process(compose_words(resumed_words(words)), str(somebody_elses))
+    assert "trust" not in (somebody_elses / "manifest.json").read_text()
+    assert "trust: false" in (somebody_elses / "config.yaml").read_text()
+
+
 # --- runs of the version before --------------------------------------------------------------
 
 
@@ -297,8 +402,9 @@ def test_a_run_of_the_version_before_goes_on(
     monkeypatch.syspath_prepend(FIXTURES)  # my_rule.py, the rule of somebody else's
     directory = tmp_path / name
     shutil.copytree(FIXTURES / name, directory)
-    words = resumed_words([f"resume={directory}", "rounds=14", "engine.arithmetic=any"])
-    run_in_process(compose_words(words), str(directory))
+    trust = ("engine.trust=true",) if name == "own" else ()
+    again = [f"resume={directory}", "rounds=14", "engine.arithmetic=any", *trust]
+    run_in_process(compose_words(resumed_words(again)), str(directory))
     lines = (FIXTURES / f"{name}.expected.jsonl").read_text().splitlines()
     found = read_lines(directory)
     assert [line["round"] for line in found] == list(range(1, 15))
