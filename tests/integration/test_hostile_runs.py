@@ -1,0 +1,174 @@
+"""Run directories that somebody has tampered with: one line each, and nothing outside is hurt.
+
+docs/reliability.md reports ``pytest tests/integration/test_hostile_runs.py -s --long``.
+"""
+
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import pytest
+from fedquorum.errors import FedQuorumError
+from fedquorum.records.reader import load_run
+
+from conf.compose import compose_words
+from server_app.job import run_in_process
+from server_app.report.command_line import main
+from server_app.report.watch.watch import Watch
+from server_app.resuming import resumed_words
+from tests.builders_hostile import tamper
+from tests.cases import is_long, sampled
+
+DIRECTORIES = 500
+SECONDS = 60  # for all that one reader does with one directory
+WORDS = (
+    "rounds=3",
+    "engine.checkpoint_every=1",
+    "data.num_clients=4",
+    "data.num_priority=2",
+    "data.sizes=equal",
+    "data.samples_per_client=20",
+    "client.local_epochs=1",
+    "availability=bernoulli",
+    "availability.p=0.8",
+)
+STRATEGIES: dict[str, tuple[str, ...]] = {
+    "gate": ("strategy.epsilon=1",),
+    "memory": ("strategy=fedvarp",),
+    "mixing": ("strategy=aaggff_d", "response_time=lognormal"),
+    "alone": ("strategy=local_only",),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of each kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, words in STRATEGIES.items():
+        run_in_process(compose_words((*WORDS, *words)), str(folder / name))
+    return folder
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """Return a folder to which links may lead."""
+    folder = tmp_path / "outside"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "file").write_bytes(b"kept" * 1000)
+    (folder / "folder" / "part-00000.parquet").write_bytes(b"kept" * 1000)
+    return folder
+
+
+def assert_unhurt(outside: Path) -> None:
+    """Compare what lies outside with what was there."""
+    kept = {path.relative_to(outside).as_posix(): path.read_bytes() for path in files_in(outside)}
+    assert kept == dict.fromkeys(("file", "folder/part-00000.parquet"), b"kept" * 1000)
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    yield from (path for path in folder.rglob("*") if path.is_file())
+
+
+def outcome(read: Callable[[], object]) -> str:
+    """Return "read", or the line with which a reader refuses a directory."""
+
+    def too_long(_number: int, _frame: FrameType | None) -> NoReturn:
+        pytest.fail(f"a reader has not ended after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(SECONDS)
+    try:
+        read()
+    except FedQuorumError as error:
+        told = str(error)
+    else:
+        told = "read"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert "\n" not in told
+    return told
+
+
+def go_on(directory: Path) -> None:
+    """Do what ``fedquorum resume=DIR`` does."""
+    run_in_process(compose_words(resumed_words([f"resume={directory}"])), str(directory))
+
+
+@pytest.mark.slow
+def test_a_directory_of_somebody_else_is_one_line(
+    runs: Path, outside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loaded, audited, watched, reported beside a good run, and resumed."""
+    outcomes: dict[str, Counter[str]] = {}
+    ways: Counter[str] = Counter()
+    seeds = sampled(range(DIRECTORIES), 28)
+    size = 50 if is_long() else len(seeds)
+    for batch in (seeds[i : i + size] for i in range(0, len(seeds), size)):
+        folder = tmp_path / "batch"
+        shutil.copytree(runs / "gate", folder / "good")
+        for seed in batch:
+            directory = folder / str(seed)
+            shutil.copytree(runs / sorted(STRATEGIES)[seed % len(STRATEGIES)], directory)
+            ways[tamper(directory, outside, seed)] += 1
+            readers: dict[str, Callable[[Path], object]] = {"load": load_run, "watch": watch}
+            for name, read in readers.items():
+                kind = "read" if outcome(partial(read, directory)) == "read" else "one line"
+                outcomes.setdefault(name, Counter())[kind] += 1
+            outcomes.setdefault("audit", Counter())[audited(directory, capsys)] += 1
+        left_out = reported(folder, tmp_path / "report", capsys)
+        outcomes.setdefault("report", Counter())["one line"] += left_out
+        outcomes["report"]["read"] += len(batch) - left_out
+        for seed in batch:
+            told = outcome(partial(go_on, folder / str(seed)))
+            kind = "goes on" if told == "read" else "one line"
+            outcomes.setdefault("resume", Counter())[kind] += 1
+        assert_unhurt(outside)
+        shutil.rmtree(folder)
+        shutil.rmtree(tmp_path / "report")
+    capsys.readouterr()
+    with capsys.disabled():
+        print(f"\n{len(seeds)} directories: {dict(sorted(ways.items()))}")
+        for name, counts in outcomes.items():
+            print(f"  {name}: {dict(counts)}")
+
+
+def watch(directory: Path) -> None:
+    """Do what the page of ``--watch`` asks for, and Prometheus."""
+    watched = Watch(directory)
+    watched.data(None, "")
+    watched.metrics("")
+
+
+def audited(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what came of ``--audit``."""
+    capsys.readouterr()
+    found: list[int] = []
+    outcome(lambda: found.append(main(["--audit", str(directory)])))
+    told = capsys.readouterr()
+    if told.err:
+        assert found == [1]
+        (line,) = told.err.splitlines()
+        assert line.startswith("fedquorum-report: ")
+        return "one line"
+    assert str(directory) in told.out
+    return "fits" if found == [0] else "does not fit"
+
+
+def reported(folder: Path, output: Path, capsys: pytest.CaptureFixture[str]) -> int:
+    """Return how many runs a report leaves out; the good one is in it."""
+    capsys.readouterr()
+    assert main([str(folder), "--output", str(output)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("fedquorum-report: ") for line in lines)
+    assert str(folder / "good") in (output / "report.html").read_text()
+    left_out = [line for line in lines if ": left out: " in line]
+    for line in left_out:
+        assert str(folder) in line
+    with_manifest = sum((path / "manifest.json").exists() for path in folder.iterdir())
+    return len(left_out) + (len([*folder.iterdir()]) - with_manifest)
