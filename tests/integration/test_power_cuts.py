@@ -1,0 +1,103 @@
+"""A power cut after any write: what is synced is a run that resumes, bit-identical.
+
+docs/reliability.md reports ``pytest tests/integration/test_power_cuts.py -s --long``.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.records.checkpoint import Checkpoints
+
+from conf.compose import compose_words
+from server_app.job import run_in_process
+from tests.builders_disk import Disk, restored
+from tests.cases import sampled
+from tests.integration.conftest import breaking_off, read_lines
+
+WORDS = (
+    "strategy=fedvarp",
+    "availability=markov",
+    "availability.p=0.5",
+    "rounds=5",
+    "engine.checkpoint_every=2",
+    "data.num_clients=4",
+    "data.num_priority=2",
+    "data.sizes=equal",
+    "data.samples_per_client=20",
+    "client.local_epochs=1",
+)
+SAMPLE = 6
+
+
+def run(directory: Path, *words: str) -> Path:
+    """Run, or go on, in this process."""
+    run_in_process(compose_words((*WORDS, *words)), str(directory))
+    return directory
+
+
+def assert_same_results(one: Path, other: Path) -> None:
+    """Compare all but TensorBoard's events, which a run can do without, to the last bit."""
+    assert read_lines(one) == read_lines(other)
+    for table in ("clients", "evaluations", "population.parquet"):
+        assert pq.read_table(one / table).equals(pq.read_table(other / table)), table
+    models = [(directory / "model.safetensors").read_bytes() for directory in (one, other)]
+    assert models[0] == models[1]
+
+
+def claimed(directory: Path) -> set[int]:
+    """Return the rounds of which there is a checkpoint with its checksum."""
+    checksums = (directory / "checkpoints").glob("*.sha256")
+    whole = [path for path in checksums if path.read_text().strip()]
+    return {int(path.stem.removeprefix("round-")) for path in whole}
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """Return a run that nothing has happened to."""
+    return run(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("begun", ["anew", "resumed"])
+@pytest.mark.slow
+def test_after_every_cut_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, begun: str
+) -> None:
+    """Cut anywhere, a run resumes from a checkpoint that it claims to have, to the same end."""
+    disk = Disk(tmp_path / "disk")
+    disk.root.mkdir()
+    words: tuple[str, ...] = ()
+    if begun == "resumed":
+        with breaking_off(monkeypatch, in_round=4):
+            run(disk.root / "run")
+        words = (f"resume={disk.root / 'run'}",)
+    with monkeypatch.context() as patch:
+        disk.under(patch)
+        for path in (disk.root, *disk.root.rglob("*")):  # what is there already, is on the disk
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        disk.images.clear()
+        disk.cuts = 0
+        run(disk.root / "run", *words)
+    disk.close()
+    images = [image for image in disk.images if any(p == "run/manifest.json" for p, _ in image)]
+    resumed = []
+    for number, image in enumerate(sampled(images, SAMPLE)):
+        directory = restored(image, tmp_path / "cut" / f"{begun}{number}") / "run"
+        found = Checkpoints(directory).newest()
+        newest = None if found.checkpoint is None else found.checkpoint.server_round
+        assert newest == max(claimed(directory), default=None)
+        resumed.append(newest)
+        run(directory, f"resume={directory}")
+        assert_same_results(whole, directory)
+        shutil.rmtree(directory.parent)
+    print(
+        f"\n{begun}: {disk.cuts} cuts, {len(disk.images)} different states of the disk; resumed "
+        f"{len(resumed)} of the {len(images)} with a run in them, after rounds "
+        f"{sorted({n for n in resumed if n is not None})}, {resumed.count(None)} from the start"
+    )
+    for image in disk.images.keys() - set(images):  # before the run was one
+        assert not any(path.endswith(".sha256") for path, _ in image)
