@@ -194,7 +194,7 @@ def audit_runs(directory: Path, *, trust: bool = False) -> int:
     from fedquorum.records.reader import find_runs
 
     status = 0
-    for run in find_runs([directory]):
+    for run in find_runs([directory], _tell):
         try:
             problems = _tell_audit(audit(run, trust=trust))
         except FedQuorumError as error:

@@ -115,10 +115,19 @@ class Run:
     privacy: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
+def find_runs(
+    directories: Iterable[Path], tell: Callable[[RunError], object] | None = None
+) -> tuple[Path, ...]:
     """Return the directories of all runs in or below ``directories``, each once, sorted.
 
     A directory with a ``manifest.json`` is a run; nothing below it is looked at.
+
+    Parameters
+    ----------
+    directories : iterable of Path
+        Folders with runs, or runs.
+    tell : callable, optional
+        Is told of folders that cannot be read, which are left out; by default they are errors.
 
     Raises
     ------
@@ -127,7 +136,7 @@ def find_runs(directories: Iterable[Path]) -> tuple[Path, ...]:
     """
     found: set[Path] = set()
     for directory in directories:
-        below = set(_runs_below(directory))
+        below = set(_runs_below(directory, tell or _refuse))
         if not below:
             raise RunError(f"expected a folder with runs (manifest.json) in it, got {directory}")
         found |= below
@@ -151,8 +160,9 @@ def read_runs(
     RunError
         As ``find_runs``.
     """
-    runs, problems = [], []
-    for directory in find_runs(directories):
+    runs: list[Run] = []
+    problems: list[str] = []
+    for directory in find_runs(directories, lambda error: problems.append(str(error))):
         try:
             run = load_run(directory)
             check_tables(directory)
@@ -164,17 +174,24 @@ def read_runs(
     return tuple(runs), tuple(problems)
 
 
-def _runs_below(directory: Path) -> Iterable[Path]:
-    for folder, subfolders, files in os.walk(directory.resolve(), onerror=_refuse):
+def _runs_below(directory: Path, tell: Callable[[RunError], object]) -> Iterable[Path]:
+    root = directory.resolve()
+
+    def unreadable(error: OSError) -> None:
+        reason = f"{error.filename} ({error.strerror})"
+        problem = RunError(f"expected a folder that can be read, got {reason}")
+        if Path(error.filename) == root:
+            raise problem from None
+        tell(problem)
+
+    for folder, subfolders, files in os.walk(root, onerror=unreadable):
         if MANIFEST in files:
             subfolders.clear()
             yield Path(folder)
 
 
-def _refuse(error: OSError) -> None:
-    raise RunError(
-        f"expected a folder that can be read, got {error.filename} ({error.strerror})"
-    ) from None
+def _refuse(error: RunError) -> None:
+    raise error
 
 
 def load_run(directory: Path) -> Run:
@@ -466,9 +483,9 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
 
 def _name(fields: Mapping[str, Any], name: str) -> str:
     value = _text(fields, name)
-    if not value.isprintable() or len(value) > LONGEST_NAME:
+    if not value.isprintable() or len(value.encode()) > LONGEST_NAME:
         raise _DamagedError(
-            f"{name} must be one line of at most {LONGEST_NAME} characters, got {_given(value)}"
+            f"{name} must be one line of at most {LONGEST_NAME} bytes, got {_given(value)}"
         )
     return value
 

@@ -1,13 +1,19 @@
 """Runs read back: of this version and of the one before, whole and damaged."""
 
+import errno
 import json
 import math
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.reader import find_runs, load_run, read_parts
+from fedquorum.records.reader import check_tables, find_runs, load_run, read_parts, read_runs
 
 from tests.fedquorum.records.made import (
     EVALUATIONS,
@@ -17,6 +23,8 @@ from tests.fedquorum.records.made import (
     recorded,
     records_in,
     report,
+    write_part,
+    write_population,
 )
 
 
@@ -73,6 +81,28 @@ def test_finds_runs_at_any_depth_once(tmp_path: Path) -> None:
     two = make_run(tmp_path / "two", [])
     make_run(two / "inside", [])
     assert find_runs([tmp_path, one]) == (one, two)
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told, where there is somebody to tell, and left out."""
+    one = make_run(tmp_path / "one", [])
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def denied(path: str) -> object:
+        if path.endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    expected = rf"expected a folder that can be read, got {tmp_path}/closed \(Permission denied\)"
+    with pytest.raises(RunError, match=expected):
+        find_runs([tmp_path])
+    runs, (problem,) = read_runs([tmp_path])
+    assert [run.directory for run in runs] == [one]
+    assert re.fullmatch(expected, problem)
 
 
 @pytest.mark.parametrize("torn", ['{"round": 3, "epsi', "{", '{"round": 3'])
@@ -149,3 +179,70 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (run / "rounds.jsonl").unlink()
     with pytest.raises(RunError, match=r"expected a file of a run, got .*rounds\.jsonl"):
         load_run(run)
+
+
+# --- of somebody else --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"experiment": "\x1b[31m"}, "experiment must be one line of at most 200 bytes"),
+        ({"strategy": "x" * 201}, "strategy must be one line"),
+        ({"rounds": 2**60}, "rounds must be a whole number <= 9007199254740992, got a larger one"),
+        ({"summary": {"mixing": [1]}}, "mixing must be a JSON object"),
+        ({"summary": {"mixing": {"regret": "x"}}}, "regret must be a number, null or inf"),
+        ({"summary": {"admitted_rounds": {"0": -1}}}, "0 must be a whole number >= 0"),
+    ],
+)
+def test_a_manifest_that_nobody_can_use_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    """By what reports make of it: names of files, cells, sums."""
+    run = make_run(tmp_path / "run", [line(1)], **changes)
+    with pytest.raises(RunError, match=rf"manifest\.json: {problem}") as refused:
+        load_run(run)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"bytes_up": 2**60}, "bytes_up must be a whole number <= "),
+        ({"global_loss": 1e101}, r"global_loss must be a number from -1e100 to 1e100, got 1e\+101"),
+        ({"global_loss": "-inf"}, "global_loss must be a number, null or inf, got '-inf'"),
+        ({"unknown": [[]]}, r"unknown must be a whole number >= 0, got \[\]"),
+        ({"theta": "\x1b" * 1000}, "theta must be a number"),
+    ],
+)
+def test_a_round_that_nobody_can_add_up_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    """With its line, which is short and can be printed."""
+    run = make_run(tmp_path / "run", [line(1, **changes)])
+    with pytest.raises(RunError, match=rf"rounds\.jsonl, line 1: {problem}") as refused:
+        load_run(run)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "rounds.jsonl", "clients"])
+def test_a_record_behind_a_link_is_not_read(tmp_path: Path, name: str) -> None:
+    """Whatever it leads to."""
+    run = make_run(tmp_path / "run", [line(1)])
+    write_part(run, 0, [{"round": 1, "client": 0}])
+    (run / name).rename(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    runs, (problem,) = read_runs([tmp_path])
+    assert runs == ()
+    assert problem == f"{run / name} cannot be read: links are not followed"
+
+
+def test_a_population_with_a_client_twice_is_refused(tmp_path: Path) -> None:
+    """It would count for two."""
+    run = make_run(tmp_path / "run", [line(1)])
+    write_population(run, [0.5, 0.5], [True, False])
+    table = pq.read_table(run / "population.parquet")
+    pq.write_table(pa.concat_tables([table, table]), run / "population.parquet")
+    with pytest.raises(RunError, match="expected each client once, got 0 again"):
+        check_tables(run)
