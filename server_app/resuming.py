@@ -15,7 +15,7 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.records.checkpoint import Checkpoint, check_unchanged
 from fedquorum.records.folder import shown
 from fedquorum.records.reader import read_manifest
-from fedquorum.records.settings import flat_settings, upgraded_words
+from fedquorum.records.settings import flat_settings, masked, upgraded_words
 
 from conf import Settings
 from conf.compose import compose_words, parse_word, recorded_words
@@ -82,8 +82,8 @@ def _check_trusted(words: Sequence[str], again: set[str], run: Path) -> None:
             command = shlex.join(["fedquorum", f"resume={run}", "engine.trust=true"])
             raise SettingsError(
                 f"{key} must be given again to resume a run whose records alone name it (it runs "
-                f"code, or connects to another machine), got {shown(value)}; if you trust whoever "
-                f"wrote {run}: {command}"
+                f"code, or connects to another machine), got {masked(shown(value))}; if "
+                f"you trust whoever wrote {run}: {command}"
             )
 
 

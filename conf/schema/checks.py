@@ -1,6 +1,5 @@
 """Settings that are compared: every value with its range, then with each other."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
-from fedquorum.records.settings import flat_settings
+from fedquorum.records.settings import flat_settings, masked
 
 from conf.schema.availability import RandomAvailabilitySettings
 from conf.schema.data import (
@@ -83,17 +82,12 @@ def check_rules(settings: Settings, rules: Rules) -> None:
 def _check_secrets(settings: Settings) -> None:
     """Refuse a password: settings go into records, to trackers and to every client's device."""
     for key, value in flat_settings(asdict(settings)).items():
-        masked = _PASSWORD.sub(r"\1***@", str(value))
-        if masked != str(value):
+        if masked(str(value)) != str(value):
             raise SettingsError(
                 f"{key} must have no password, as settings are recorded and sent to clients, got "
-                f"{masked}; put it into the environment, for a tracking server as "
+                f"{masked(str(value))}; put it into the environment, for a tracking server as "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
-
-
-_PASSWORD = re.compile(r"(://[^/?#@\s:]*:)[^/?#\s]+@")
-"""A password in a URL, after the user's name, with what is before it as a group."""
 
 
 def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:

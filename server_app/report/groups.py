@@ -10,6 +10,7 @@ from typing import Any
 from fedquorum.records.folder import shown
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
+from fedquorum.records.settings import masked
 
 _WITHOUT_INFLUENCE = (
     *("engine.", "client.device", "client.deterministic", "client.batching"),
@@ -209,12 +210,12 @@ def _short(setting: str) -> str:
 
 
 def word(value: Any) -> str:
-    """Return a setting as it is written on the command line."""
+    """Return a setting as it is written on the command line; a password of older runs is masked."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return shown(value, LONGEST_VALUE)
+    return masked(shown(value, LONGEST_VALUE))
 
 
 def paired(one: Group, other: Group, value: Callable[[Run], float]) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fedquorum.records.reader import load_run
 
-from server_app.report.groups import group_runs
+from server_app.report.groups import group_runs, word
 from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
 from server_app.report.tables import (
     Row,
@@ -310,3 +310,11 @@ def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
         assert not unescaped or character in "|\\"
     assert "\n# f" not in written
     assert "\\<img src=x onerror=alert(1)\\>" in written
+
+
+def test_a_password_of_an_older_run_is_masked(tmp_path: Path) -> None:
+    """Versions before allowed one in tracker.uri; no report repeats it."""
+    uri = "https://user:hunter2@example.org/a"
+    make_run(tmp_path / "run", [line(1)], settings=f"tracker: {{name: mlflow, uri: '{uri}'}}\n")
+    (run,) = load_all(tmp_path)
+    assert word(run.settings["tracker.uri"]) == "https://user:***@example.org/a"

@@ -68,6 +68,15 @@ def load_settings(text: str) -> dict[str, Any]:
     return settings
 
 
+def masked(text: str) -> str:
+    """Return a text without the passwords of URLs in it."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+_PASSWORD = re.compile(r"(://[^/?#@\s:]*:)[^/?#\s]+@")
+"""A password in a URL, with what is before it as a group."""
+
+
 def flat_settings(settings: Mapping[Any, Any]) -> dict[str, Any]:
     """Return nested settings by dotted key such as ``client.lr``, as JSON has them."""
     return dict(_flat(json.loads(json.dumps(settings)), ""))
