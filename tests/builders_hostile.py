@@ -180,7 +180,7 @@ def _yaml(run: Path, _: Path, rng: random.Random) -> None:
             *(BOMB, "deep: " + "[" * 5000, "big: 1" + "0" * 5000, "rounds: 1\nrounds: 2"),
             *(f"x: {tag}" for tag in TAGS),
             *("? [a]\n: b", "? {a: b}\n: c", 'x: "\\ud800"', "x: .inf", "x: 1e999", "- 1", "\x00"),
-            "<<: {seed: 5}",
+            *("<<: {seed: 5}", '"\\ud800": 1', f"{'x' * 5000}: 1", "\"\\e[31m\": '\x1b[31m'"),
         ]
     )
     path.write_text(f"{path.read_text()}{added}\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from fedquorum.records.reader import POPULATION, Run, read_parts, read_populatio
 from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
 
 from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
-from server_app.report.groups import Group, metric_after_round
+from server_app.report.groups import Group, brief, metric_after_round
 from server_app.report.published import Published, published_values
 
 
@@ -31,10 +31,9 @@ class Method:
 def methods_of(groups: Sequence[Group]) -> tuple[Method, ...]:
     """Return the groups that have rounds; what is not completed is said in the name."""
     return tuple(
-        Method(
-            group, f"{group.method} [{group.unfinished}]" if group.unfinished else group.method, i
-        )
+        Method(group, f"{name} [{group.unfinished}]" if group.unfinished else name, i)
         for i, group in enumerate(group for group in groups if group.counted)
+        for name in (brief(group.method),)
     )
 
 

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from fedquorum.records.folder import shown
+from fedquorum.records.parquet import LARGEST_COUNT
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.settings import masked
@@ -17,8 +19,11 @@ _WITHOUT_INFLUENCE = (
     *("client.keep_memory", "tracker.", "resume"),
 )
 
-LONGEST_VALUE = 2000
-"""Of a setting, in characters, where it is shown."""
+LONGEST_VALUE = 2**20
+"""Of a setting, in characters, in tables."""
+
+LONGEST_IN_CHART = 120
+"""Of a name, in characters: there is no room for more."""
 
 _QUORUM = {"engine.quorum": None, "engine.quorum_of": "asked", "engine.grace": 0.0}
 _LATER = {"client.threads": 1, "response_time.name": "none", **_QUORUM}
@@ -211,11 +216,18 @@ def _short(setting: str) -> str:
 
 def word(value: Any) -> str:
     """Return a setting as it is written on the command line; a password of older runs is masked."""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_COUNT:
         return str(int(value))
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return masked(shown(value, LONGEST_VALUE))
+
+
+def brief(text: str) -> str:
+    """Return a text as far as a chart has room for it, with another ending for another text."""
+    if len(text) <= LONGEST_IN_CHART:
+        return text
+    return f"{text[:LONGEST_IN_CHART]}... ({crc32(text.encode()):08x})"
 
 
 def paired(one: Group, other: Group, value: Callable[[Run], float]) -> list[float]:

@@ -22,6 +22,7 @@ from server_app.report.groups import (
     Group,
     Statistic,
     ascending,
+    brief,
     influential,
     telling_keys,
     word,
@@ -85,7 +86,8 @@ def sweep_charts(methods: Sequence[Method], rows: Sequence[Row]) -> Iterator[Cha
 
 
 def _sweep(groups: Sequence[Group]) -> Sweep | None:
-    texts = [{k: word(v) for k, v in influential(g.runs[0]).items()} for g in groups]
+    settings = [influential(group.runs[0]) for group in groups]
+    texts = [{brief(k): brief(word(v)) for k, v in one.items()} for one in settings]
     keys = tuple(telling_keys(texts))
     if not keys:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fedquorum.records.reader import load_run
 
-from server_app.report.groups import group_runs, word
+from server_app.report.groups import brief, group_runs, word
 from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
 from server_app.report.tables import (
     Row,
@@ -310,6 +310,15 @@ def test_markdown_has_no_markup_of_a_record(tmp_path: Path) -> None:
         assert not unescaped or character in "|\\"
     assert "\n# f" not in written
     assert "\\<img src=x onerror=alert(1)\\>" in written
+
+
+def test_a_chart_has_room_for_every_name() -> None:
+    """A long one is cut, and differs from another long one."""
+    names = [brief("x" * length) for length in (120, 121, 5000)]
+    assert names[0] == "x" * 120
+    assert len(set(names)) == 3
+    assert max(map(len, names)) < 140
+    assert word(1e300) == "1e+300"
 
 
 def test_a_password_of_an_older_run_is_masked(tmp_path: Path) -> None:

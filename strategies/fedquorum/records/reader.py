@@ -212,7 +212,7 @@ def load_run(directory: Path) -> Run:
     return Run(
         directory=run.path,
         config=config,
-        settings=flat_settings(config),
+        settings={shown(key): value for key, value in flat_settings(config).items()},
         rounds=tuple(_load_rounds(run)),
         **manifest,
     )
