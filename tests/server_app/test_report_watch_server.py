@@ -299,12 +299,13 @@ def test_every_metric_is_described(client: Client) -> None:
 def test_hostile_labels_are_escaped(client: Client, run: Path) -> None:
     """Quotes and line ends of a run's name cannot add a metric."""
     manifest = json.loads((run / "manifest.json").read_text())
-    name = 'x"} 1\nfedquorum_round 99\n\ud800'
-    (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": name}))
-    found = client.samples()
-    assert found["fedquorum_round", frozenset()] == 1
-    (info,) = [dict(labels) for family, labels in found if family == "fedquorum_run_info"]
-    assert info["experiment"] == 'x"} 1 fedquorum_round 99'
+    told = {'x"} 1 \\n fedquorum_round 99': 'x"} 1 \\n fedquorum_round 99', 'x"}\nfedquorum 1': ""}
+    for name, label in told.items():
+        (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": name}))
+        found = client.samples()
+        assert found["fedquorum_round", frozenset()] == 1
+        (info,) = [dict(labels) for family, labels in found if family == "fedquorum_run_info"]
+        assert info["experiment"] == label
 
 
 def test_a_metric_that_is_no_accuracy_has_a_name_of_its_own(client: Client, run: Path) -> None:
