@@ -3,7 +3,9 @@
 import time
 from typing import Any
 
+import numpy as np
 import pytest
+from fedquorum.errors import RunError
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -44,6 +46,20 @@ def test_each_node_keeps_its_own_state() -> None:
         assert reply.metadata.src_node_id == node
     assert [a["calls"] for a in answers] == [1, 2, 1]
     assert [a["partition"] for a in answers] == [0, 0, 1]
+
+
+def test_states_come_back_and_what_is_none_is_refused() -> None:
+    """A checkpoint may be from anybody."""
+    grid = InProcessGrid(counting_app(), {}, 2)
+    list(grid.send_and_receive([ask(grid, 1)]))
+    other = InProcessGrid(counting_app(), {}, 2)
+    other.restore_node_states(grid.node_states())
+    (reply,) = other.send_and_receive([ask(other, 1)])
+    assert reply.content.config_records["answer"]["calls"] == 2
+    garbage = np.frombuffer(b"\xff" * 9, dtype=np.uint8)
+    for states in ({"1": garbage, "2": garbage}, {"1": garbage, "../2": garbage}):
+        with pytest.raises(RunError, match="nodes' states in the checkpoint cannot be read"):
+            other.restore_node_states(states)
 
 
 def test_a_client_app_that_raises_becomes_an_error_reply() -> None:

@@ -21,6 +21,7 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
 
+import server_app.job
 import server_app.loop
 from client_app.arithmetic import VERSION
 from client_app.node import compute_device
@@ -381,6 +382,18 @@ def test_a_run_with_links_does_not_go_on(somebody_elses: Path, tmp_path: Path, n
     with pytest.raises(RunError, match="link"):
         run_in_process(compose_words(resumed_words(words)), str(somebody_elses))
     assert {path: path.read_bytes() for path in files if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "trust"),
+    [
+        (("strategy=custom", "strategy.path=a.B"), ("engine.trust=true",)),
+        (("model=mlp", "engine.trust=true"), ()),
+    ],
+)
+def test_the_command_that_goes_on_is_whole(words: tuple[str, ...], trust: tuple[str, ...]) -> None:
+    """What is typed after an interruption is not refused, and trusts no more than it must."""
+    assert server_app.job._trust(words) == trust
 
 
 def test_trust_is_meant_for_one_interruption(somebody_elses: Path) -> None:
