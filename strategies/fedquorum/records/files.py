@@ -59,7 +59,7 @@ def sync(path: Path) -> None:
 def sync_above(path: Path) -> None:
     """Bring the names of a folder and of all folders above it to the disk, up to its mount."""
     for folder in path.parents:
-        with suppress(PermissionError):  # then another user made it, long ago
+        with suppress(OSError):  # another user's, or of a file system that syncs no folders
             sync(folder)
         if os.path.ismount(folder):
             return
