@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.folder import shown
+from fedquorum.intake import shown
 
 from client_app.app import node_of
 from client_app.arithmetic import ALONE, TOGETHER, Arithmetic, way_of

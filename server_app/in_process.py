@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import numpy as np
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.folder import shown
+from fedquorum.intake import shown
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum.errors import RunError, SettingsError
+from fedquorum.intake import shown
 from fedquorum.records.checkpoint import Checkpoint, check_unchanged
-from fedquorum.records.folder import shown
 from fedquorum.records.reader import read_manifest
 from fedquorum.records.settings import flat_settings, masked, upgraded_words
 

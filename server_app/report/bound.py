@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import torch
 from fedquorum.errors import RunError, one_line
-from fedquorum.records.folder import RunFolder, shown
+from fedquorum.intake import shown
+from fedquorum.records.folder import RunFolder
 from fedquorum.records.reader import Run, read_parts
 from rich.markup import escape
 from rich.table import Table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedquorum.errors import FedQuorumError, RunError
-from fedquorum.records.folder import shown
+from fedquorum.intake import shown
 from rich.console import Console
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from fedquorum.records.folder import shown
+from fedquorum.intake import shown
 from fedquorum.records.parquet import LARGEST_COUNT
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedquorum.errors import RunError
-from fedquorum.records.folder import shown
+from fedquorum.intake import shown
 from fedquorum.records.reader import STATUSES, Run
 from rich.markup import escape
 from rich.table import Table

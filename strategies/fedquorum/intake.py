@@ -4,7 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from .errors import ProtocolError
 
-LONGEST_TEXT = 500
+LONGEST_TEXT = 200
+LONGEST_REASON = 500
+"""A node's reason in the audit trail."""
+
 LONGEST_NAME = 255
 
 

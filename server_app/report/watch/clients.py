@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from fedquorum.errors import RunError, one_line
-from fedquorum.records.folder import Identity, RunFolder, shown
+from fedquorum.intake import shown
+from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.parquet import check_size
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray

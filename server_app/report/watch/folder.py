@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedquorum.errors import RunError
-from fedquorum.records.folder import RunFolder, shown
+from fedquorum.intake import shown
+from fedquorum.records.folder import RunFolder
 
 from server_app.report.watch.run import MANIFEST, FollowedRun, Manifest
 

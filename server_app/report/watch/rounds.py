@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import numpy as np
 from fedquorum.errors import RunError
-from fedquorum.records.folder import Identity, RunFolder, shown
+from fedquorum.intake import shown
+from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.reader import parse_round
 from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
 from fedquorum.report import STATUSES, LateReply

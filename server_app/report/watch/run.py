@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedquorum.errors import RunError
-from fedquorum.records.folder import Identity, RunFolder, shown
+from fedquorum.intake import shown
+from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.reader import checked_manifest
 from fedquorum.records.settings import DamagedSettingsError, load_settings
 

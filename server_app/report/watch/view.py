@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from fedquorum.records.folder import shown
+from fedquorum.intake import shown
 from fedquorum.records.round_record import TEST_GROUPS
 from fedquorum.report import STATUSES, LateReply
 

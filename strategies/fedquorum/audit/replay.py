@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from ..composition import Rules
 from ..errors import FedQuorumError, ParameterError, RunError
 from ..imports import no_rule_at, rule_at
+from ..intake import shown
 from ..named import build
-from ..records.folder import RunFolder, shown
+from ..records.folder import RunFolder
 from ..records.reader import POPULATION, TABLES, Run, load_run, read_parts, read_population
 from ..records.round_record import RoundRecord
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective

@@ -19,7 +19,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..errors import ClientsMissingError, ProtocolError
-from ..intake import abbreviated, shown
+from ..intake import LONGEST_REASON, abbreviated, shown
 from .codec import decode_hosted_clients, encode_query, encode_standard_query
 
 POLL_SECONDS = 0.2
@@ -269,7 +269,9 @@ class ClientDirectory:
                 continue  # it answers no query of ours, whatever it says
             del self._ask_after[node]
             problem = (
-                shown(reply.error.reason) if reply.has_error() else self._register(node, reply)
+                shown(reply.error.reason, LONGEST_REASON)
+                if reply.has_error()
+                else self._register(node, reply)
             )
             if problem is not None:
                 self._ask_again(node)
@@ -283,7 +285,7 @@ class ClientDirectory:
         try:
             clients = decode_hosted_clients(reply.content, standard=self._standard)
         except ProtocolError as error:
-            return shown(error)
+            return shown(error, LONGEST_REASON)
         if self._joins and len(clients) > MOST_JOINING:
             return (
                 f"{self._name(node)} claims {len(clients)} clients, at most {MOST_JOINING} may join"

@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 
 from ..errors import ProtocolError
-from ..intake import abbreviated, shown
+from ..intake import LONGEST_REASON, abbreviated, shown
 from ..summation import UpdateSums
 from ..types import Proportions
 from .codec import (
@@ -139,7 +139,7 @@ def _add(
 ) -> None:
     """Add what one reply says of the clients asked at its node."""
     if reply.has_error():
-        reason = shown(reply.error.reason)
+        reason = shown(reply.error.reason, LONGEST_REASON)
         answers.parts.update({k: kind(k, Status.FAILED, reason=reason) for k in asked})
         return
     answers.num_bytes += count_bytes(reply.content)
@@ -147,7 +147,7 @@ def _add(
         parts = read(reply.content)
         weighted_sum = decode_sum(reply.content)
     except ProtocolError as error:
-        answers.malformed.update(dict.fromkeys(asked, shown(error)))
+        answers.malformed.update(dict.fromkeys(asked, shown(error, LONGEST_REASON)))
         return
     if weighted_sum is not None:
         done = (p.client for p in parts if p.status is Status.DONE)

@@ -27,7 +27,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from ..intake import shown
+from ..intake import LONGEST_REASON, shown
 from .grids import is_flowers, is_http
 from .stored_replies import LARGEST_REPLY, StoredReplies, UnreadableReplyError
 
@@ -89,7 +89,7 @@ class Unanswered:
         """Return why a reply cannot be used, None if it can."""
         if isinstance(reply, Exception):
             reason = str(reply) if isinstance(reply, UnreadableReplyError) else repr(reply)
-            return shown(f"the reply cannot be used: {reason}")
+            return shown(f"the reply cannot be used: {reason}", LONGEST_REASON)
         if reply.has_error() or isinstance(reply.content, RecordDict):
             return None
         return f"the reply's content is a {type(reply.content).__name__}"

@@ -24,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ..errors import RunError
+from ..intake import shown
 from ..state import StateArrays
 from .files import replacing, sync
-from .folder import RunFolder, shown
+from .folder import RunFolder
 from .settings import upgraded
 
 FORMAT = 1

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..errors import RunError
+from ..intake import shown
 
-LONGEST_TEXT = 200
 LARGEST_FILE = 32 * 2**20  # of those read as a whole
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not block
@@ -156,11 +156,3 @@ class RunFolder:
         link = error.errno in (errno.ELOOP, errno.ENOTDIR)
         reason = "links are not followed" if link else error.strerror
         return RunError(f"{self.path.joinpath(*names)} cannot be read: {reason}")
-
-
-def shown(text: object, longest: int = LONGEST_TEXT) -> str:
-    """Return a text of a record on one line: shortened, and only characters that can be seen."""
-    words = str(text)
-    cut = words[: longest + 1]
-    clean = " ".join("".join(c if c.isprintable() else " " for c in cut).split())
-    return f"{clean[:longest]}..." if len(words) > longest else clean

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import RunError
+from ..intake import shown
 from ..report import LateReply
-from .folder import RunFolder, shown
+from .folder import RunFolder
 from .parquet import LARGEST_COUNT, LARGEST_NUMBER, read_file
 from .round_record import TEST_GROUPS, RoundRecord
 from .settings import (

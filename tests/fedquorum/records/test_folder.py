@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.folder import RunFolder, shown
+from fedquorum.records.folder import RunFolder
 
 
 @pytest.fixture
@@ -50,10 +50,3 @@ def test_only_files_are_read(folder: RunFolder) -> None:
     for name in ("pipe", "clients"):
         with pytest.raises(RunError, match=rf"{name}"):
             folder.content(name)
-
-
-def test_texts_are_cleaned() -> None:
-    """One line, not too long, without what a terminal or an encoder chokes on."""
-    assert shown("a\n\tb\x1b[31m \ud800\u202e c") == "a b [31m c"
-    assert shown("x" * 300) == "x" * 200 + "..."
-    assert shown(None) == "None"

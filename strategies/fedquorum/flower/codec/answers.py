@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
-from ...intake import check_names, shown
+from ...intake import LONGEST_REASON, check_names, shown
 from ...summation import UpdateSums
 from ...types import Objective
 from .arrays import NamedArrays, encode_arrays, view_arrays
@@ -409,7 +409,10 @@ def _client_id(value: float) -> int:
 
 
 def _failures(content: RecordDict) -> dict[int, str]:
-    return {k: shown(reason) for k, reason in _by_client(content, FAILURES, REASON).items()}
+    return {
+        k: shown(reason, LONGEST_REASON)
+        for k, reason in _by_client(content, FAILURES, REASON).items()
+    }
 
 
 def _response_times(content: RecordDict) -> dict[int, float]:
