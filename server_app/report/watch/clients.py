@@ -1,7 +1,7 @@
 """What became of each client last, read while parts of the table ``clients/`` appear."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -13,6 +13,7 @@ from fedquorum.errors import RunError, one_line
 from fedquorum.intake import shown
 from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.parquet import check_size
+from fedquorum.records.parts import is_covered, is_made_of
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray
 from numpy.typing import NDArray
@@ -170,9 +171,17 @@ class Clients:
         if folder == self._listed and settled and self._found:
             return
         found = self._folder.parts(FOLDER)
+        self._follow_merges(found)
         if any(found.get(name) != identity for name, identity in self._read.items()):
             self._forget()
         self._listed, self._found = folder, found
+
+    def _follow_merges(self, found: Mapping[str, Identity]) -> None:
+        """Take a part that was merged of parts that were read for read."""
+        for name in found.keys() - self._read.keys():
+            if is_made_of(name, self._read):
+                left = {n: i for n, i in self._read.items() if not is_covered(n, [name])}
+                self._read = {**left, name: found[name]}
 
     def _meet_population(self) -> None:
         """Read who the clients are, if the run has told and it is not read yet."""

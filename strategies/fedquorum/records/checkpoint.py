@@ -28,6 +28,7 @@ from ..intake import shown
 from ..state import StateArrays
 from .files import replacing, sync
 from .folder import RunFolder
+from .parts import is_covered
 from .settings import upgraded
 
 FORMAT = 1
@@ -188,9 +189,12 @@ class Checkpoints:
         run = RunFolder(self._run)
         for name, size in records.items():
             if not name.startswith(_WITHOUT):
-                with run.opened(*name.split("/")) as file:
-                    if file is None or os.fstat(file.fileno()).st_size < size:
-                        yield name, size
+                *folders, part = name.split("/")
+                with run.opened(*folders, part) as file:
+                    shorter = file is not None and os.fstat(file.fileno()).st_size < size
+                    gone = file is None
+                if shorter or (gone and not (folders and is_covered(part, run.parts(*folders)))):
+                    yield name, size
 
     def _check_sum(self, path: Path) -> None:
         """Compare the checksum; neither file may be a link, or anything else than a file."""

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import RunError
 from .checkpoint import FOLDER
 from .folder import RunFolder
+from .parts import is_made_of
 
 RECORDS = (
     "config.yaml",
@@ -40,7 +41,10 @@ def rewind(directory: Path, position: Mapping[str, int]) -> None:
     for path in files_that_go_on(directory):
         size = position.get(path.relative_to(directory).as_posix())
         if size is None:
-            path.unlink()
+            names = (name.rpartition("/") for name in position)
+            parts = [part for folder, _, part in names if folder == path.parent.name]
+            if not is_made_of(path.name, parts):
+                path.unlink()
         elif size < path.stat().st_size:
             os.truncate(path, size)
     for part in (*directory.glob(".*.part"), *directory.glob("checkpoints/.*.part")):

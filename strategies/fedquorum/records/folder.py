@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from ..errors import RunError
 from ..intake import shown
+from .parts import uncovered
 
 LARGEST_FILE = 32 * 2**20  # of those read as a whole
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -119,7 +120,9 @@ class RunFolder:
             raise self._refused(error, names) from None
 
     def parts(self, name: str) -> dict[str, Identity]:
-        """Return the Parquet files in a folder of the run by name, sorted; empty without it.
+        """Return the Parquet files in a folder of the run by name, in order; empty without it.
+
+        Those whose rows are in a merged part are left out.
 
         Raises
         ------
@@ -137,7 +140,7 @@ class RunFolder:
             return {}
         except OSError as error:
             raise self._refused(error, (name,)) from None
-        return dict(sorted(found.items()))
+        return {name: found[name] for name in uncovered(sorted(found))}
 
     @contextmanager
     def _folder(self, *names: str) -> Iterator[int]:

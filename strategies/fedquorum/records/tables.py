@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from ..report import ClientDecision, ClientEvaluation
 from .files import replacing, sync
+from .parts import Span, uncovered
 
 CLIENTS_SCHEMA = pa.schema(
     [
@@ -58,6 +59,10 @@ POPULATION_SCHEMA = pa.schema(
     ]
 )
 FLUSH_SECONDS = 10.0
+MERGED = 32
+"""How many parts become one."""
+
+MOST_MERGED_ROWS = 2**18
 
 
 class ParquetParts:
@@ -65,7 +70,8 @@ class ParquetParts:
 
     A Parquet file cannot be read before its footer is written, so rows are kept for at most
     ``FLUSH_SECONDS`` and then written as a file of their own. ``flush`` and ``close`` bring all
-    parts to the disk.
+    parts to the disk. ``flush`` also merges old parts, of which the last two checkpoints know; see
+    ``fedquorum.records.parts``.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
@@ -74,8 +80,21 @@ class ParquetParts:
         self._rows: list[dict[str, Any]] = []
         self._flushed = time.monotonic()
         folder.mkdir(exist_ok=True)
-        self._parts = len(list(folder.iterdir()))
+        self._spans = self._found()
+        self._known = (0, 0)  # how many parts the last two checkpoints go with
         self._unsynced: list[Path] = []
+
+    def _found(self) -> list[Span]:
+        """Return the parts that there are; remove those that a merge left."""
+        names = [path.name for path in self._folder.iterdir()]
+        kept = uncovered(names)
+        for name in set(names) - set(kept):
+            (self._folder / name).unlink()
+        return [span for span in map(Span.of, kept) if span is not None]
+
+    @property
+    def _count(self) -> int:
+        return self._spans[-1].last + 1 if self._spans else 0
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Keep rows, and write what is kept if the last time is ``FLUSH_SECONDS`` ago."""
@@ -92,21 +111,52 @@ class ParquetParts:
         if self._unsynced:
             sync(self._folder)
         self._unsynced = []
+        self._merge(self._known[0])
+        self._known = (self._known[1], self._count)
 
     def close(self) -> None:
         """Flush; an empty data set gets one empty part."""
-        if self._parts == 0:
+        if not self._spans:
             self._write()
         self.flush()
 
     def _write(self) -> None:
         table = pa.Table.from_pylist(self._rows, schema=self._schema)
-        path = self._folder / f"part-{self._parts:05d}.parquet"
+        span = Span(self._count, self._count)
+        path = self._folder / span.name
         write_whole(table, path)
         self._unsynced.append(path)
-        self._parts += 1
+        self._spans.append(span)
         self._rows = []
         self._flushed = time.monotonic()
+
+    def _merge(self, below: int) -> None:
+        """Merge parts with numbers below one, those of one width with each other."""
+        width = 1
+        while True:
+            alike = [s for s in self._spans if s.width == width and s.last < below][:MERGED]
+            if len(alike) < MERGED or not self._merge_into_one(alike):
+                return
+            width *= MERGED
+
+    def _merge_into_one(self, spans: Sequence[Span]) -> bool:
+        """Replace parts by one with their rows, unless these are too many; say whether."""
+        paths = [self._folder / span.name for span in spans]
+        try:
+            if sum(pq.read_metadata(path).num_rows for path in paths) > MOST_MERGED_ROWS:
+                return False
+            tables = [pq.ParquetFile(path).read() for path in paths]
+            table = pa.concat_tables(tables, promote_options="default")
+        except pa.ArrowException:  # a run goes on beside parts that were damaged before
+            return False
+        merged = Span(spans[0].first, spans[-1].last)
+        columns = [name for name in self._schema.names if name in table.column_names]
+        write_whole(table.select(columns), self._folder / merged.name, synced=True)
+        for path in paths:
+            path.unlink()
+        place = self._spans.index(spans[0])
+        self._spans[place : place + len(spans)] = [merged]
+        return True
 
 
 def write_whole(table: pa.Table, path: Path, *, synced: bool = False) -> None:

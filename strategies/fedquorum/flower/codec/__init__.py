@@ -55,7 +55,7 @@ from .answers import (
     without_metrics,
 )
 from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
-from .keys import CLIENT_ID, NORM_BIT
+from .keys import CLIENT_ID, MEASURED, NORM_BIT
 from .number import PROTOCOL, protocol_of
 from .requests import (
     EvaluateRequest,
@@ -95,6 +95,7 @@ __all__ = [
     "CONFIGRECORD_KEY",
     "FOUND",
     "LOSS_KEYS",
+    "MEASURED",
     "NORM_BIT",
     "PROTOCOL",
     "WEIGHTED_BY_KEY",

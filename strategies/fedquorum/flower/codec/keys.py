@@ -63,6 +63,9 @@ EVALUATE_METRICS = {
 }
 """The fields of an EvaluateAnswer that are numbers, and their keys."""
 
+MEASURED = (LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC)
+"""What is measured of a model, and a node may keep to itself."""
+
 OF_A_REQUEST = frozenset(
     {
         PROTOCOL_NUMBER,
