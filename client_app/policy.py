@@ -20,6 +20,7 @@ import yaml
 from fedquorum.errors import SettingsError, did_you_mean, one_line
 from fedquorum.flower.codec import (
     CLIENT_ID,
+    MEASURED,
     EvaluateAnswer,
     Status,
     TrainAnswer,
@@ -42,9 +43,6 @@ from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 FILE = "node.yaml"
 COUNTED = "node-usage.json"
 """What the node has done today, in Flower's home: the data may be read-only."""
-
-WITHHELD = ("loss", "accuracy", "test-loss", "test-accuracy", "test-metric")
-"""The metrics that a node can keep to itself; without ``num-examples`` no rule can use it."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,8 @@ class NodePolicy:
     privacy : LeastPrivacy
         What updates must be protected by.
     withhold : tuple of str
-        Metrics that stay on the node; see ``WITHHELD``.
+        Metrics that stay on the node. Without ``num-examples``, which is none of them, no rule
+        could use an update.
     accept : Accepted
         Which runs it takes part in.
     per_day : PerDay
@@ -236,9 +235,9 @@ def _value(path: Path, name: str, value: object) -> object:
         return value
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise _wrong(path, name, "a list of names", value)
-    unknown = [item for item in value if name == "withhold" and item not in WITHHELD]
+    unknown = [item for item in value if name == "withhold" and item not in MEASURED]
     if unknown:
-        raise _wrong(path, name, f"a list of {', '.join(WITHHELD)}", value)
+        raise _wrong(path, name, f"a list of {', '.join(MEASURED)}", value)
     return tuple(value)
 
 

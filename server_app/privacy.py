@@ -17,6 +17,7 @@ from typing import Any
 
 from fedquorum.errors import ParameterError, RunError, SettingsError
 from fedquorum.flower.codec import NamedArrays
+from fedquorum.intake import shown
 from fedquorum.parameters import Number
 from fedquorum.privacy import GaussianMechanism, MovingNorm, check_model
 
@@ -161,7 +162,7 @@ def spent_before(
     if not Number(low=rounds, integer=True).contains(releases):
         raise RunError(
             f"resume must be a run whose manifest counts its private releases, at least {rounds} "
-            f"after round {rounds}, got {releases}"
+            f"after round {rounds}, got {shown(releases)}"
         )
     delta = settings.delta
     if delta is None:

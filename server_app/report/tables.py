@@ -303,7 +303,7 @@ def privacy_table(groups: Sequence[Group], title: str) -> TextTable:
 
 
 def _fact(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else shown(value, LONGEST_VALUE)
 
 
 def runs_table(runs: Sequence[Run], title: str) -> TextTable:

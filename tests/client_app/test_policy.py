@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import (
+    MEASURED,
     EvaluateRequest,
     Status,
     TrainRequest,
@@ -26,7 +27,6 @@ from flwr.app import Message, RecordDict
 from client_app.app import app
 from client_app.policy import (
     COUNTED,
-    WITHHELD,
     Accepted,
     DailyUsage,
     LeastPrivacy,
@@ -171,7 +171,7 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     """All others do."""
     told = ask(device, TRAIN, "train").content.metric_records["metrics"]
     measured = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
-    policy(device, f"withhold: [{', '.join(WITHHELD)}]")
+    policy(device, f"withhold: [{', '.join(MEASURED)}]")
     reply = ask(device, TRAIN, "train").content
     assert set(told) - set(reply.metric_records["metrics"]) == {"loss", "accuracy"}
     (trained,) = decode_train_reply(reply)
@@ -281,7 +281,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("accept: {models: mlp}", "accept.models must be a list of names, got 'mlp'"),
         (
             "withhold: [num-examples]",
-            f"withhold must be a list of {', '.join(WITHHELD)}, got ['num-examples']",
+            f"withhold must be a list of {', '.join(MEASURED)}, got ['num-examples']",
         ),
         ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
     ],

@@ -113,13 +113,12 @@ class _Presented:
 
     def draw(self) -> None:
         """Draw the rounds that are new, if drawing has not taken its share of the time."""
-        rounds, begun = self._run.rounds, time.monotonic()
-        if rounds.version == self._rounds or begun < self._next_drawing:
+        rounds, begun = self._run.rounds, time.thread_time()
+        if rounds.version == self._rounds or time.monotonic() < self._next_drawing:
             return
         self.charts = [_specification(chart) for chart in charts(rounds, self._run.metric)]
         self.drawn, self._rounds = str(next(self._versions)), rounds.version
-        ended = time.monotonic()
-        self._next_drawing = ended + (ended - begun) / DRAWING_SHARE
+        self._next_drawing = time.monotonic() + (time.thread_time() - begun) / DRAWING_SHARE
 
     def clients(self) -> TextTable:
         """Return the table of clients."""
