@@ -197,7 +197,7 @@ def test_the_quick_book(real_data: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
     The suite measures some chapters, ``--long`` all of them.
     """
-    chapters = with_picture(sampled(CHAPTERS, 3))
+    chapters = with_picture(sampled(CHAPTERS, 1))
     for part in (book, writing):
         monkeypatch.setattr(part, "CHAPTERS", chapters)
     monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))

@@ -16,7 +16,7 @@ from fedquorum.records.directory import manifest_in
 
 from conf import compose
 from server_app.job import run_in_process
-from tests.cases import is_long, sampled
+from tests.cases import is_long
 from tests.integration.conftest import BIN, Shell, free_port, wait_for
 from tests.integration.deployed import (
     Deployment,
@@ -97,7 +97,8 @@ def test_fedalign_as_in_the_simulation(deployment: Deployment, simulated: Simula
     assert "RUN" not in deployment.log("uninvited").read_text()
 
 
-@pytest.mark.parametrize("strategy", sampled(["fedau", "aaggff_s"], 1))
+@pytest.mark.skipif(not is_long(), reason="only with --long")
+@pytest.mark.parametrize("strategy", ["fedau", "aaggff_s"])
 def test_others_as_in_the_simulation(
     deployment: Deployment, simulated: Simulated, strategy: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from fedquorum.errors import RunError
 from fedquorum.records import parquet as parquet_module
 from fedquorum.records.folder import RunFolder
+from fedquorum.records.parts import Span, is_covered
 from fedquorum.records.reader import load_run
 from fedquorum.records.tables import CLIENTS_SCHEMA
 
@@ -258,6 +259,37 @@ def test_parts_are_read_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert list(seen.reason) == [None, None, "it broke", None]
     assert len(opened) == 3
+
+
+def test_parts_that_are_merged_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows have been counted; where one has new rows, all are read."""
+    opened = count_calls(monkeypatch, clients_module, "_read_table")
+    run = running(tmp_path / "run")
+    clients = read_clients(run)
+    for number in range(4):
+        write_part(run, number, [{"round": number + 1, "client": 0, "status": "late"}])
+    clients.read(math.inf)
+    before = len(opened)
+    merge_parts(run, Span(0, 1))
+    clients.read(math.inf)
+    assert (len(opened), clients.seen.late.tolist()) == (before, [4])
+    write_part(run, 4, [{"round": 5, "client": 0, "status": "late"}])
+    merge_parts(run, Span(0, 4))
+    clients.read(math.inf)
+    assert clients.seen.late.tolist() == [5]
+    assert clients.parts == (1, 1)
+
+
+def merge_parts(run: Path, merged: Span) -> None:
+    """Replace the parts that a larger one has the rows of."""
+    folder = run / "clients"
+    covered = sorted(path for path in folder.iterdir() if is_covered(path.name, [merged.name]))
+    table = pa.concat_tables([pq.read_table(path) for path in covered])
+    pq.write_table(table, folder / merged.name)
+    for path in covered:
+        path.unlink()
 
 
 def test_many_parts_are_read_in_steps(tmp_path: Path) -> None:

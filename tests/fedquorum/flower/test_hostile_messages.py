@@ -330,10 +330,10 @@ def model_of(private: bool) -> NamedArrays:
 
 
 CASES = [
-    *sampled(sorted({*NAMED, "composed"}), 2),
+    *sampled(sorted({*NAMED, "composed"}), 1),
     *sampled([f"private {name}" for name in PRIVATE], 1),
 ]
-ROUNDS = 220 if is_long() else 6  # 220 take 2,000 messages
+ROUNDS = 220 if is_long() else 5  # 220 take 2,000 messages
 
 
 @pytest.mark.slow
