@@ -34,6 +34,8 @@ from .types import (
 NO_OBJECTIVE = Objective(math.nan, math.nan)
 NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
+TOO_HEAVY = "an update would count for more than the noise is made for"
+REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
 """Why a round is refused as a whole; after ``NOT_SOLVED`` stands what the solver said."""
 
 

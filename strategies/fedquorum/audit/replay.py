@@ -28,7 +28,7 @@ from ..records.reader import POPULATION, TABLES, Run, load_run, read_parts, read
 from ..records.round_record import RoundRecord
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..robustness import Robustness
-from ..round import NOT_FINITE, NOT_SOLVED, ClientAnswer, Round, RoundAnswers, RoundState, decide
+from ..round import NOT_SOLVED, REFUSALS, ClientAnswer, Round, RoundAnswers, RoundState, decide
 from ..rule import RunFacts
 from ..types import Call, Draws, Objective, Population, Told
 
@@ -294,7 +294,7 @@ def _replay_round(
 def _refusal(rows: Sequence[Row]) -> str | None:
     """Return why the round was refused as a whole, None if it was not."""
     reasons = (row["reason"] for row in rows if row["reason"] is not None)
-    return next((r for r in reasons if r.startswith((NOT_FINITE, NOT_SOLVED))), None)
+    return next((r for r in reasons if r.startswith(REFUSALS)), None)
 
 
 def _max_weight(run: Run) -> float | None:

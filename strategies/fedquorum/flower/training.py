@@ -16,7 +16,7 @@ from ..errors import StateError
 from ..memory import UpdateMemory
 from ..privacy import Protection, check_model
 from ..robustness import clipped
-from ..round import NO_OBJECTIVE, NOT_FINITE, ClientAnswer, Round, RoundAnswers
+from ..round import NO_OBJECTIVE, NOT_FINITE, TOO_HEAVY, ClientAnswer, Round, RoundAnswers
 from ..state import StateArrays
 from ..summation import NOT_SUMMED, Grid, UpdateTotal, combined_update, fits
 from ..types import Call, FloatArray, Objective, Population, Proportions
@@ -345,10 +345,6 @@ def take_step(
         update, total = asked.protection.noised(update), 1.0
     state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
     return Step(moved, state, models)
-
-
-TOO_HEAVY = "an update would count for more than the noise is made for"
-"""Why a round is refused whose weights are above the bound that the rules give."""
 
 
 @dataclass(frozen=True)

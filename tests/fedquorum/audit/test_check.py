@@ -15,9 +15,9 @@ from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded, replay
 from fedquorum.errors import RunError
-from fedquorum.round import NOT_FINITE, NOT_SOLVED
+from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
 from fedquorum.state import to_arrays
-from fedquorum.weighting import simplex
+from fedquorum.weighting import AverageAll, simplex
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
 from tests.fedquorum.records.made import change_round, change_table, write_table
@@ -95,6 +95,21 @@ def test_a_round_without_weights_is_refused_and_told(
     client = next(row["client"] for row in refused[0].rows if row["num_examples"])
     told = explain(read_recorded(tmp_path / name), client, refused[0].record.round)
     assert f"weight: 0, as {reason}; recorded 0" in told
+
+
+def test_rounds_that_are_too_heavy_to_be_private_are_refused_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a rule states a bound that its weights exceed, the audit finds nothing amiss either."""
+    monkeypatch.setattr(AverageAll, "largest_share", lambda *_: 1e-9)
+    words = ("strategy=average_all", "privacy=dp_fixed_server", "rounds=2")
+    real_run(tmp_path / "run", *words)
+    monkeypatch.undo()
+    found = audit(tmp_path / "run")
+    assert [str(problem) for problem in found.problems] == []
+    rounds = list(replay(read_recorded(tmp_path / "run")))
+    assert [one.refused for one in rounds] == [TOO_HEAVY] * 2
+    assert all(one.round.report.empty for one in rounds)
 
 
 def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
