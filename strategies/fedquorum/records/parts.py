@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _NAME = re.compile(r"part-(\d{5,18})(?:-(\d{5,18}))?\.parquet", re.ASCII)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Span:
     """The parts from ``first`` to ``last`` in one file."""
 

@@ -63,6 +63,7 @@ MERGED = 32
 """How many parts become one."""
 
 MOST_MERGED_ROWS = 2**18
+DAMAGED_ROWS = MOST_MERGED_ROWS + 1
 
 
 class ParquetParts:
@@ -80,21 +81,22 @@ class ParquetParts:
         self._rows: list[dict[str, Any]] = []
         self._flushed = time.monotonic()
         folder.mkdir(exist_ok=True)
-        self._spans = self._found()
+        self._parts = self._found()
         self._known = (0, 0)  # how many parts the last two checkpoints go with
         self._unsynced: list[Path] = []
 
-    def _found(self) -> list[Span]:
-        """Return the parts that there are; remove those that a merge left."""
+    def _found(self) -> dict[Span, int]:
+        """Return the parts that there are and their rows; remove those that a merge left."""
         names = [path.name for path in self._folder.iterdir()]
         kept = uncovered(names)
         for name in set(names) - set(kept):
             (self._folder / name).unlink()
-        return [span for span in map(Span.of, kept) if span is not None]
+        spans = (span for span in map(Span.of, kept) if span is not None)
+        return {span: _count_rows(self._folder / span.name) for span in spans}
 
     @property
     def _count(self) -> int:
-        return self._spans[-1].last + 1 if self._spans else 0
+        return max((span.last for span in self._parts), default=-1) + 1
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Keep rows, and write what is kept if the last time is ``FLUSH_SECONDS`` ago."""
@@ -116,7 +118,7 @@ class ParquetParts:
 
     def close(self) -> None:
         """Flush; an empty data set gets one empty part."""
-        if not self._spans:
+        if not self._parts:
             self._write()
         self.flush()
 
@@ -126,7 +128,7 @@ class ParquetParts:
         path = self._folder / span.name
         write_whole(table, path)
         self._unsynced.append(path)
-        self._spans.append(span)
+        self._parts[span] = len(self._rows)
         self._rows = []
         self._flushed = time.monotonic()
 
@@ -134,29 +136,37 @@ class ParquetParts:
         """Merge parts with numbers below one, those of one width with each other."""
         width = 1
         while True:
-            alike = [s for s in self._spans if s.width == width and s.last < below][:MERGED]
-            if len(alike) < MERGED or not self._merge_into_one(alike):
+            alike = [s for s in self._parts if s.width == width and s.last < below][:MERGED]
+            few = sum(map(self._parts.__getitem__, alike)) <= MOST_MERGED_ROWS
+            if len(alike) < MERGED or not few:
                 return
+            self._merge_into_one(alike)
             width *= MERGED
 
-    def _merge_into_one(self, spans: Sequence[Span]) -> bool:
-        """Replace parts by one with their rows, unless these are too many; say whether."""
+    def _merge_into_one(self, spans: Sequence[Span]) -> None:
+        """Replace parts by one with their rows."""
         paths = [self._folder / span.name for span in spans]
         try:
-            if sum(pq.read_metadata(path).num_rows for path in paths) > MOST_MERGED_ROWS:
-                return False
             tables = [pq.ParquetFile(path).read() for path in paths]
             table = pa.concat_tables(tables, promote_options="default")
         except pa.ArrowException:  # a run goes on beside parts that were damaged before
-            return False
+            self._parts |= dict.fromkeys(spans, DAMAGED_ROWS)
+            return
         merged = Span(spans[0].first, spans[-1].last)
         columns = [name for name in self._schema.names if name in table.column_names]
         write_whole(table.select(columns), self._folder / merged.name, synced=True)
         for path in paths:
             path.unlink()
-        place = self._spans.index(spans[0])
-        self._spans[place : place + len(spans)] = [merged]
-        return True
+        left = {span: rows for span, rows in self._parts.items() if not merged.covers(span)}
+        self._parts = dict(sorted({merged: len(table), **left}.items()))
+
+
+def _count_rows(path: Path) -> int:
+    """Return how many rows a part has, too many to merge it where it is damaged."""
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return DAMAGED_ROWS
 
 
 def write_whole(table: pa.Table, path: Path, *, synced: bool = False) -> None:
