@@ -7,9 +7,8 @@ compares is the run's own, as all code that a run brings: docs/deployment.md say
 
 import fcntl
 import json
-import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from logging import ERROR, WARNING
@@ -18,6 +17,7 @@ from typing import Any
 
 import yaml
 from fedquorum.errors import SettingsError, did_you_mean, one_line
+from fedquorum.flower.availability import category_of
 from fedquorum.flower.codec import (
     CLIENT_ID,
     MEASURED,
@@ -32,6 +32,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.intake import abbreviated
 from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Range
+from fedquorum.rule import parameter
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
@@ -43,6 +44,36 @@ from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 FILE = "node.yaml"
 COUNTED = "node-usage.json"
 """What the node has done today, in Flower's home: the data may be read-only."""
+
+
+@dataclass(frozen=True)
+class Switch(Range):
+    """Yes or no."""
+
+    def describe(self) -> str:
+        """Return both words."""
+        return "true or false"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of them."""
+        return isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Names(Range):
+    """A list of names, of these where some are given."""
+
+    known: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Return which names."""
+        return f"a list of {', '.join(self.known) or 'names'}"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        if not isinstance(value, list):
+            return False
+        return all(isinstance(one, str) and (not self.known or one in self.known) for one in value)
 
 
 @dataclass(frozen=True)
@@ -59,9 +90,9 @@ class LeastPrivacy:
         Whether the update must be clipped on the node, before it leaves.
     """
 
-    noise_multiplier: float | None = None
-    clipping_norm: float | None = None
-    clips_here: bool = False
+    noise_multiplier: float | None = parameter(None, POSITIVE)
+    clipping_norm: float | None = parameter(None, POSITIVE)
+    clips_here: bool = parameter(False, Switch())
 
     def problem(self, settings: Settings) -> str | None:
         """Return what a run lacks, None if it lacks nothing."""
@@ -75,10 +106,9 @@ class LeastPrivacy:
             return (
                 f"it asks for privacy.noise_multiplier >= {self.noise_multiplier:g}, not {noise:g}"
             )
-        fixed = isinstance(privacy, FixedClippingSettings)
-        norm = privacy.clipping_norm if isinstance(privacy, FixedClippingSettings) else math.inf
-        if self.clipping_norm is not None and norm > self.clipping_norm:
-            given = f"{norm:g}" if fixed else f"the adaptive norm of {privacy.name}"
+        norm = privacy.clipping_norm if isinstance(privacy, FixedClippingSettings) else None
+        if self.clipping_norm is not None and (norm is None or norm > self.clipping_norm):
+            given = f"the adaptive norm of {privacy.name}" if norm is None else f"{norm:g}"
             return f"it asks for privacy.clipping_norm <= {self.clipping_norm:g}, not {given}"
         if self.clips_here and not privacy.name.endswith("client"):
             return f"it asks for updates that clients clip, not privacy={privacy.name}"
@@ -87,17 +117,17 @@ class LeastPrivacy:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Which runs are accepted, by names with * and ?; None for all.
+    """Which runs are accepted, by names with * and ?.
 
     Parameters
     ----------
-    experiments, models, strategies : tuple of str, optional
+    experiments, models, strategies : tuple of str
         Names of experiments, of ``model`` and of ``strategy``.
     """
 
-    experiments: tuple[str, ...] | None = None
-    models: tuple[str, ...] | None = None
-    strategies: tuple[str, ...] | None = None
+    experiments: tuple[str, ...] = parameter(("*",), Names())
+    models: tuple[str, ...] = parameter(("*",), Names())
+    strategies: tuple[str, ...] = parameter(("*",), Names())
 
     def problem(self, settings: Settings, experiment: str) -> str | None:
         """Return which name is not accepted, None if all are."""
@@ -108,7 +138,7 @@ class Accepted:
         }
         for kind, name in given.items():
             patterns = getattr(self, kind)
-            if patterns is not None and not any(fnmatchcase(name, p) for p in patterns):
+            if not any(fnmatchcase(name, pattern) for pattern in patterns):
                 return f"it accepts the {kind} {abbreviated(patterns) or '(none)'}, not {name}"
         return None
 
@@ -125,8 +155,8 @@ class PerDay:
         Training examples, each once a round. The round that exceeds them is the day's last.
     """
 
-    rounds: int | None = None
-    examples: int | None = None
+    rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    examples: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
     def problem(self, used: "Usage") -> str | None:
         """Return what is used up, None if nothing is."""
@@ -164,21 +194,13 @@ class NodePolicy:
     """
 
     privacy: LeastPrivacy = field(default_factory=LeastPrivacy)
-    withhold: tuple[str, ...] = ()
+    withhold: tuple[str, ...] = parameter((), Names(MEASURED))
     accept: Accepted = field(default_factory=Accepted)
     per_day: PerDay = field(default_factory=PerDay)
 
     def problem(self, settings: Settings, experiment: str) -> str | None:
         """Return why the node takes no part in a run, None if it does."""
         return self.privacy.problem(settings) or self.accept.problem(settings, experiment)
-
-
-RANGES: dict[str, Range] = {
-    "privacy.noise_multiplier": POSITIVE,
-    "privacy.clipping_norm": POSITIVE,
-    "per_day.rounds": NON_NEGATIVE_COUNT,
-    "per_day.examples": NON_NEGATIVE_COUNT,
-}
 
 
 def policy_path(named: str, data_path: str) -> Path | None:
@@ -209,36 +231,25 @@ def _built(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
     """Return a dataclass of what a file holds below a key."""
     if not isinstance(given, dict):
         raise _wrong(path, prefix.rstrip(".") or "the file", "keys and their values", given)
-    known = [item.name for item in fields(kind)]
-    defaults, values = kind(), {}
+    known = {item.name: item for item in fields(kind)}
+    values = {}
     for key, value in given.items():
         if key not in known:
             hint = did_you_mean(str(key), known) or f"allowed are {', '.join(known)}"
             raise SettingsError(f"{path}: {prefix}{key} is no key of it; {hint}")
-        default, name = getattr(defaults, key), f"{prefix}{key}"
-        nested = is_dataclass(default)
-        values[key] = (
-            _built(type(default), value, path, f"{name}.") if nested else _value(path, name, value)
-        )
+        values[key] = _value(known[key], value, path, f"{prefix}{key}")
     return kind(**values)
 
 
-def _value(path: Path, name: str, value: object) -> object:
-    """Return a value as the policy has it."""
-    if name == "privacy.clips_here":
-        if not isinstance(value, bool):
-            raise _wrong(path, name, "true or false", value)
-        return value
-    if (allowed := RANGES.get(name)) is not None:
-        if value is not None and not allowed.contains(value):
-            raise _wrong(path, name, f"{allowed.describe()}, or null", value)
-        return value
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(path, name, "a list of names", value)
-    unknown = [item for item in value if name == "withhold" and item not in MEASURED]
-    if unknown:
-        raise _wrong(path, name, f"a list of {', '.join(MEASURED)}", value)
-    return tuple(value)
+def _value(item: Field[Any], value: object, path: Path, name: str) -> object:
+    """Return the value of a field as the policy has it."""
+    allowed: Range | None = item.metadata.get("allowed")
+    if allowed is None:
+        return _built(item.default_factory, value, path, f"{name}.")
+    optional = item.default is None
+    if not (allowed.contains(value) or (optional and value is None)):
+        raise _wrong(path, name, f"{allowed.describe()}{', or null' if optional else ''}", value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _wrong(path: Path, name: str, allowed: str, got: object) -> SettingsError:
@@ -326,7 +337,7 @@ class PolicyMod:
         path = policy_path(named, data_path)
         if path is None or CLIENT_ID not in config:
             return call_next(message, context)
-        kind, client = _kind(message), int(config[CLIENT_ID])
+        kind, client = category_of(message), int(config[CLIENT_ID])
         usage = DailyUsage(get_flwr_home() / COUNTED)
         try:
             policy = load_policy(path)
@@ -349,10 +360,6 @@ class PolicyMod:
         if policy.withhold:
             reply.content = without_metrics(reply.content, policy.withhold)
         return reply
-
-
-def _kind(message: Message) -> str:
-    return message.metadata.message_type.partition(".")[0]
 
 
 def _refusal(kind: str, client: int, problem: str) -> RecordDict:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from fedquorum.flower.availability import is_train
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
@@ -13,7 +14,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.robustness import clipped
-from flwr.app import Context, Message, MessageType
+from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from conf.schema.privacy import CLIENT_MODES, PrivacySettings
@@ -36,8 +37,7 @@ class ClippingMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        category, _, _ = message.metadata.message_type.partition(".")
-        if category != MessageType.TRAIN:
+        if not is_train(message):
             return call_next(message, context)
         settings, hosted = self.of_node(context)
         if settings.name not in CLIENT_MODES:

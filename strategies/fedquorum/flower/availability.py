@@ -94,10 +94,14 @@ class AvailabilityMod:
         return reply
 
 
+def category_of(message: Message) -> str:
+    """Return what a message asks for, without the name that a ClientApp's function may have."""
+    return message.metadata.message_type.partition(".")[0]
+
+
 def is_train(message: Message) -> bool:
     """Say whether a message asks for training."""
-    category, _, _ = message.metadata.message_type.partition(".")
-    return category == MessageType.TRAIN
+    return category_of(message) == MessageType.TRAIN
 
 
 def _unavailable(
