@@ -95,7 +95,7 @@ def _privacy(context: Context) -> tuple[PrivacySettings, tuple[int, ...]]:
 
 
 def _settings(context: Context) -> Settings:
-    return _composed(str(context.run_config["experiment"]), str(context.run_config["overrides"]))
+    return _composed(*_words(context.run_config))
 
 
 app = ClientApp(
@@ -337,8 +337,12 @@ def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
 
 def node_of(run_config: Mapping[str, Any], data_path: str = "", *, deployed: bool = False) -> Node:
     """Return the node of this process for a run, made once; see ``Node``."""
-    words = str(run_config["experiment"]), str(run_config["overrides"])
-    return _cached_node(*words, data_path, deployed=deployed)
+    return _cached_node(*_words(run_config), data_path, deployed=deployed)
+
+
+def _words(run_config: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the experiment and the overrides of a run."""
+    return str(run_config["experiment"]), str(run_config["overrides"])
 
 
 @lru_cache(maxsize=1)
