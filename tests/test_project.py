@@ -1,11 +1,13 @@
 """What the project says of itself, in files that nothing else reads."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 
 import fedquorum
+import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -87,3 +89,23 @@ def test_a_commit_and_ci_check_the_same() -> None:
     assert [hook["id"] for hook in hooks] == ["ruff-check", "ruff-format", "mypy"]
     for hook in hooks:
         assert hook["entry"].removesuffix(" --force-exclude") in ci
+
+
+def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
+    """``flwr run .`` installs the app with uv, which resolves the extras together, on all systems.
+
+    Where the package index is out of reach, nothing says whether they fit.
+    """
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "strategies", tmp_path / "strategies")
+    done = subprocess.run(
+        ["uv", "lock", "--dry-run", "--no-progress"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if "Failed to fetch" in done.stderr:
+        pytest.skip("uv needs the package index")
+    assert done.returncode == 0, done.stderr

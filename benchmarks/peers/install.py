@@ -23,7 +23,8 @@ PEERS = {
     "fluke": "fluke-fl==0.8.1",
     "flgo": "flgo==0.4.4",
 }
-"""The requirement that installs each peer, as in the extra ``peers`` of pyproject.toml."""
+"""The requirement that installs each peer. No extra of the project has them: pip and uv resolve all
+extras together, and the peers pin versions of what the project needs in newer ones."""
 
 ENVIRONMENTS = Path.home() / ".cache" / "fedquorum-peers"
 

@@ -1,6 +1,5 @@
 """What the benchmark makes of runs: order, paired ratios, memory, peers; on no real run."""
 
-import json
 import os
 import subprocess
 import sys
@@ -143,11 +142,8 @@ def test_missing_peers_are_named_with_the_command(tmp_path: Path) -> None:
     )
 
 
-def test_every_peer_has_a_runner_and_a_requirement_in_the_extra() -> None:
-    """The extra ``peers`` and the installer have the same versions."""
-    text = (ROOT / "pyproject.toml").read_text()
-    (line,) = (line for line in text.splitlines() if line.startswith("peers = "))
-    assert sorted(json.loads(line.removeprefix("peers = "))) == sorted(PEERS.values())
+def test_every_peer_has_a_runner() -> None:
+    """What the installer knows, the benchmark can run."""
     assert all((ROOT / "benchmarks" / "peers" / f"{peer}_runner.py").exists() for peer in PEERS)
 
 
