@@ -7,6 +7,7 @@ first digits of the loss at the end.
 
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Callable
 from functools import lru_cache
@@ -24,6 +25,8 @@ CNN_ROUNDS = 2
 FEDALIGN = "experiment=fedalign/synth_low"
 FEDAU = "experiment=fedau/fmnist"
 AAGGFF = "experiment=aaggff/berka"
+# Without noise: that comes from the operating system. What is clipped, and by which norm, does not.
+PRIVATE = "privacy=dp_adaptive_client"
 # To measure F on 60,000 images takes longer than to train.
 FEWER_IMAGES = () if is_long() else ("data.num_clients=50", "data.samples_per_client=80")
 PRESETS = {
@@ -37,6 +40,16 @@ PRESETS = {
         "engine.checkpoint_every=5",
     ),
     AAGGFF: (AAGGFF, f"rounds={ROUNDS}", "engine.checkpoint_every=5"),
+    PRIVATE: (
+        "experiment=custom",
+        f"rounds={ROUNDS}",
+        "strategy=fedau",
+        "strategy.cutoff=3",
+        "availability=bernoulli",
+        PRIVATE,
+        "privacy.noise_multiplier=0",
+        "engine.checkpoint_every=5",
+    ),
 }
 CNN = (FEDAU, f"rounds={CNN_ROUNDS}", *FEWER_IMAGES)
 
@@ -48,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Whole:
     """Return what makes the run of a preset in process, on one node and never stopped, once."""
     folder = tmp_path_factory.mktemp("whole")
     assert os.environ["FEDQUORUM_DATA"] == str(real_data)
-    return lru_cache(lambda preset: run_here(folder / preset.replace("/", "-"), *PRESETS[preset]))
+    return lru_cache(lambda preset: run_here(folder / re.sub(r"\W", "-", preset), *PRESETS[preset]))
 
 
 @pytest.mark.parametrize("nodes", [2, 20])
@@ -114,13 +127,13 @@ def test_convolutions(tmp_path: Path, cnn_run: Path, threads: int, nodes: int) -
     ("preset", "nodes"),
     # test_flower.py has synth_low on 2 nodes, Flower's default, and below is fmnist with its
     # network. Berka has 7 clients.
-    [(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7)]
+    [(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7), (PRIVATE, 2)]
     if is_long()
     else [(AAGGFF, 7)],
 )
 def test_on_ray(flower: Shell, whole: Whole, preset: str, nodes: int) -> None:
     """Flower's simulation, in other processes: as in this one."""
-    name = f"{preset.rpartition('/')[2]}-{nodes}"
+    name = f"{preset.rpartition('=')[2].rpartition('/')[2]}-{nodes}"
     words = (*PRESETS[preset], f"engine.num_supernodes={nodes}", f"hydra.run.dir={name}")
     done = flower("fedquorum", "engine=flower", *words)
     assert done.status == 0, done.stdout + done.stderr
