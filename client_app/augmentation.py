@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from client_app.data.base import Inputs
 from client_app.randomness import Draws
+from client_app.transfers import sent
 
 PADDING = 4
 SHARPNESS = 2.0
@@ -53,7 +54,7 @@ def cropped(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
     top, left = corner[:, :, None]
     rows, columns = top + np.arange(h), left + np.arange(w)  # (n, h), (n, w)
     pixels = rows[:, :, None] * (w + 2 * PADDING) + columns[:, None, :]  # (n, h, w)
-    chosen = torch.from_numpy(pixels.reshape(n, 1, h * w)).to(images.device)
+    chosen = sent(torch.from_numpy(pixels.reshape(n, 1, h * w)), images.device)
     padded = functional.pad(images, (PADDING,) * 4).flatten(start_dim=2)
     return padded.gather(2, chosen.expand(-1, c, -1)).reshape(n, c, h, w)
 
@@ -144,7 +145,7 @@ def brightened(pixels: torch.Tensor, factors: NDArray[np.float32]) -> torch.Tens
 
     As torchvision's ``adjust_brightness``, which has one factor for all images.
     """
-    by_image = torch.from_numpy(factors).to(pixels.device)[:, None, None, None]
+    by_image = sent(torch.from_numpy(factors), pixels.device)[:, None, None, None]
     return (pixels * by_image).clamp_(0, 255).to(torch.uint8)
 
 
@@ -167,8 +168,8 @@ def hue_turned(pixels: torch.Tensor, turns: NDArray[np.float32]) -> torch.Tensor
         (green - blue) / divisor,
         torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
-    hue += torch.from_numpy(6 * turns).to(pixels.device)[:, None, None]
-    channels = torch.tensor([5.0, 3.0, 1.0]).to(pixels.device)[:, None, None]
+    hue += sent(torch.from_numpy(6 * turns), pixels.device)[:, None, None]
+    channels = sent(torch.tensor([5.0, 3.0, 1.0]), pixels.device)[:, None, None]
     k = (hue[:, None] + channels).remainder_(6)  # (n, 3, h, w)
     turned = value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp_(0, 1)
     # Floor after 255.999 and not 255, as torchvision makes bytes of floating point.
@@ -177,7 +178,7 @@ def hue_turned(pixels: torch.Tensor, turns: NDArray[np.float32]) -> torch.Tensor
 
 def _where(chosen: NDArray[np.bool_], change: Augment, images: torch.Tensor) -> torch.Tensor:
     """Return the images with the ``chosen`` ones (n,) changed, all of them at once."""
-    rows = torch.from_numpy(np.flatnonzero(chosen)).to(images.device)
+    rows = sent(torch.from_numpy(np.flatnonzero(chosen)), images.device)
     return images.index_copy(0, rows, change(images[rows]))
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from client_app.data.base import FederatedData
 from client_app.metrics import check_metric
+from client_app.transfers import sent
 from conf.schema.rules import rule_settings
 from conf.schema.settings import Settings
 
@@ -262,4 +263,4 @@ def _weights(
 ) -> torch.Tensor:
     if class_weights is None:
         return torch.ones_like(outputs[:, 0])
-    return class_weights.to(device=outputs.device, dtype=outputs.dtype)[y]
+    return sent(class_weights.to(outputs.dtype), outputs.device)[y]

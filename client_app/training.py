@@ -22,6 +22,7 @@ from client_app.descent import Descent
 from client_app.dropout import dropouts
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
+from client_app.transfers import sent
 
 CROSS_ENTROPY = CrossEntropy()
 
@@ -236,7 +237,7 @@ def _batches(y: torch.Tensor, sizes: list[int], draws: Draws) -> Iterator[torch.
     used = sum(sizes)
     while True:
         order = torch.from_numpy(rng.permutation(len(y)))[:used]
-        yield from order.to(y.device).split(sizes)
+        yield from sent(order, y.device).split(sizes)
 
 
 def _given_masks(model: nn.Module, x: torch.Tensor, draws: Draws) -> Callable[[int], None]:
@@ -248,6 +249,6 @@ def _given_masks(model: nn.Module, x: torch.Tensor, draws: Draws) -> Callable[[i
 
     def give(n: int) -> None:
         for layer in layers:
-            layer.mask = layer.draw(n, rng).to(x)
+            layer.mask = sent(layer.draw(n, rng), x.device).to(x.dtype)
 
     return give

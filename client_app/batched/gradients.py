@@ -18,6 +18,7 @@ from torch.nn import functional
 from client_app.batched.aligned import aligned, copies, padded_rows
 from client_app.models import MLP, LogisticRegression
 from client_app.tasks import CrossEntropy, Task
+from client_app.transfers import sent
 
 Stacked = dict[str, torch.Tensor]
 
@@ -289,28 +290,35 @@ class FunctionalGradients:
         """Make ``into`` keep * into + scale_k times the gradient of client k's mean loss."""
         scale = batches.coefficients[:, 0]
         for size in np.unique(batches.sizes).tolist():
-            here = torch.from_numpy(batches.sizes == size)
-            places = here.nonzero().squeeze(1).to(scale.device)
-            select = _all if len(places) == len(batches.sizes) else partial(_chosen, places)
+            of_size = np.flatnonzero(batches.sizes == size)
+            everyone = len(of_size) == len(batches.sizes)
+            places = None if everyone else sent(torch.from_numpy(of_size), scale.device)
+            select = partial(_chosen, places)
             masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
             gradients, after = self._gradients(
                 select(parameters),
                 select({**buffers, **masks}),
                 *select({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),
             )
+            before = select({name: into[name] for name in gradients})
             for name, gradient in gradients.items():
-                before = into[name].index_select(0, places)
-                into[name].index_copy_(0, places, gradient.add(before, alpha=keep))
+                _put(into[name], places, gradient.add(before[name], alpha=keep))
             for name, tensor in buffers.items():
-                tensor.index_copy_(0, places, after[name])
+                _put(tensor, places, after[name])
 
 
-def _all(stacked: Stacked) -> Stacked:
-    return stacked
-
-
-def _chosen(places: torch.Tensor, stacked: Stacked) -> Stacked:
+def _chosen(places: torch.Tensor | None, stacked: Stacked) -> Stacked:
+    """Return the rows at ``places``, None for all."""
+    if places is None:
+        return stacked
     return {name: tensor.index_select(0, places) for name, tensor in stacked.items()}
+
+
+def _put(stacked: torch.Tensor, places: torch.Tensor | None, rows: torch.Tensor) -> None:
+    if places is None:
+        stacked.copy_(rows)
+    else:
+        stacked.index_copy_(0, places, rows)
 
 
 def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:

@@ -29,6 +29,7 @@ from client_app.examples import Examples
 from client_app.randomness import Draws
 from client_app.tasks import Task
 from client_app.training import LocalTraining, normalises_batches
+from client_app.transfers import sent
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients
@@ -308,14 +309,17 @@ class _Batches:
         here = schedule.sizes > 0
         self._active = schedule.active
         sizes = torch.from_numpy(schedule.sizes[here]).to(examples.device, examples.dtype)
-        places = torch.from_numpy(here).to(examples.device)
-        rows, counts = schedule.rows[places], schedule.counts[places]
+        places = sent(torch.from_numpy(np.flatnonzero(here)), examples.device)
+        rows, counts, scale = (
+            tensor.flatten(0, 1).index_select(0, places)
+            for tensor in (schedule.rows, schedule.counts, scale)
+        )
         self._width = counts.shape[1]
         labels = examples.labels(rows.reshape(-1)).unflatten(0, rows.shape)[:, : self._width]
-        coefficients = gradients.coefficients(labels, counts, sizes, scale[places])
+        coefficients = gradients.coefficients(labels, counts, sizes, scale)
         self._labels = labels.split(self._active)
         self._coefficients = coefficients.split(self._active)
-        self._rows, self._counts = rows.split(self._active), counts.split(self._active)
+        self._rows = rows.split(self._active)
         self._inputs: tuple[torch.Tensor, ...] | None = None
         size = math.prod(examples.input_shape) * examples.dtype.itemsize
         if not self._augments and rows.numel() * size <= AT_ONCE:
@@ -343,15 +347,18 @@ class _Batches:
             self._gathered = examples.inputs(flat)
         else:
             examples.inputs(flat, out=self._gathered[: len(flat)])
-        x: torch.Tensor = self._gathered[: len(flat)].unflatten(0, rows.shape)[:, : self._width]
+        inputs = self._gathered[: len(flat)]
         if self._augments:
-            counts = self._counts[step]
             sizes = self._schedule.sizes[step, : self._active[step]]
-            x[counts] = self._augment(x[counts], sizes.tolist())
+            counted = np.flatnonzero(np.arange(rows.shape[1]) < sizes[:, None])
+            places = sent(torch.from_numpy(counted), examples.device)
+            changed = self._augment(inputs.index_select(0, places), sizes.tolist())
+            inputs.index_copy_(0, places, changed)
+        x: torch.Tensor = inputs.unflatten(0, rows.shape)[:, : self._width]
         return x
 
     def _mask(self, layer: GivenDropout, sizes: NDArray[np.int64]) -> torch.Tensor:
         masks = torch.zeros((len(sizes), self._width, *layer.shape), dtype=self._examples.dtype)
         for mask, size, rng in zip(masks, sizes.tolist(), self._drops, strict=False):
             mask[:size] = layer.draw(size, rng)
-        return masks.to(self._examples.device)
+        return sent(masks, self._examples.device)

@@ -1,0 +1,138 @@
+"""A GPU is never waited for within a round's local steps.
+
+Training runs on PyTorch's device ``meta``, which knows shapes and no numbers: whatever asks for a
+number, as ``item`` and boolean indices do, fails there as it would wait on a GPU. Copies from the
+host to the device are looked at one by one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from fedquorum.streams import stream
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from client_app.batched import BatchedTraining
+from client_app.data.base import part_of, pooled
+from client_app.dropout import give_dropout
+from client_app.examples import Examples
+from client_app.models import CNN, LogisticRegression, SmallCNN
+from client_app.tasks import CrossEntropy
+from client_app.training import LocalModel, LocalTraining
+from client_app.transfers import sent
+from tests.client_app.clients import CPU, arrays_of, ragged_data
+
+META = torch.device("meta")
+SHAPE, CLASSES, SIZES = (3, 8, 8), 4, (7, 33, 20)
+WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.5], dtype=torch.float64)
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "logistic_regression": lambda: LogisticRegression(SHAPE, CLASSES),
+    "small_cnn, dropout": lambda: SmallCNN(SHAPE, CLASSES, (6,), 0.3),
+    "cnn": lambda: CNN((3, 16, 16), CLASSES),
+}
+HOW = {
+    "plain": LocalTraining(0.1, 8, 2),
+    "momentum, decay, proximal": LocalTraining(0.1, 8, 2, 0.5, 0.05, mu=0.3),
+    "augmented": LocalTraining(0.1, 8, 2, augmentation="crop_flip"),
+}
+
+
+class WaitingCopies(TorchDispatchMode):
+    """Notes copies to the device that wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Compare the devices of what goes in and of what comes out."""
+        given = kwargs or {}
+        result = func(*args, **given)
+        if func is torch.ops.aten._to_copy.default:
+            crosses, waits = args[0].device != result.device, not given.get("non_blocking")
+        elif func is torch.ops.aten.copy_.default:
+            crosses, waits = args[1].device != result.device, not (len(args) > 2 and args[2])
+        else:
+            return result
+        if crosses and waits:
+            self.found.append(str(func))
+        return result
+
+
+@contextmanager
+def waiting_copies() -> Iterator[list[str]]:
+    """Yield a list that gets the copies meanwhile."""
+    with WaitingCopies() as mode:
+        yield mode.found
+
+
+def problem(model: str) -> tuple[nn.Module, Examples]:
+    """Return a model and examples without numbers."""
+    made = MODELS[model]()
+    shape = (3, 16, 16) if model == "cnn" else SHAPE
+    give_dropout(made, torch.zeros((2, *shape)))
+    data = ragged_data(SIZES, shape, CLASSES)
+    pool = pooled({k: part_of(client, "train") for k, client in data.items()})
+    return made, Examples(pool, META)
+
+
+def copies_of_a_round(model: str, how: LocalTraining, steps: int) -> list[str]:
+    """Return the copies that wait in a round of so many local steps, of clients together."""
+    network, examples = problem(model)
+    how = LocalTraining(**{**vars(how), "local_steps": steps})
+    arrays = arrays_of(network)
+    training = BatchedTraining(
+        network.to(META), examples, how, CrossEntropy(WEIGHTS), seed=1, memory_bytes=2**27
+    )
+    clients = range(len(SIZES))
+    with waiting_copies() as found:
+        training.train_chunk(arrays, clients, clients, 0)
+    return found
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("model", MODELS)
+def test_clients_that_train_together(model: str, how: str) -> None:
+    """What a round waits for, it waits for before its first step."""
+    few, many = (copies_of_a_round(model, HOW[how], steps) for steps in (1, 9))
+    assert few == many
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("model", MODELS)
+def test_clients_that_train_alone(model: str, how: str) -> None:
+    """The steps of one client wait for nothing at all."""
+    network, examples = problem(model)
+    local = LocalModel(network.to(META), CrossEntropy(WEIGHTS), closed_form=False)
+    x, y = examples.of([1])
+    with waiting_copies() as found:
+        local.train(x, y, HOW[how], partial(stream, 1, round_number=1, client=1))
+    assert found == []
+
+
+def test_what_waits_is_noticed() -> None:
+    """The tests above can fail."""
+    here = torch.ones(3)
+    with waiting_copies() as found:
+        here.to(META)
+        torch.empty(3, device=META).copy_(here)
+    assert found == ["aten._to_copy.default", "aten.copy_.default"]
+    there = torch.ones(3, device=META)
+    for asks in (lambda: there.sum().item(), lambda: there[there > 0], there.cpu):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            asks()
+
+
+def test_what_is_sent_waits_for_nothing() -> None:
+    """And what is there already stays what it is."""
+    here = torch.ones(3)
+    with waiting_copies() as found:
+        assert sent(here, META).device == META
+    assert found == []
+    assert sent(here, CPU) is here
