@@ -64,7 +64,7 @@ VARIANTS = {
     "weight_decay": ("client.weight_decay=0.001",),
 }
 """Steps that are more than plain SGD."""
-ON_RAY = ("engine=ray", "engine.workers=2", "engine.address=local")
+ON_RAY = ("engine=ray", "engine.address=local")
 BEFORE = "before_"
 MARK = "FEDQUORUM_BENCHMARK"
 
@@ -174,7 +174,7 @@ def main() -> None:
     """Run a workload and print its table."""
     options = _options()
     with tempfile.TemporaryDirectory() as folder:
-        competitors = _chosen(_competitors(options, Path(folder)), options.only)
+        competitors = chosen(competitors_of(options, Path(folder)), options.only)
         results = measured(competitors, options.rounds + WARM, options.pairs, memory=options.memory)
     ratios = compared(results, options.reference, options.pairs)
     _print(options.workload, results)
@@ -240,7 +240,8 @@ def check_peers(environments: Path) -> None:
         )
 
 
-def _chosen(competitors: Iterator[Competitor], only: list[str] | None) -> list[Competitor]:
+def chosen(competitors: Iterator[Competitor], only: list[str] | None) -> list[Competitor]:
+    """Return those named, all by default; stop where a name is of none."""
     found = list(competitors)
     unknown = set(only or ()) - {competitor.name for competitor in found}
     if unknown:
@@ -297,35 +298,38 @@ def compared(results: list[Result], reference: str | None, pairs: int) -> list[R
     return [paired_ratio(name, other, times[name], times[other]) for name, other in pairings]
 
 
-def _competitors(options: argparse.Namespace, folder: Path) -> Iterator[Competitor]:
+def competitors_of(options: argparse.Namespace, folder: Path) -> Iterator[Competitor]:
+    """Yield who runs a workload; ``folder`` gets the data and what they write."""
     here = Checkout(HERE.parent, sys.executable)
     if options.workload == "growth":
         for clients in GROWTH:
             work = Workload((28, 28), (50,) * clients, min(50, clients), 10)
             yield Competitor(
                 f"{clients}_clients",
-                partial(_timed, work, folder, here, device=options.device),
+                partial(timed, work, folder, here, device=options.device),
             )
         return
     work = WORKLOADS[options.workload]
-    yield Competitor("stock_flower", partial(_stock_flower, work, folder))
+    yield Competitor("stock_flower", partial(_stock_flower, work, folder, options.device))
     yield Competitor("flower_ray_2_nodes", partial(_by_flower, work, folder, options.device))
-    run = partial(_timed, work, folder, here, device=options.device, words=ON_RAY)
+    run = partial(
+        timed, work, folder, here, device=options.device, words=(*ON_RAY, "engine.workers=2")
+    )
     yield Competitor("ray_2_workers", run)
     checkouts = {"": here}
     if options.baseline is not None:
         checkouts[BEFORE] = Checkout(options.baseline.resolve(), options.baseline_python)
     for batching in BATCHING:
         for prefix, checkout in checkouts.items():
-            run = partial(_timed, work, folder, checkout, device=options.device, batching=batching)
+            run = partial(timed, work, folder, checkout, device=options.device, batching=batching)
             yield Competitor(f"{prefix}in_process_{batching}", run)
     if options.variants:
         for name, words in VARIANTS.items():
-            run = partial(_timed, work, folder, here, device=options.device, words=words)
+            run = partial(timed, work, folder, here, device=options.device, words=words)
             yield Competitor(f"in_process_{name}", run)
     yield Competitor("bare_arithmetic", Bare(work, options.device), watched=False)
     if options.peers:
-        yield from _peers(work, folder, options.peers_dir)
+        yield from _peers(work, folder, options.peers_dir, options.device)
 
 
 # --- data --------------------------------------------------------------------------------------
@@ -390,7 +394,7 @@ class Checkout:
     python: str
 
 
-def _timed(
+def ran(
     work: Workload,
     folder: Path,
     checkout: Checkout,
@@ -399,11 +403,12 @@ def _timed(
     device: str,
     batching: str = "auto",
     words: Sequence[str] = (),
-) -> Timed:
-    run = _fresh(folder)
-    given = [*overrides_of(work, data_of(work, folder), device), *words]
-    given += [f"client.batching={batching}", f"rounds={rounds}", f"hydra.run.dir={run / 'run'}"]
-    times = run / "times"
+) -> tuple[Path, Timed]:
+    """Run a workload here; return the run's directory, and its speed."""
+    home = _fresh(folder)
+    run, times = home / "run", home / "times"
+    given = [*overrides_of(work, data_of(work, folder), device), f"client.batching={batching}"]
+    given += [*words, f"rounds={rounds}", f"hydra.run.dir={run}"]
     paths = [checkout.folder, checkout.folder / "strategies"]
     started = time.time()
     _call(
@@ -411,7 +416,12 @@ def _timed(
         {"PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
     # The last round is not timed: it alone evaluates.
-    return _of_times([float(line) for line in times.read_text().split()][:-1], started)
+    return run, _of_times([float(line) for line in times.read_text().split()][:-1], started)
+
+
+def timed(*arguments: Any, **settings: Any) -> Timed:
+    """Run a workload as ``ran``; return its speed."""
+    return ran(*arguments, **settings)[1]
 
 
 def _of_times(noted: list[float], started: float) -> Timed:
@@ -440,7 +450,7 @@ def _by_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
     return Timed(len(seconds) / sum(seconds), begin - started + lines[0]["seconds"])
 
 
-def _stock_flower(work: Workload, folder: Path, rounds: int) -> Timed:
+def _stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
     home = _fresh(folder)
     times = home / "times"
     config = {
@@ -459,6 +469,8 @@ def _stock_flower(work: Workload, folder: Path, rounds: int) -> Timed:
     command += ["--run-config", " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())]
     # One core for a client: with the default of two, two cores train one client at a time.
     federation = f"num-supernodes={len(work.sizes)} client-resources-num-cpus=1"
+    if device == "cuda":  # as many clients at a time as there are cores share a GPU
+        federation += f" client-resources-num-gpus={1 / len(os.sched_getaffinity(0))}"
     command += ["--federation-config", federation]
     with _flower(home / "flwr") as variables:
         _call(command, variables)
@@ -504,14 +516,16 @@ class Bare:
         return statistics.median(json.loads(printed.splitlines()[-1])[WARM:])
 
 
-def _peers(work: Workload, folder: Path, environments: Path) -> Iterator[Competitor]:
+def _peers(work: Workload, folder: Path, environments: Path, device: str) -> Iterator[Competitor]:
     """Yield the other simulators; pfl also with two processes and, tuned, channels last."""
     for layout in ("", "_channels_last") if work.hidden is not None else ("",):
         for processes, suffix in ((1, ""), (2, "_2_processes")):
             command = [str(python_of(environments, "pfl"))]
             if processes > 1:
                 command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-            run = partial(_peer, work, folder, "pfl", command, channels_last=bool(layout))
+            run = partial(
+                _peer, work, folder, "pfl", command, channels_last=bool(layout), device=device
+            )
             yield Competitor(f"pfl{layout}{suffix}", run)
     for peer in PEERS:
         if peer != "pfl":
@@ -527,6 +541,7 @@ def _peer(
     rounds: int,
     *,
     channels_last: bool = False,
+    device: str = "cpu",
 ) -> Timed:
     job = {
         "data": str(data_of(work, folder)),
@@ -543,7 +558,8 @@ def _peer(
     runner = HERE / "peers" / f"{peer}_runner.py"
     started = time.time()
     command = [*command, str(runner), json.dumps(job)]
-    printed = _call(command, {}, cwd=_fresh(folder), again=PEER_ATTEMPTS - 1)
+    variables = {"PFL_PYTORCH_DEVICE": device}
+    printed = _call(command, variables, cwd=_fresh(folder), again=PEER_ATTEMPTS - 1)
     told = json.loads(printed.splitlines()[-1])
     check_steps(peer, told["steps"], work.steps * rounds)
     return _of_times(told["times"], started)

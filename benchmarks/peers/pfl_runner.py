@@ -63,7 +63,11 @@ class Times(TrainingProcessCallback):
 
 def run(job: Job) -> list[float]:
     """Train and return the time after every round."""
-    users = [PyTorchTensorDataset([x, y], user_id=str(k)) for k, (x, y) in enumerate(job.parts)]
+    device = pytorch_ops.get_default_device()
+    users = [
+        PyTorchTensorDataset([x.to(device), y.to(device)], user_id=str(k))
+        for k, (x, y) in enumerate(job.parts)
+    ]
     training = FederatedDataset(
         lambda user: users[user], get_user_sampler("minimize_reuse", list(range(job.clients)))
     )

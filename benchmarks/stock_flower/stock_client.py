@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 app = ClientApp()
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 @lru_cache(maxsize=1)
@@ -35,7 +36,7 @@ def _data(path: str, client: int) -> TensorDataset:
 def train(message: Message, context: Context) -> Message:
     """Train the received model on the client's data."""
     config = context.run_config
-    model = make(str(config["model"]))
+    model = make(str(config["model"])).to(DEVICE)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     data = _data(str(config["data"]), int(context.node_config["partition-id"]))
     loader = DataLoader(data, batch_size=int(config["batch-size"]), shuffle=True)
@@ -46,10 +47,10 @@ def train(message: Message, context: Context) -> Message:
     total = 0.0
     for x, y in islice(batches, steps):
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x), y)
+        loss = functional.cross_entropy(model(x.to(DEVICE)), y.to(DEVICE))
         loss.backward()
         optimizer.step()
         total += loss.item()
     metrics = MetricRecord({"num-examples": len(data), "train_loss": total})
-    arrays = ArrayRecord(model.state_dict())
+    arrays = ArrayRecord({name: tensor.cpu() for name, tensor in model.state_dict().items()})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -27,7 +27,7 @@ CNN = Job((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)
 def test_steps_that_are_more_than_plain(variants: bool, tmp_path: Path) -> None:
     """FedProx, momentum and weight decay run where they are asked for."""
     asked = Namespace(workload="synth", device="cpu", baseline=None, peers=False, variants=variants)
-    names = {competitor.name for competitor in engines._competitors(asked, tmp_path)}
+    names = {competitor.name for competitor in engines.competitors_of(asked, tmp_path)}
     more = {"in_process_fedprox", "in_process_local_momentum", "in_process_weight_decay"}
     assert names & more == (more if variants else set())
     always = {"stock_flower", "flower_ray_2_nodes", "ray_2_workers", "bare_arithmetic"}
