@@ -109,3 +109,23 @@ def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
     if "Failed to fetch" in done.stderr:
         pytest.skip("uv needs the package index")
     assert done.returncode == 0, done.stderr
+
+
+def test_who_works_here_finds_the_commands_and_the_forms() -> None:
+    """What the guides and the public workflow call exists, and every form asks for something."""
+    for guide in ("AGENTS.md", "CONTRIBUTING.md"):
+        text = (ROOT / guide).read_text()
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (ROOT / link).exists(), (guide, link)
+        assert "bash .ci/run" in text
+    folder = ROOT / ".github"
+    workflow = yaml.safe_load((folder / "workflows" / "ci.yml").read_text())
+    assert "bash .ci/run" in workflow["jobs"]["checks"]["steps"][-1]["run"]
+    forms = [path for path in folder.glob("ISSUE_TEMPLATE/*.yml") if path.name != "config.yml"]
+    assert len(forms) == len({yaml.safe_load(path.read_text())["name"] for path in forms}) == 2
+    for path in forms:
+        form = yaml.safe_load(path.read_text())
+        assert form.keys() == {"name", "description", "labels", "body"}
+        fields = [field for field in form["body"] if field["type"] == "textarea"]
+        assert all(field["attributes"]["label"] for field in fields)
+        assert any(field.get("validations", {}).get("required") for field in fields)
