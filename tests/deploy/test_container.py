@@ -23,7 +23,10 @@ BUILD = [
 ]
 LOCKS = {
     "build.lock": [*BUILD, *PROJECT["build-system"]["requires"]],
-    "requirements.lock": PROJECT["project"]["dependencies"],
+    "requirements.lock": [
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"]["privacy"],
+    ],
 }
 """The lock files, and what each must have."""
 
