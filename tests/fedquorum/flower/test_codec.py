@@ -1,6 +1,7 @@
 """The protocol: what is encoded is read back, and what is wrong is named."""
 
 import math
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -592,3 +593,22 @@ def test_arrays_that_cannot_be_read() -> None:
     record = ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", b"no array")})
     with pytest.raises(ProtocolError, match="array 'w' cannot be read"):
         decode_arrays(record)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2**18,), (2**9, 2**9)])
+@pytest.mark.parametrize("kind", ["f4", ">f8", "f2", "i8", "?"])
+def test_an_array_is_encoded_as_flower_does(shape: tuple[int, ...], kind: str) -> None:
+    """To the byte, as if it were in row-major order, whatever its order in memory."""
+    array = (np.arange(math.prod(shape)) % 2000).astype(kind).reshape(shape)
+    for one in (array, array.T, np.asfortranarray(array), array[::2] if shape else array):
+        assert encode_arrays({"w": one})["w"].data == Array(np.array(one, order="C")).data
+
+
+def test_an_array_is_copied_once_when_it_is_encoded() -> None:
+    """A reply with the models of many clients is most of a node's memory."""
+    array = np.ones((16, 2**16), dtype=np.float32)
+    tracemalloc.start()
+    encode_arrays({"w": array})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1.1 * array.nbytes

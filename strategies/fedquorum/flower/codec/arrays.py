@@ -24,7 +24,8 @@ def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def _encoded(array: NDArray[Any]) -> Array:
-    data = b"".join((_header(array.dtype, array.shape), array.tobytes()))
+    # Joined, the numbers are copied once; their bytes alone would be a copy of their own.
+    data = b"".join((_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
     return Array(str(array.dtype), array.shape, SType.NUMPY, data)
 
 
