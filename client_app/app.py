@@ -4,6 +4,7 @@ With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.
 """
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +53,10 @@ from client_app.privacy import ClippingMod
 from client_app.update_sum import UpdateSum
 from conf import Settings, compose
 from conf.schema.privacy import PrivacySettings
+
+# What is imported stays. To look through PyTorch for garbage, again and again, would take longer
+# than everything else that the process of a message does.
+gc.freeze()
 
 TaskT = TypeVar("TaskT", TrainTask, EvaluateTask)
 

@@ -11,6 +11,7 @@ always. Where nothing answers, the small command becomes the real one.
 docs/deployment.md says what this means for isolation.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -63,6 +64,7 @@ def main() -> None:
             os.execvp(supernode_words[0], supernode_words)  # noqa: S606 - no shell is needed
         for name in MODULES:
             import_module(name)
+        gc.freeze()  # forks share the pages that the collector leaves alone
         call = serve(listener, supernode)
     if call is None:
         shutil.rmtree(folder)

@@ -3,8 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.flower.communication import EVALUATED_CLIENTS
-from fedquorum.parameters import COUNT, FAIRNESS_METRIC, NON_NEGATIVE, POSITIVE, OneOf
+from fedquorum.parameters import (
+    COUNT,
+    EVALUATED_CLIENTS,
+    FAIRNESS_METRIC,
+    NON_NEGATIVE,
+    POSITIVE,
+    OneOf,
+)
 from fedquorum.quorum import QUORUM_OF, QUORUM_SIZE
 from fedquorum.rule import parameter
 from omegaconf import MISSING

@@ -1,5 +1,7 @@
 """The ClientApp: messages in and out, through Flower's Message and Context."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,39 @@ OVERRIDES = (
     f"data.sizes=equal data.samples_per_client={SAMPLES} client.device=cpu "
     f"client.local_epochs=2 seed={SEED}"
 )
+
+
+NOT_NEEDED = (
+    *("torchvision", "torch._dynamo", "sympy", "transformers", "datasets", "flwr_datasets"),
+    *("pandas", "pyarrow", "scipy", "matplotlib", "tensorboard", "ray", "joblib"),
+    *("fedquorum.flower.communication", "fedquorum.flower.strategy", "fedquorum.records.writer"),
+)
+"""What neither a closed-form model nor the client's half of a round needs."""
+
+MESSAGES = f"""
+import gc, sys
+from client_app import app as client_app
+import numpy as np
+import torch
+from fedquorum.flower.codec import *
+from fedquorum.types import Call, Objective
+from flwr.app import Message, MessageType
+from server_app.in_process import InProcessGrid
+
+print([name for name in {NOT_NEEDED} if name in sys.modules])
+grid = InProcessGrid(client_app.app, {{"experiment": "custom", "overrides": {OVERRIDES!r}}}, 1)
+model = {{"linear.weight": np.zeros((10, 60), "f4"), "linear.bias": np.zeros(10, "f4")}}
+train = TrainRequest(1, Call((0, 1)), (True, False), Objective(1.0, 0.5))
+evaluate = EvaluateRequest(1, (0, 1), (True, True), (True, True))
+for kind, content in (
+    (MessageType.TRAIN, encode_train_request(encode_arrays(model), train)),
+    (MessageType.EVALUATE, encode_evaluate_request(encode_arrays(model), evaluate)),
+):
+    (reply,) = grid.send_and_receive([Message(content, 1, kind)])
+    assert not reply.has_error(), reply.error
+print([name for name in {NOT_NEEDED} if name in sys.modules])
+print(any(tracked is vars(torch) for tracked in gc.get_objects()))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -583,3 +618,14 @@ def test_another_run_config_is_another_node() -> None:
     changed = decode_train_reply(reply.content)[0]
     assert not np.array_equal(arrays(changed)["linear.bias"], arrays(first[0])["linear.bias"])
     assert_same_part(trained(1)[0], first[0])
+
+
+@pytest.mark.slow
+def test_a_message_imports_what_it_needs() -> None:
+    """A deployed node starts a process for each: neither imports nor their collection are free."""
+    command = [sys.executable, "-c", MESSAGES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before, after, collected = done.stdout.splitlines()
+    assert (before, after) == ("[]", "[]")
+    assert collected == "False"

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from ..composition import Rules
 from ..errors import ParameterError
-from ..parameters import COUNT, POSITIVE, OneOf
+from ..parameters import COUNT, EVALUATED_CLIENTS, POSITIVE
 from ..privacy import GaussianMechanism
 from ..quorum import Quorum
 from ..report import TrainReport
@@ -32,7 +32,6 @@ from .codec import (
 from .directory import ClientDirectory, ClientsOfKeys
 from .validation import Limits, largest_reply
 
-EVALUATED_CLIENTS = OneOf(("all", "priority"))
 REAL_TIMEOUT = 3600.0  # seconds, where ``round_timeout`` is in simulated ones
 
 
