@@ -3,7 +3,8 @@
 import copy
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,12 +27,14 @@ from conf.schema.register import register
 from conf.schema.settings import Settings
 
 __all__ = [
+    "CONFIG_NAME",
     "GROUPS",
     "PARTS",
     "Composed",
     "check",
     "compose",
     "compose_words",
+    "composed_job",
     "options",
     "parse_word",
     "recorded_words",
@@ -39,6 +42,8 @@ __all__ = [
     "split_overrides",
     "take_over",
 ]
+
+CONFIG_NAME = "config"
 
 register()
 
@@ -131,6 +136,21 @@ def compose_words(words: tuple[str, ...]) -> Composed:
     return _composed[words]
 
 
+@contextmanager
+def composed_job(words: tuple[str, ...]) -> Iterator[DictConfig]:
+    """Compose a job's settings and Hydra's own, and leave Hydra in progress for the job to run.
+
+    Raises
+    ------
+    SettingsError
+        As ``compose`` does.
+    """
+    with _hydra_in_progress():
+        config = _hydra_composes(words)
+        take_over(config, str(config.hydra.runtime.choices.experiment), words)
+        yield config
+
+
 def take_over(config: DictConfig, experiment: str, words: tuple[str, ...]) -> None:
     """Check what Hydra has composed from ``words``, for ``compose_words`` to return.
 
@@ -139,12 +159,16 @@ def take_over(config: DictConfig, experiment: str, words: tuple[str, ...]) -> No
     SettingsError
         If a value is not allowed.
     """
+    if words in _composed:
+        return
     settings = _to_settings(config)
     check(settings)
-    kept = tuple(word for word in words if not word.startswith(("experiment=", "hydra.", "hydra/")))
+    of_the_job = tuple(word for word in words if not word.startswith(("hydra.", "hydra/")))
+    kept = tuple(word for word in of_the_job if not word.startswith("experiment="))
     composed = Composed(settings, experiment, kept)
-    # Server and clients of a job compose from its run config.
-    _composed[words] = _composed[f"experiment={experiment}", *kept] = composed
+    # Hydra tells a job its words without Hydra's own; server and clients compose from a run config.
+    for known in (words, of_the_job, (f"experiment={experiment}", *kept)):
+        _composed[known] = composed
 
 
 _composed: dict[tuple[str, ...], Composed] = {}
@@ -189,17 +213,28 @@ def _defaults_of(words: tuple[str, ...]) -> DictConfig:
 
 
 def _compose_config(words: Sequence[str]) -> DictConfig:
+    with _hydra_in_progress():
+        return _hydra_composes(words)
+
+
+@contextmanager
+def _hydra_in_progress() -> Iterator[None]:
     # The command line has a Hydra of its own in progress; composing must not disturb it.
     saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_module("conf", version_base="1.3", job_name="fedquorum"):
-            return hydra.compose("config", overrides=list(words), return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise SettingsError(explain(error, words, _settings_at)) from None
+            yield
     finally:
         if saved is not None:
             Singleton.set_state(saved)
+
+
+def _hydra_composes(words: Sequence[str]) -> DictConfig:
+    try:
+        return hydra.compose(CONFIG_NAME, overrides=list(words), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SettingsError(explain(error, words, _settings_at)) from None
 
 
 def _to_settings(config: DictConfig) -> Settings:

@@ -4,9 +4,16 @@ import shlex
 import sys
 
 import hydra
-from fedquorum.errors import FedQuorumError
+from fedquorum.errors import FedQuorumError, SettingsError
+from hydra._internal.callbacks import Callbacks
+from hydra.core import utils
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
-from conf.compose import compose_words, parse_word
+from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word
+from conf.mistakes import explain
 from server_app.help import help_text
 from server_app.job import EXIT_INTERRUPTED, SweepUnfinished, fail, run_job
 from server_app.resuming import resumed_words
@@ -25,8 +32,9 @@ def main() -> None:
             print(help_text([word for word in words if not word.startswith("-")]), end="")
             return
         if not flags:
-            compose_words(words)  # so that a mistake is one line, not Hydra's several
-        elif flags <= {"-m", "--multirun"}:
+            _run_alone(words)
+            return
+        if flags <= {"-m", "--multirun"}:
             compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
             sys.argv[1:] = [_left_to_the_jobs(word) for word in words]
         _hydra_main()
@@ -42,9 +50,41 @@ def main() -> None:
         raise
 
 
-_hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_name="config")(
+_hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_name=CONFIG_NAME)(
     run_job
 )
+
+
+def _run_alone(words: tuple[str, ...]) -> None:
+    """Run one job as Hydra does, of settings composed once: ``hydra.main`` composes them twice.
+
+    Raises
+    ------
+    SettingsError
+        If a word is wrong.
+    """
+    with composed_job(words) as config:
+        if config.hydra.mode != RunMode.MULTIRUN:
+            _run_composed(config)
+            return
+    _hydra_main()
+
+
+def _run_composed(config: DictConfig) -> None:
+    callbacks = Callbacks(config)
+    context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
+    callbacks.on_run_start(config=config, config_name=CONFIG_NAME)
+    try:
+        done = utils.run_job(run_job, config, "hydra.run.dir", None, context)
+    except OmegaConfBaseException as error:
+        raise SettingsError(explain(error)) from None
+    except OSError as error:
+        raise SettingsError(
+            f"hydra.run.dir must be a folder that can be written, got {error.filename} "
+            f"({error.strerror})"
+        ) from None
+    callbacks.on_run_end(config=config, config_name=CONFIG_NAME, job_return=done)
+    _ = done.return_value  # raises what the job did
 
 
 def _left_to_the_jobs(word: str) -> str:

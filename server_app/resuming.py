@@ -2,6 +2,8 @@
 
 The directory may be from anybody. What its records name is composed, but code is not imported and
 no other machine is connected to unless the command line says so itself.
+
+Every command line passes here, so what reads records is imported when a run is resumed.
 """
 
 import re
@@ -9,17 +11,18 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.intake import shown
-from fedquorum.records.checkpoint import Checkpoint, check_unchanged
-from fedquorum.records.reader import read_manifest
 from fedquorum.records.settings import flat_settings, masked, upgraded_words
 
 from conf import Settings
 from conf.compose import compose_words, parse_word, recorded_words
 from conf.schema.rules import named_code
+
+if TYPE_CHECKING:
+    from fedquorum.records.checkpoint import Checkpoint
 
 _MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
 """Where a run runs, and who is told of it."""
@@ -105,13 +108,15 @@ def resumed_manifest(run: Path) -> dict[str, Any]:
     RunError
         If there is none.
     """
+    from fedquorum.records.reader import read_manifest
+
     try:
         return read_manifest(run)
     except RunError as error:
         raise RunError(f"resume must be the directory of a run, got {run} ({error})") from None
 
 
-def check_resumable(checkpoint: Checkpoint, settings: Settings) -> None:
+def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
     """Compare the settings with those of the run that ``resume`` names.
 
     Raises
@@ -119,6 +124,8 @@ def check_resumable(checkpoint: Checkpoint, settings: Settings) -> None:
     SettingsError
         For the first setting that is another one.
     """
+    from fedquorum.records.checkpoint import check_unchanged
+
     now = flat_settings(asdict(settings))
     added = {"response_time.name": "none", **{key: now[key] for key in _ADDED}}
     free: tuple[str, ...] = _MAY_CHANGE

@@ -4,13 +4,18 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fedquorum.named import NAMED
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.experimental.callback import Callback
 
 from server_app.command_line import main
 from server_app.display import Display
@@ -25,6 +30,8 @@ SMALL = (
     "client.local_epochs=1",
 )
 Command = Callable[..., int]
+SLOW = ("torch", "flwr", "pyarrow", "pandas", "scipy", "matplotlib", "client_app.app")
+"""What takes long to import, and says nothing about settings."""
 
 
 @pytest.fixture
@@ -108,6 +115,99 @@ def test_the_help_has_every_option_and_the_settings(
         assert re.search(rf"(?<![\w/-]){name}(?![\w/-])", options), name
     assert settings.startswith("strategy:\n  name: term\n")
     assert "\n  tilt: 2.0\n" in settings
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--help"], 0), (["rounds=0"], 1), (["strategy=fedua"], 1), (["strategy.epsilom=0"], 1)],
+)
+def test_help_and_mistakes_wait_for_no_slow_import(words: list[str], status: int) -> None:
+    """Neither PyTorch nor Flower is imported before the settings are known to be right."""
+    code = (
+        "import atexit, sys; "
+        f"atexit.register(lambda: print([m for m in {SLOW} if m in sys.modules])); "
+        "from server_app.command_line import main; main()"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.fixture
+def composed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the words of each composition, while runs do nothing."""
+    compositions: list[list[str]] = []
+    load = ConfigLoaderImpl.load_configuration
+
+    def noted(
+        self: ConfigLoaderImpl,
+        config_name: str | None,
+        overrides: list[str],
+        *rest: Any,
+        **more: Any,
+    ) -> Any:
+        compositions.append(overrides)
+        return load(self, config_name, overrides, *rest, **more)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", noted)
+    monkeypatch.setattr(sys.modules["conf.compose"], "_composed", {})
+    monkeypatch.setattr("server_app.job.run_in_process", lambda *_: None)
+    return compositions
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["seed=1"],
+        ["rounds=3", "experiment=fedalign/synth_low", "hydra.run.dir=here"],
+        ["--help", "strategy=fedau"],
+    ],
+)
+def test_settings_are_composed_once(
+    command: Command, composed: list[list[str]], words: list[str]
+) -> None:
+    """Hydra's own command would compose them twice, and the check of the words before it once."""
+    assert command(*words) == 0
+    assert composed == [[word for word in words if word != "--help"]]
+
+
+def test_hydras_callbacks_are_called(
+    command: Command, composed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Around a single run, as by Hydra's own command."""
+    called: list[str] = []
+    for name in ("on_run_start", "on_job_start", "on_job_end", "on_run_end"):
+        monkeypatch.setattr(Callback, name, lambda *_, name=name, **__: called.append(name))
+    target = "hydra.experimental.callback.Callback"
+    assert command(f"+hydra.callbacks.noted._target_={target}") == 0
+    assert called == ["on_run_start", "on_job_start", "on_job_end", "on_run_end"]
+
+
+def test_hydras_mode_can_be_a_sweep(
+    command: Command, composed: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The word does what ``-m`` does."""
+    command("hydra.mode=MULTIRUN", "hydra.sweep.dir=here")
+    assert capsys.readouterr().out.startswith("Sweep in ")
+    assert Path("here/0").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        ("${nope}", "Interpolation key 'nope' not found"),
+        ("/proc/nope", "hydra.run.dir must be a folder that can be written, got /proc/nope"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_one_line(
+    command: Command, capsys: pytest.CaptureFixture[str], folder: str, told: str
+) -> None:
+    """Of a single run; Hydra itself would print a trace."""
+    assert command(f"hydra.run.dir='{folder}'") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"fedquorum: {told}")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.slow
