@@ -1,0 +1,108 @@
+"""What a start takes: answers of the command line, a run of one round, and a message's imports.
+
+    python benchmarks/start.py --times 5 --baseline DIR
+
+prints Markdown: CPU seconds and seconds by the clock, the smallest and the median, here and in DIR,
+the checkout of another version. The versions and cases take turns, each time in a new process. On a
+machine that others use compare CPU seconds: starting is nearly all on one core.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from statistics import median
+
+HERE = Path(__file__).resolve().parent.parent
+COMMAND = "from server_app.command_line import main; main()"
+FLOWER = "import flwr.supernode.cli.flwr_clientapp, torch; "
+NODE = (
+    "import client_app.app as a; a.node_of({'experiment': 'fedalign/synth_low', 'overrides': ''})"
+)
+CASES: Mapping[str, tuple[str, ...]] = {
+    "--help": (COMMAND, "--help"),
+    "roundz=3": (COMMAND, "roundz=3"),
+    "strategy=fedauu": (COMMAND, "strategy=fedauu"),
+    "client.lr=abc": (COMMAND, "client.lr=abc"),
+    "rounds=-1": (COMMAND, "rounds=-1"),
+    "one round": (COMMAND, "experiment=fedalign/synth_low", "rounds=1", "hydra.run.dir=run"),
+    "a message's Flower and PyTorch": (FLOWER,),
+    "the same, the app and its settings": (FLOWER + NODE,),
+}
+"""What ``python -c`` gets, by what it shows."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The seconds that one process took."""
+
+    cpu: float
+    wall: float
+
+
+def main() -> None:
+    """Measure what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
+    words = parser.parse_args()
+    checkouts = {"now": HERE}
+    if words.baseline is not None:
+        checkouts = {"before": words.baseline.resolve(), **checkouts}
+    print(table(measured(words.only, checkouts, words.times)))
+
+
+def measured(
+    cases: Sequence[str], checkouts: Mapping[str, Path], times: int
+) -> dict[tuple[str, str], list[Taken]]:
+    """Return what each case took in each checkout, which take turns."""
+    taken: dict[tuple[str, str], list[Taken]] = {}
+    for _ in range(times):
+        for case in cases:
+            for version, checkout in checkouts.items():
+                taken.setdefault((case, version), []).append(taken_by(CASES[case], checkout))
+    return taken
+
+
+def taken_by(words: Sequence[str], checkout: Path) -> Taken:
+    """Return what one process of Python takes, in an empty folder."""
+    path = os.pathsep.join(map(str, (checkout, checkout / "strategies")))
+    with tempfile.TemporaryDirectory() as folder:
+        before, started = getrusage(RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-c", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            check=False,
+        )
+        wall, after = time.perf_counter() - started, getrusage(RUSAGE_CHILDREN)
+    return Taken(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
+
+
+def table(taken: Mapping[tuple[str, str], Sequence[Taken]]) -> str:
+    """Return the seconds as Markdown, a row for each case and version."""
+
+    def row(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    lines = [
+        row(["", "version", "CPU s, smallest", "median", "s, smallest", "median"]),
+        row(["---", "---", *["---:"] * 4]),
+    ]
+    for (case, version), runs in taken.items():
+        columns = [run.cpu for run in runs], [run.wall for run in runs]
+        numbers = [number for column in columns for number in (min(column), median(column))]
+        lines.append(row([case, version, *[f"{number:.2f}" for number in numbers]]))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
