@@ -5,6 +5,9 @@
 prints Markdown: for each workload the shares of its rounds' time by what took it. With one thread
 all work is done where the profiler sees it. The profiler itself makes every call of Python slower,
 so the shares of Python are upper bounds.
+
+With ``--engine ray`` it is the CPU time of the process that drives two workers, which train beside
+it: what a round costs there without the work of the clients.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import pstats
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -27,16 +31,19 @@ from fedquorum.records.writer import RunRecords
 
 from benchmarks.engines import WARM, WORKLOADS, Workload, data_of, overrides_of
 from conf.compose import compose_words
-from server_app.job import run_in_process
+from server_app.job import run_in_process, run_on_ray
 
+RAY = ("engine=ray", "engine.workers=2")
 PARTS = {
     "products and convolutions": r"b?add\w*mm_?\b|\b(b|)mm\b|matmul|convolution|linear\b",
     "rows gathered and scaled": r"index_select|\btake\b|\bgather\b|\brows\b|div_",
     "orders of samples": r"permut|shuffle|random|Generator",
     "other arithmetic of PyTorch and NumPy": r"torch|numpy|ufunc|TensorBase",
+    "pickling and Ray's core": r"pickle|Pickler|raylet",
     "Python: clients": r"/client_app/",
     "Python: rules, messages, records": r"/fedquorum/|/server_app/",
     "Python: Flower": r"/flwr/",
+    "Python: Ray": r"/ray/",
 }
 """The first pattern that a function's file and name match says which part its own time is."""
 
@@ -48,17 +55,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--engine", choices=("in-process", "ray"), default="in-process")
     words = parser.parse_args()
+    on_ray = words.engine == "ray"
     with tempfile.TemporaryDirectory() as folder:
         shares = {
-            name: profiled(WORKLOADS[name], Path(folder), words.rounds) for name in words.workload
+            name: profiled(WORKLOADS[name], Path(folder), words.rounds, on_ray=on_ray)
+            for name in words.workload
         }
     print(table(shares))
 
 
-def profiled(work: Workload, folder: Path, rounds: int) -> Mapping[str, float]:
+def profiled(
+    work: Workload, folder: Path, rounds: int, *, on_ray: bool = False
+) -> Mapping[str, float]:
     """Return the share of each part in the time of a run's rounds but the first ones."""
-    profile = cProfile.Profile()
+    profile = cProfile.Profile(time.thread_time) if on_ray else cProfile.Profile()
     written = RunRecords.add_round
     done = 0
 
@@ -72,12 +84,13 @@ def profiled(work: Workload, folder: Path, rounds: int) -> Mapping[str, float]:
             profile.disable()
 
     given = [*overrides_of(work, data_of(work, folder), "cpu"), f"rounds={rounds}"]
+    run, more = (run_on_ray, RAY) if on_ray else (run_in_process, ())
     with (
         patch.object(RunRecords, "add_round", noted),
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):
-        run_in_process(compose_words(tuple(given)), tempfile.mkdtemp(dir=folder))
+        run(compose_words((*given, *more)), tempfile.mkdtemp(dir=folder))
     seconds: Counter[str] = Counter()
     for (file, _, function), (_, _, itself, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         seconds[part_of(file, function)] += itself

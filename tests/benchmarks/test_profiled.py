@@ -15,6 +15,9 @@ from benchmarks.profiled import PARTS, REST, part_of, table
         ("/x/client_app/batched/linear.py", "step", "Python: clients"),
         ("/x/strategies/fedquorum/round.py", "decide", "Python: rules, messages, records"),
         ("/x/site-packages/flwr/app/message.py", "__init__", "Python: Flower"),
+        ("/x/site-packages/ray/actor.py", "_remote", "Python: Ray"),
+        ("~", "<built-in method _pickle.loads>", "pickling and Ray's core"),
+        ("~", "{method 'get' of 'ray._raylet.CoreWorker' objects}", "pickling and Ray's core"),
         ("/x/json/encoder.py", "encode", REST),
     ],
 )
@@ -25,6 +28,6 @@ def test_parts(file: str, function: str, part: str) -> None:
 
 def test_a_table_has_all_parts() -> None:
     """Those that took no time too."""
-    lines = table({"synth": {REST: 0.25, "Python: Flower": 0.75}}).splitlines()
+    lines = table({"synth": {REST: 0.25, "Python: Ray": 0.75}}).splitlines()
     assert len(lines) == 2 + len(PARTS) + 1
-    assert lines[-2:] == ["| Python: Flower | 75% |", f"| {REST} | 25% |"]
+    assert lines[-2:] == ["| Python: Ray | 75% |", f"| {REST} | 25% |"]
