@@ -35,6 +35,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
+from fedquorum.intake import abbreviated
 from fedquorum.summation import NOT_SUMMED, Grid
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -94,7 +95,7 @@ def _response_times(context: Context) -> NodeResponseTimes | None:
     return node.response_times(hosted)
 
 
-def _privacy(context: Context) -> tuple[PrivacySettings, tuple[int, ...]]:
+def _privacy(context: Context) -> tuple[PrivacySettings, Sequence[int]]:
     node, hosted = _node(context)
     return node.privacy, hosted
 
@@ -145,7 +146,7 @@ def query(message: Message, context: Context) -> Message:
     try:
         node.host(hosted)
     except Exception as error:
-        log(ERROR, "The data of clients %s cannot be used", list(hosted), exc_info=error)
+        log(ERROR, "The data of clients %s cannot be used", abbreviated(hosted), exc_info=error)
         reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, node.reason(error))
         return Message(reply, reply_to=message)
     ids = [node.client(k).get_properties({})[CLIENT_ID] for k in hosted]
@@ -298,7 +299,7 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(encode_evaluate_reply(answers), reply_to=message)
 
 
-def _hosting(context: Context) -> tuple[Node, tuple[int, ...]]:
+def _hosting(context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node with its clients loaded, and which of them this context is of."""
     node, hosted = _node(context)
     try:
@@ -332,7 +333,7 @@ def _each(
         yield answer
 
 
-def _node(context: Context) -> tuple[Node, tuple[int, ...]]:
+def _node(context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node of this process, and which of its clients this context is of."""
     config = context.node_config
     path, deployed = str(config.get("data-path", "")), is_deployed(config)

@@ -6,8 +6,11 @@ Shapes: n samples of all clients, inputs (n, *input_shape), labels (n,), or (n, 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from client_app.metrics import metrics_of
@@ -18,7 +21,7 @@ NUMBERS = 2**24  # numbers of the inputs at once
 PLAIN = frozenset({"accuracy", "loss"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """Mean loss and share of correct predictions over ``num_examples`` samples.
 
@@ -32,6 +35,41 @@ class Measurement:
     metric: float = math.nan
 
 
+@dataclass(frozen=True, eq=False)
+class Measured(Sequence[Measurement]):
+    """The measurements of many clients in arrays, (K,) each."""
+
+    num_examples: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    metric: NDArray[np.float64]
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays, in the order of the fields of a ``Measurement``."""
+        return self.num_examples, self.loss, self.accuracy, self.metric
+
+    @overload
+    def __getitem__(self, place: int) -> Measurement: ...
+
+    @overload
+    def __getitem__(self, place: slice | NDArray[np.int64]) -> "Measured": ...
+
+    def __getitem__(self, place: int | slice | NDArray[np.int64]) -> "Measurement | Measured":
+        if isinstance(place, slice | np.ndarray):
+            return Measured(*(column[place] for column in self.columns))
+        return measurement([column[place].item() for column in self.columns])
+
+    def __len__(self) -> int:
+        return len(self.num_examples)
+
+
+def measurement(values: Sequence[float]) -> Measurement:
+    """Return the measurement with these values; its NaN is the one that equals itself in tuples."""
+    count, *others = values
+    return Measurement(int(count), *(math.nan if math.isnan(v) else v for v in others))
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -42,7 +80,7 @@ def evaluate(
     task: Task | None = None,
     metric_name: str = "accuracy",
     rows_at_once: int = BATCH,
-) -> list[Measurement]:
+) -> Measured:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ...
 
     Sums are in float64. As in training the loss is 0 where all weights are; loss and accuracy of
@@ -98,23 +136,21 @@ def judged(outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str)
 
 
 def measurements_of(
-    passes: Sequence[Judged], counts: Sequence[int], metric_name: str
-) -> list[Measurement]:
+    passes: Sequence[Judged], counts: Sequence[int] | NDArray[np.int64], metric_name: str
+) -> Measured:
     """Return what each client measures, of whom the first has the first ``counts[0]`` rows, ..."""
     terms = torch.cat([each.terms for each in passes])
     scored = [each.scored for each in passes if each.scored is not None]
-    lengths = torch.tensor(counts, device=terms.device)
+    rows = np.asarray(counts, dtype=np.int64)
+    lengths = torch.from_numpy(rows).to(terms.device)
     sums = torch.segment_reduce(terms, "sum", lengths=lengths)
-    values = [math.nan] * len(counts)
+    values = np.full(len(rows), math.nan)
     if scored:
         logits, targets = (torch.cat(tensors) for tensors in zip(*scored, strict=True))
         # A sequence has several predictions, or none; the last column counts them.
         predictions = sums[:, -1].long().tolist()
-        values = metrics_of(metric_name, logits, targets, predictions)
-    return [
-        _measure(n, total, value)
-        for n, total, value in zip(counts, sums.tolist(), values, strict=True)
-    ]
+        values = np.array(metrics_of(metric_name, logits, targets, predictions))
+    return _measured(rows, sums.cpu().numpy(), values)
 
 
 def batch_rows(x: torch.Tensor, y: torch.Tensor) -> int:
@@ -123,9 +159,18 @@ def batch_rows(x: torch.Tensor, y: torch.Tensor) -> int:
     return max(1, min(by_labels, NUMBERS // math.prod(x.shape[1:])))
 
 
-def _measure(n: int, sums: Sequence[float], value: float) -> Measurement:
-    if n == 0:
-        return Measurement(0, math.nan, math.nan)
-    loss, weight, correct, count = sums
-    mean = loss / weight if weight else 0.0
-    return Measurement(n, mean, correct / count if count else math.nan, value)
+def _measured(
+    rows: NDArray[np.int64], sums: NDArray[np.float64], values: NDArray[np.float64]
+) -> Measured:
+    """Return what clients measure of their sums (K, 4); without rows nothing is defined."""
+    loss, weight, correct, count = sums.T
+    undefined = np.full(len(rows), math.nan)
+    mean = np.divide(loss, weight, out=np.zeros(len(rows)), where=weight != 0)
+    accuracy = np.divide(correct, count, out=undefined.copy(), where=count != 0)
+    there = rows > 0
+    return Measured(
+        rows,
+        np.where(there, mean, undefined),
+        np.where(there, accuracy, undefined),
+        np.where(there, values, undefined),
+    )

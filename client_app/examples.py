@@ -41,33 +41,44 @@ class Examples:
     ) -> None:
         self.device = device
         self.dtype = dtype
-        self._start: dict[int, int] = {}
-        self._count: dict[int, int] = {}
-        total = 0
-        for client, rows in pool.rows.items():
-            self._start[client], self._count[client] = total, len(rows)
-            total += len(rows)
-        source = np.concatenate(list(pool.rows.values())) if pool.rows else np.zeros(0, np.int64)
+        self._rows = pool.rows
+        source = pool.rows.flat
         self._y = torch.from_numpy(pool.y[source]).to(device)
         one = pool.x[:1]
         self.input_shape = tuple(as_inputs(one).shape[1:])
         self._pool, self._source = pool.x, source
         self._samples: torch.Tensor | None = None
-        if total * one.nbytes <= kept_bytes:
+        if len(source) * one.nbytes <= kept_bytes:
             self._samples = self._read(source)
 
     @property
-    def clients(self) -> frozenset[int]:
-        """Whose rows are here."""
-        return frozenset(self._start)
+    def clients(self) -> NDArray[np.int64]:
+        """Whose rows are here, (K,)."""
+        return self._rows.clients
+
+    def place(self, client: int) -> int:
+        """Return the place of a client in ``clients``; raises KeyError if it is not there."""
+        return self._rows.place(client)
+
+    def places(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of several clients in ``clients``, (m,)."""
+        return self._rows.places(clients)
 
     def count(self, client: int) -> int:
         """Return n_k."""
-        return self._count[client]
+        return self._rows.span(client)[1]
+
+    def counts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return n_k of several clients, (m,)."""
+        return self._rows.counts[self._rows.places(clients)]
 
     def start(self, client: int) -> int:
         """Return the number of a client's first row."""
-        return self._start[client]
+        return self._rows.span(client)[0]
+
+    def starts(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of several clients' first rows, (m,)."""
+        return self._rows.starts[self._rows.places(clients)]
 
     def inputs(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the inputs of ``rows`` (m,), in ``out`` (m, *input_shape) where that is given."""
@@ -87,9 +98,9 @@ class Examples:
 
         Of samples that are inputs as they are, of clients next to each other, these are views.
         """
-        starts = [self._start[k] for k in clients]
-        ends = [self._start[k] + self._count[k] for k in clients]
-        if starts[1:] == ends[:-1]:
+        starts = self.starts(clients)
+        ends = starts + self.counts(clients)
+        if np.array_equal(starts[1:], ends[:-1]):
             rows = slice(starts[0], ends[-1])
             kept = self._samples
             samples = self._read(self._source[rows]) if kept is None else kept[rows]

@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from client_app.arrays import Arrays, put
 from client_app.batched.forward import DenseMeasuring
 from client_app.batched.gradients import dense_gradients
 from client_app.data.base import Part
-from client_app.evaluation import BATCH, NUMBERS, Measurement, evaluate
+from client_app.evaluation import BATCH, NUMBERS, Measured, Measurement, evaluate, measurement
 from client_app.examples import Examples
 from client_app.tasks import Task
 from client_app.threads import SHARED_FLOPS
@@ -60,7 +62,7 @@ class Measurements:
         self._task = task
         self.metric = metric
         self._arrays: Arrays = []
-        self._kept: dict[tuple[Part, int], Measurement] = {}
+        self._kept = {part: Kept(rows) for part, rows in examples.items()}
         self._flops_per_sample = flops_per_sample
         self._rows_at_once = min(BATCH, rows_at_once)
         self._threads = threads
@@ -76,52 +78,60 @@ class Measurements:
 
     def measure(self, arrays: Arrays, part: Part, client: int) -> Measurement:
         """Return what one client measures of the model with these arrays."""
-        self.prepare(arrays, part, [client])
-        return self._kept[part, client]
+        self._keep_of(arrays)
+        kept = self._kept[part]
+        if not kept.has(client):
+            self.prepare(arrays, part, [client])
+        return kept.of(client)
 
     def prepare(self, arrays: Arrays, part: Part, clients: Iterable[int]) -> None:
         """Measure for these clients what is not known yet."""
-        if not _same(arrays, self._arrays):
-            self._arrays, self._kept = list(arrays), {}
-        missing = [k for k in clients if (part, k) not in self._kept]
+        self._keep_of(arrays)
+        missing = self._kept[part].missing(clients)
         if not missing:
             return
         put(arrays, self._model)
         metric = self.metric if part == "test" else "loss"
-        for client, measured in self._measured(part, missing, metric):
-            self._kept[part, client] = measured
+        for group, measured in self._measured(part, missing, metric):
+            self._kept[part].add(group, measured)
+
+    def _keep_of(self, arrays: Arrays) -> None:
+        """Forget what was measured of another model than that with these arrays."""
+        if not _same(arrays, self._arrays):
+            self._arrays = list(arrays)
+            for kept in self._kept.values():
+                kept.clear()
 
     def _measured(
         self, part: Part, clients: Sequence[int], metric: str
-    ) -> Iterator[tuple[int, Measurement]]:
+    ) -> Iterator[tuple[Sequence[int], Measured]]:
+        """Yield what clients measure, group by group."""
         examples = self._examples[part]
         if self._dense:
-            workers = self._workers_for(sum(examples.count(k) for k in clients))
+            workers = self._workers_for(int(examples.counts(clients).sum()))
             state = self._model.state_dict()
-            yield from self._dense[part].measure(state, clients, metric, workers).items()
+            yield clients, self._dense[part].measure(state, clients, metric, workers)
         elif examples.device.type == "cpu":
-            yield from self._each_alone(examples, clients, metric)
+            for client, measured in self._each_alone(examples, clients, metric):
+                yield [client], measured
         else:
             for group in _groups(clients, examples, self._rows_at_once):
-                counts = [examples.count(k) for k in group]
-                measured = self._evaluate(*examples.of(group), counts, metric)
-                yield from zip(group, measured, strict=True)
+                counts = examples.counts(group)
+                yield group, self._evaluate(*examples.of(group), counts, metric)
 
     def _each_alone(
         self, examples: Examples, clients: Sequence[int], metric: str
-    ) -> Iterator[tuple[int, Measurement]]:
+    ) -> Iterator[tuple[int, Measured]]:
         """Measure each client in passes of its own: their shapes depend on its rows alone."""
 
-        def measure(client: int) -> Measurement:
+        def measure(client: int) -> Measured:
             first, count = examples.start(client), examples.count(client)
             rows = torch.arange(first, first + count, device=examples.device)
-            [measured] = self._evaluate(
-                examples.inputs(rows), examples.labels(rows), [count], metric
-            )
-            return measured
+            counts = np.array([count])
+            return self._evaluate(examples.inputs(rows), examples.labels(rows), counts, metric)
 
         self._model.eval()
-        workers = self._workers_for(max(map(examples.count, clients)))
+        workers = self._workers_for(int(examples.counts(clients).max()))
         measurements = workers.map(measure, clients, ahead=2 * workers.count)
         for client, measured in zip(clients, measurements, strict=True):
             if isinstance(measured, Exception):
@@ -129,8 +139,8 @@ class Measurements:
             yield client, measured
 
     def _evaluate(
-        self, x: torch.Tensor, y: torch.Tensor, counts: Sequence[int], metric: str
-    ) -> list[Measurement]:
+        self, x: torch.Tensor, y: torch.Tensor, counts: NDArray[np.int64], metric: str
+    ) -> Measured:
         return evaluate(
             self._model,
             x,
@@ -145,6 +155,50 @@ class Measurements:
         """Return one worker where so many rows are little work; no result depends on it."""
         shared = self._flops_per_sample * rows >= SHARED_FLOPS
         return Workers(available_cores() // self._threads if shared else 1, self._threads)
+
+
+class Kept:
+    """What clients measured of one model and part: a row of a table for each.
+
+    Parameters
+    ----------
+    examples : Examples
+        The part, whose clients these are.
+    """
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        count = len(examples.clients)
+        self._known = np.zeros(count, dtype=np.bool_)
+        self._values = np.empty((count, len(fields(Measurement))))
+        self._added: list[NDArray[np.int64]] = []
+
+    def has(self, client: int) -> bool:
+        """Say whether a client has measured."""
+        return bool(self._known[self._examples.place(client)])
+
+    def of(self, client: int) -> Measurement:
+        """Return what a client measured."""
+        return measurement(self._values[self._examples.place(client)].tolist())
+
+    def missing(self, clients: Iterable[int]) -> list[int]:
+        """Return those of the clients that have not measured."""
+        wanted = np.asarray(list(clients), dtype=np.int64)
+        missing: list[int] = wanted[~self._known[self._examples.places(wanted)]].tolist()
+        return missing
+
+    def add(self, clients: Sequence[int], measured: Measured) -> None:
+        """Keep what clients measured."""
+        places = self._examples.places(clients)
+        self._known[places] = True
+        self._values[places] = np.stack(measured.columns, axis=1)
+        self._added.append(places)
+
+    def clear(self) -> None:
+        """Forget all, in time for those that measured."""
+        for places in self._added:
+            self._known[places] = False
+        self._added = []
 
 
 def _same(arrays: Arrays, others: Arrays) -> bool:

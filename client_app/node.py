@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from fedquorum.client.availability import NodeAvailability
 from fedquorum.flower.codec import CLIENT_ID
@@ -80,7 +81,8 @@ class Node:
             _check_compiler(self._device)
         self._process = client_processes(settings, self._data)
         self._times = response_times(settings.response_time, self._data.num_clients)
-        self._clients: dict[int, FederatedClient] = {}
+        self._everyone = np.zeros(0, dtype=np.int64)
+        self._whole: set[Sequence[int]] = set()  # groups of clients that are all loaded
 
     def host(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, beside those that are there.
@@ -90,9 +92,17 @@ class Node:
         SettingsError
             If the augmentation is not for inputs like theirs, or the loss for targets like theirs.
         """
-        if set(clients) <= self._clients.keys():
+        group = clients if isinstance(clients, range) else tuple(clients)
+        if group in self._whole:
             return
-        everyone = sorted({*self._clients, *clients})
+        everyone = np.union1d(self._everyone, np.asarray(group, dtype=np.int64))
+        if len(everyone) > len(self._everyone):
+            self._load(everyone.tolist())
+            self._everyone = everyone
+        self._whole.add(group)
+
+    def _load(self, everyone: Sequence[int]) -> None:
+        """Load the data of all of these clients."""
         examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in PARTS}
         settings = self._settings.client
         how = LocalTraining(
@@ -122,22 +132,21 @@ class Node:
             threads=settings.threads,
             flops_per_sample=self._flops,
         )
-        self._clients = {
-            k: FederatedClient(k, self.measurements, self.trainer.alone) for k in everyone
-        }
 
     def client(self, client_id: int) -> FederatedClient:
         """Return a client, with its data loaded."""
-        self.host([client_id])
-        return self._clients[client_id]
+        place = np.searchsorted(self._everyone, client_id)
+        if place == len(self._everyone) or self._everyone[place] != client_id:
+            self.host([client_id])
+        return FederatedClient(client_id, self.measurements, self.trainer.alone)
 
-    def availability(self, hosted: tuple[int, ...]) -> NodeAvailability | None:
+    def availability(self, hosted: Sequence[int]) -> NodeAvailability | None:
         """Return when these clients are available, None if always."""
         if self._process is None:
             return None
         return NodeAvailability(self._settings.seed, hosted, self._process)
 
-    def response_times(self, hosted: tuple[int, ...]) -> NodeResponseTimes | None:
+    def response_times(self, hosted: Sequence[int]) -> NodeResponseTimes | None:
         """Return how long these clients take, None where nothing is simulated."""
         if self._times is None:
             return None
@@ -152,7 +161,7 @@ class Node:
         """Whether, and how, clients clip their updates."""
         return self._settings.privacy
 
-    def hosted(self, node_config: dict[str, Any]) -> tuple[int, ...]:
+    def hosted(self, node_config: dict[str, Any]) -> Sequence[int]:
         """Return the ids of the clients that a node with this config hosts.
 
         Raises
@@ -168,8 +177,10 @@ class Node:
         return hosted_clients(node_config, self._data.num_clients)
 
 
-def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, ...]:
+def hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[int]:
     """Return the ids of the clients on a node: ``client-id``, or k with k mod M = j.
+
+    Of many clients it is a range: every message asks for it, often several times.
 
     Raises
     ------
@@ -188,9 +199,7 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> tuple[int, 
             "the node config must hold client-id, or partition-id and num-partitions, got "
             f"{', '.join(sorted(node_config)) or 'nothing'}"
         )
-    return tuple(
-        range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))
-    )
+    return range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))
 
 
 def trained_model(settings: Settings, data: FederatedData) -> nn.Module:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
+import numpy as np
 import torch
 from fedquorum.errors import DataError
 from flwr.common.logger import log
@@ -196,7 +197,8 @@ class Trainer:
 
     def _vmap_runs(self) -> bool:
         """Say whether one step of the client with the most rows can be batched."""
-        client = max(self._examples.clients, key=self._examples.count)
+        everyone = self._examples.clients
+        client = int(everyone[np.argmax(self._examples.counts(everyone))])
         arrays = [_array(tensor) for tensor in self._model.state_dict().values()]
         one_step = self._batched_training(replace(self._how, local_steps=1))
         try:

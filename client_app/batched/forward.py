@@ -8,8 +8,7 @@ Shapes: k blocks of b rows; d inputs, c outputs.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from client_app.batched.aligned import aligned, copies, padded_rows
 from client_app.batched.gradients import DenseGradients, Stacked
 from client_app.batched.schedule import width_of
-from client_app.evaluation import Judged, Measurement, judged, measurements_of
+from client_app.evaluation import Judged, Measured, judged, measurements_of
 from client_app.examples import Examples
 from client_app.tasks import Task
 from client_app.workers import Workers
@@ -65,12 +64,15 @@ class Share:
 
 @dataclass(frozen=True)
 class Plan:
-    """In which order clients are measured, how many rows each has, and in which shares."""
+    """How many rows clients have in the order in which they are measured, and in which shares.
 
-    asked: tuple[int, ...]
+    ``places`` says where in that order each of those ``asked`` is.
+    """
+
+    asked: NDArray[np.int64]
     among: int
-    order: Sequence[int]
-    counts: Sequence[int]
+    places: NDArray[np.int64]
+    counts: NDArray[np.int64]
     shares: Sequence[Share]
 
 
@@ -110,7 +112,7 @@ class DenseMeasuring:
     @torch.no_grad()
     def measure(
         self, state: Stacked, clients: Sequence[int], metric_name: str, workers: Workers
-    ) -> dict[int, Measurement]:
+    ) -> Measured:
         """Return what each client measures of the model with this state.
 
         Parameters
@@ -124,7 +126,7 @@ class DenseMeasuring:
         workers : Workers
             Among whom the passes are divided, which changes no result.
         """
-        plan = self._planned(tuple(clients), workers.count)
+        plan = self._planned(np.asarray(clients, dtype=np.int64), workers.count)
 
         def judge(share: Share) -> Judged:
             with torch.no_grad():  # each thread has its own mode
@@ -138,40 +140,32 @@ class DenseMeasuring:
         if not results:
             nothing = torch.zeros((0, 4), dtype=torch.float64, device=self._examples.device)
             results = [Judged(nothing, None)]
-        measured = measurements_of(results, plan.counts, metric_name)
-        return dict(zip(plan.order, measured, strict=True))
+        return measurements_of(results, plan.counts, metric_name)[plan.places]
 
-    def _planned(self, clients: tuple[int, ...], among: int) -> Plan:
+    def _planned(self, clients: NDArray[np.int64], among: int) -> Plan:
         """Return the plan for these clients; mostly it is the one of the round before."""
-        if self._plan is None or (self._plan.asked, self._plan.among) != (clients, among):
-            of_width = defaultdict[int, list[int]](list)
-            for client in clients:
-                of_width[self._width(client)].append(client)
-            order = [client for group in of_width.values() for client in group]
+        last = self._plan
+        if last is None or last.among != among or not np.array_equal(last.asked, clients):
+            counts = self._examples.counts(clients)
+            groups = dict(_of_one_width(counts))
             blocks = [
                 part
-                for width, group in of_width.items()
+                for width, places in groups.items()
                 if width
-                for part in self._blocks(width, group)
+                for part in self._blocks(width, clients[places])
             ]
-            counts = [self._examples.count(client) for client in order]
-            self._plan = Plan(clients, among, order, counts, self._shares(blocks, among))
-        return self._plan
+            order = np.concatenate([np.zeros(0, np.int64), *groups.values()])
+            shares = self._shares(blocks, among)
+            last = self._plan = Plan(clients, among, np.argsort(order), counts[order], shares)
+        return last
 
-    def _width(self, client: int) -> int:
-        """Return the size of a client's blocks, 0 where it has no row."""
-        count = self._examples.count(client)
-        return width_of(math.ceil(count / math.ceil(count / BLOCK)), BLOCK) if count else 0
-
-    def _blocks(self, width: int, clients: Sequence[int]) -> list[Blocks]:
+    def _blocks(self, width: int, clients: NDArray[np.int64]) -> list[Blocks]:
         """Return the blocks of clients in their order, as many together as may be."""
-        first, count = [], []
-        for client in clients:
-            start, rows = self._examples.start(client), self._examples.count(client)
-            begins = np.arange(0, rows, width)
-            first.append(start + begins)
-            count.append(np.minimum(width, rows - begins))
-        firsts, counts = np.concatenate(first), np.concatenate(count)
+        starts, rows = self._examples.starts(clients), self._examples.counts(clients)
+        blocks = -(-rows // width)
+        begins = width * (np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks))
+        firsts = np.repeat(starts, blocks) + begins
+        counts = np.minimum(width, np.repeat(rows, blocks) - begins)
         k = max(1, self._rows_at_once // width)
         return [
             Blocks(width, firsts[i : i + k], counts[i : i + k]) for i in range(0, len(firsts), k)
@@ -240,3 +234,17 @@ class DenseMeasuring:
                 out=aligned(blocks, (len(w), x.shape[1]), x.dtype, x.device),
             )
         return a.transpose(1, 2)
+
+
+def _of_one_width(counts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield the sizes of blocks and the places of their clients, as they first occur."""
+    alike, kind = np.unique(counts, return_inverse=True)
+    widths = np.array([_width(count) for count in alike.tolist()], dtype=np.int64)[kind]
+    found, first = np.unique(widths, return_index=True)
+    for width in found[np.argsort(first)].tolist():
+        yield width, np.flatnonzero(widths == width)
+
+
+def _width(count: int) -> int:
+    """Return the size of the blocks of a client with so many rows, 0 where it has none."""
+    return width_of(math.ceil(count / math.ceil(count / BLOCK)), BLOCK) if count else 0

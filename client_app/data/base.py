@@ -1,8 +1,9 @@
 """What a federated data set offers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import cached_property
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -59,6 +60,106 @@ class ClientData:
     y_test: Targets
 
 
+@dataclass(frozen=True, eq=False)
+class ClientRows(Mapping[int, NDArray[np.int64]]):
+    """Which rows are each client's, as a mapping by client id without an object for each.
+
+    Parameters
+    ----------
+    clients : array of int
+        The clients' ids, each once, (K,).
+    counts : array of int
+        How many rows each has, (K,).
+    flat : array of int
+        The rows of one client after the other.
+    """
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    flat: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Mapping[int, NDArray[np.int64]]) -> Self:
+        """Return the rows of a mapping, in its order."""
+        counts = np.array([len(found) for found in rows.values()], dtype=np.int64)
+        flat = np.concatenate([np.zeros(0, np.int64), *rows.values()])
+        return cls(np.array(list(rows), dtype=np.int64), counts, flat)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Where in ``flat`` the rows of each client begin, (K,)."""
+        return np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        return np.argsort(self.clients, kind="stable")
+
+    @cached_property
+    def _ascending(self) -> NDArray[np.int64]:
+        return self.clients[self._order]
+
+    @cached_property
+    def _regular(self) -> range | None:
+        """The clients where they are evenly spaced, as those of a node are."""
+        clients = self.clients
+        step = int(clients[1] - clients[0]) if len(clients) > 1 else 1
+        if len(clients) == 0 or step <= 0:
+            return None
+        spaced = range(int(clients[0]), int(clients[-1]) + 1, step)
+        return spaced if np.array_equal(clients, np.asarray(spaced)) else None
+
+    def place(self, client: int) -> int:
+        """Return the place of a client in ``clients``; raises KeyError if it is not there."""
+        if self._regular is None:
+            return int(self.places([client])[0])
+        if client not in self._regular:
+            raise KeyError(client)
+        return self._regular.index(client)
+
+    def span(self, client: int) -> tuple[int, int]:
+        """Return where in ``flat`` a client's rows begin, and how many they are."""
+        place = self.place(client)
+        return int(self.starts[place]), int(self.counts[place])
+
+    def places(self, clients: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of these clients in ``clients``, (m,).
+
+        Raises
+        ------
+        KeyError
+            For the first one that is not there.
+        """
+        wanted = np.asarray(clients, dtype=np.int64)
+        if not len(self.clients):
+            found = np.full(len(wanted), -1)
+        else:
+            found = np.searchsorted(self._ascending, wanted).clip(max=len(self.clients) - 1)
+            found = np.where(self._ascending[found] == wanted, self._order[found], -1)
+        if (found < 0).any():
+            raise KeyError(int(wanted[found < 0][0]))
+        return found
+
+    def of_clients(self, clients: Sequence[int]) -> "ClientRows":
+        """Return the rows of these clients, in their order."""
+        places = self.places(clients)
+        if np.array_equal(places, np.arange(len(self.clients))):
+            return self
+        counts = self.counts[places]
+        begins = self.starts[places] - (np.cumsum(counts) - counts)
+        flat = self.flat[np.repeat(begins, counts) + np.arange(counts.sum())]
+        return ClientRows(self.clients[places], counts, flat)
+
+    def __getitem__(self, client: int) -> NDArray[np.int64]:
+        start, count = self.span(client)
+        return self.flat[start : start + count]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients.tolist())
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
 @dataclass(frozen=True)
 class Pool:
     """One part of several clients in arrays that they share.
@@ -70,13 +171,13 @@ class Pool:
         ``as_inputs``. Or what reads those of some rows.
     y : array
         Targets (N, ...).
-    rows : mapping
-        Which rows are a client's: int64 (n_k,) by client id.
+    rows : ClientRows
+        Which rows are a client's.
     """
 
     x: NDArray[Any] | Collection
     y: Targets
-    rows: Mapping[int, NDArray[np.int64]]
+    rows: ClientRows
 
 
 class FederatedData(Protocol):
@@ -127,12 +228,12 @@ class FederatedData(Protocol):
 
 def pooled(parts: Mapping[int, tuple[NDArray[Any], Targets]]) -> Pool:
     """Return the pool of clients that have arrays of their own: these, one after the other."""
-    counts = [len(y) for _, y in parts.values()]
-    ends = np.cumsum(counts)
+    counts = np.array([len(y) for _, y in parts.values()], dtype=np.int64)
+    rows = ClientRows(np.array(list(parts), dtype=np.int64), counts, np.arange(counts.sum()))
     return Pool(
         np.concatenate([x for x, _ in parts.values()]),
         np.concatenate([y for _, y in parts.values()]),
-        {k: np.arange(end - n, end) for k, n, end in zip(parts, counts, ends, strict=True)},
+        rows,
     )
 
 

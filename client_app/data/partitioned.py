@@ -20,6 +20,7 @@ from client_app.data.base import (
     target_of,
 )
 from client_app.data.partition import (
+    Division,
     Shares,
     dirichlet_shares,
     iid_shares,
@@ -65,7 +66,7 @@ class PartitionedData:
         self._seed = seed
         arrays, self._shares = _divided(arrays, settings, seed)
         if arrays.of_training is not None:
-            arrays = arrays.of_training(np.concatenate([share.train for share in self._shares]))
+            arrays = arrays.of_training(self._shares.train.flat)
         self._arrays = arrays
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
@@ -107,7 +108,8 @@ class PartitionedData:
         x, y = (
             (arrays.x_train, arrays.y_train) if part == "train" else (arrays.x_test, arrays.y_test)
         )
-        return Pool(x, y, {k: getattr(self._shares[k], part) for k in clients})
+        shares = self._shares.train if part == "train" else self._shares.test
+        return Pool(x, y, shares.of_clients(clients))
 
 
 def whole_client(
@@ -131,12 +133,12 @@ def _client_data(arrays: LabelledArrays, share: Shares) -> ClientData:
 
 def _divided(
     arrays: LabelledArrays, settings: PartitionedSettings, seed: int
-) -> tuple[LabelledArrays, list[Shares]]:
+) -> tuple[LabelledArrays, Division]:
     """Return the share of each client, and the arrays whose rows it counts."""
     if isinstance(settings, NaturalSettings) and settings.partition == "natural":
         return _by_client(arrays, settings, seed)
     if not arrays.pooled:
-        return arrays, _shares(arrays.y_train, arrays.y_test, arrays, settings, seed)
+        return arrays, Division.of(_shares(arrays.y_train, arrays.y_test, arrays, settings, seed))
     train, test = split_client(
         arrays.strata,
         settings.test_fraction if isinstance(settings, NaturalSettings) else 0.2,
@@ -145,7 +147,7 @@ def _divided(
         groups=arrays.groups,
     )
     shares = _shares(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
-    return arrays, [Shares(train[share.train], test[share.test]) for share in shares]
+    return arrays, Division.of([Shares(train[share.train], test[share.test]) for share in shares])
 
 
 def _shares(
@@ -195,7 +197,7 @@ def _shares(
 
 def _by_client(
     arrays: LabelledArrays, settings: NaturalSettings, seed: int
-) -> tuple[LabelledArrays, list[Shares]]:
+) -> tuple[LabelledArrays, Division]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")
     shares, splits_training = natural_shares(

@@ -21,6 +21,7 @@ from .report import ClientDecision, Decided, TrainReport
 from .robustness import Robustness
 from .types import (
     Admission,
+    ByClient,
     Call,
     FloatArray,
     IntArray,
@@ -322,7 +323,9 @@ def cover(
 def _told(before: Told, usable: Sequence[ClientAnswer]) -> Told:
     data = {a.client: float(a.num_examples or 0) for a in usable}
     losses = {a.client: a.loss for a in usable if a.loss is not None}
-    return Told({**before.examples, **data}, {**before.losses, **losses})
+    return Told(
+        ByClient.of(before.examples).updated(data), ByClient.of(before.losses).updated(losses)
+    )
 
 
 def _responses(population: Population, answers: RoundAnswers, told: Told) -> Responses:
@@ -460,10 +463,10 @@ def _divergence(
     population: Population, mixing: FloatArray | None, examples: Mapping[int, float]
 ) -> float | None:
     """Return KL(p || w), w the fractions of the data, where those of all clients are known."""
-    if mixing is None or not set(population.clients) <= examples.keys():
+    if mixing is None or len(examples) < len(population.clients):
         return None
-    data = np.array([examples[k] for k in population.ascending.tolist()])
-    if data.sum() == 0.0:
+    data = ByClient.of(examples).at(population.ascending, math.nan)
+    if np.isnan(data).any() or data.sum() == 0.0:
         return None
     return kl_divergence(mixing, data / data.sum())
 

@@ -1,7 +1,7 @@
 """What a strategy remembers from round to round, beside the model, as named arrays and back."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from .memory import UpdateMemory
 from .report import ClientEvaluation
 from .round import RoundState
 from .state import StateArrays, array_like, bytes_of, from_arrays, grown, to_arrays
-from .types import Objective, Population, Told
+from .types import ByClient, IntArray, Objective, Population, Told
 from .virtual_clock import Clock, OnItsWay
 
 
@@ -58,7 +58,7 @@ class ServerState:
     def with_examples(self, examples: Mapping[int, float]) -> Self:
         """Return the state with what clients said of their amounts of data."""
         before = self.rounds.told
-        told = replace(before, examples={**before.examples, **examples})
+        told = replace(before, examples=ByClient.of(before.examples).updated(examples))
         return replace(self, rounds=replace(self.rounds, told=told))
 
     def grown(self, rules: Rules, before: Population, after: Population) -> Self:
@@ -74,13 +74,12 @@ class ServerState:
         weighting = grown(self.rounds.weighting, fresh.weighting, count, places)
         return replace(self, rounds=replace(self.rounds, weighting=weighting, covered=covered))
 
-    def arrays(self, memory: UpdateMemory | None, known: Iterable[int]) -> StateArrays:
+    def arrays(self, memory: UpdateMemory | None, known: IntArray) -> StateArrays:
         """Return all of it as named arrays, with the memory of updates and the known clients.
 
         They may be the state's own: to be written before the next round, not to be changed.
         """
-        examples = self.rounds.told.examples
-        clients = sorted(examples)
+        examples = ByClient.of(self.rounds.told.examples)
         updates = {} if memory is None else memory.state()
         objective = self.objective
         measured = [self.measured[k] for k in sorted(self.measured)]
@@ -111,9 +110,9 @@ class ServerState:
             ),
             **({} if self.clock == Clock() else _clock_arrays(self.clock)),
             **({} if self.clipping_norm is None else {"clipping": np.array(self.clipping_norm)}),
-            "examples.client": np.array(clients, dtype=np.int64),
-            "examples.data": np.array([examples[k] for k in clients], dtype=np.float64),
-            "known": np.array(list(known), dtype=np.int64),
+            "examples.client": examples.clients,
+            "examples.data": examples.numbers,
+            "known": known,
         }
 
     @classmethod
@@ -146,7 +145,7 @@ class ServerState:
         rounds = RoundState(
             from_arrays(initial.weighting, "weighting", arrays),
             covered,
-            Told(dict(zip(clients, data, strict=True))),
+            Told(ByClient.of(dict(zip(clients, data, strict=True)))),
         )
         measured, clock = _measured(arrays, population), _clock(arrays)
         norm = float(arrays["clipping"]) if "clipping" in arrays else None

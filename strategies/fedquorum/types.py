@@ -3,7 +3,7 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self, TypeVar
@@ -16,6 +16,62 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True, eq=False)
+class ByClient(Mapping[int, float]):
+    """A number of each client, as a mapping by client id without an object for each.
+
+    Parameters
+    ----------
+    clients : IntArray
+        The clients' ids, ascending, shape (m,).
+    numbers : FloatArray
+        Theirs, shape (m,).
+    """
+
+    clients: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    numbers: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    @classmethod
+    def of(cls, numbers: Mapping[int, float]) -> "ByClient":
+        """Return the numbers of any mapping."""
+        return numbers if isinstance(numbers, ByClient) else ByClient().updated(numbers)
+
+    def at(self, clients: IntArray, default: float) -> FloatArray:
+        """Return the numbers of these clients, ``default`` where there is none, shape (n,)."""
+        if np.array_equal(clients, self.clients):
+            return self.numbers
+        if not len(self.clients):
+            return np.full(len(clients), default)
+        places = np.searchsorted(self.clients, clients).clip(max=len(self.clients) - 1)
+        return np.where(self.clients[places] == clients, self.numbers[places], default)
+
+    def updated(self, numbers: Mapping[int, float]) -> "ByClient":
+        """Return the mapping with other numbers of some clients, who may be new."""
+        if not numbers:
+            return self
+        given = sorted(numbers.items())
+        clients = np.array([k for k, _ in given], dtype=np.int64)
+        values = np.array([value for _, value in given], dtype=np.float64)
+        new = ~np.isin(clients, self.clients)
+        where = np.searchsorted(self.clients, clients[new])
+        everyone = np.insert(self.clients, where, clients[new]) if new.any() else self.clients
+        inserted = np.insert(self.numbers, where, 0.0) if new.any() else self.numbers.copy()
+        inserted[np.searchsorted(everyone, clients)] = values
+        return ByClient(everyone, inserted)
+
+    def __getitem__(self, client: int) -> float:
+        place = int(np.searchsorted(self.clients, client))
+        if place == len(self.clients) or self.clients[place] != client:
+            raise KeyError(client)
+        return float(self.numbers[place])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients.tolist())
+
+    def __len__(self) -> int:
+        return len(self.clients)
 
 
 @dataclass(frozen=True)
@@ -90,7 +146,11 @@ class Population:
     @cached_property
     def priority_weights(self) -> FloatArray:
         """lambda_k of all clients, ascending by id, shape (N,)."""
-        return np.array([self.priority_weight(k) for k in self.ascending.tolist()])
+        clients = np.fromiter(self.priority, dtype=np.int64, count=len(self.priority))
+        weights = np.isin(self.ascending, clients).astype(np.float64)
+        for client, weight in self.weights.items():
+            weights[np.searchsorted(self.ascending, client)] = weight
+        return weights
 
     @cached_property
     def priority_clients(self) -> tuple[int, ...]:

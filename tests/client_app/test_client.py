@@ -123,7 +123,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def spied(self: DenseMeasuring, state: Any, clients: Sequence[int], *rest: Any) -> Any:
         found = measure(self, state, clients, *rest)
-        rows.extend(found[client].num_examples for client in clients)
+        rows.extend(one.num_examples for one in found)
         return found
 
     monkeypatch.setattr(DenseMeasuring, "measure", spied)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app.data.base import Pool, as_inputs
+from client_app.data.base import ClientRows, Pool, as_inputs
 from client_app.examples import Examples
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ each_way = pytest.mark.parametrize("ready", READY)
 
 def pool_of(x: NDArray[Any]) -> Pool:
     rows = {k: np.asarray(numbers, dtype=np.int64) for k, numbers in ROWS.items()}
-    return Pool(x, np.arange(10) * 10, rows)
+    return Pool(x, np.arange(10) * 10, ClientRows.of(rows))
 
 
 def examples_of(x: NDArray[Any], *, ready: bool, dtype: torch.dtype = torch.float32) -> Examples:
@@ -57,7 +57,7 @@ def test_each_client_has_its_rows(kind: str, ready: bool) -> None:
     """Inputs as models take them and labels, in the order of the client's rows."""
     x = KINDS[kind]
     examples = examples_of(x, ready=ready)
-    assert examples.clients == {7, 2, 5, 3}
+    assert frozenset(examples.clients.tolist()) == {7, 2, 5, 3}
     for client, rows in ROWS.items():
         inputs, labels = examples.of([client])
         assert torch.equal(inputs, expected_inputs(x, client))
@@ -147,7 +147,7 @@ def test_how_much_is_kept() -> None:
 def test_labels_of_sequences() -> None:
     """Labels may have further axes."""
     y = np.arange(30).reshape(10, 3)
-    pool = Pool(KINDS["numbers"], y, {0: np.array([3, 1]), 1: np.array([7])})
+    pool = Pool(KINDS["numbers"], y, ClientRows.of({0: np.array([3, 1]), 1: np.array([7])}))
     examples = Examples(pool, CPU)
     assert examples.of([1, 0])[1].tolist() == y[[7, 3, 1]].tolist()
     assert examples.labels(torch.tensor([2])).tolist() == [y[7].tolist()]
@@ -155,5 +155,5 @@ def test_labels_of_sequences() -> None:
 
 def test_no_clients() -> None:
     """A process without clients has no examples."""
-    examples = Examples(Pool(KINDS["grey"], np.arange(10), {}), CPU)
-    assert examples.clients == frozenset()
+    examples = Examples(Pool(KINDS["grey"], np.arange(10), ClientRows.of({})), CPU)
+    assert frozenset(examples.clients.tolist()) == frozenset()

@@ -1,12 +1,13 @@
 """How one data set is divided among clients, one module per way."""
 
-from client_app.data.partition.base import Rows, Shares
+from client_app.data.partition.base import Division, Rows, Shares
 from client_app.data.partition.dirichlet import dirichlet_shares
 from client_app.data.partition.natural import natural_shares
 from client_app.data.partition.shards import single_class_shards
 from client_app.data.partition.size import iid_shares, quantity_shares
 
 __all__ = [
+    "Division",
     "Rows",
     "Shares",
     "dirichlet_shares",

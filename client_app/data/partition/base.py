@@ -1,14 +1,16 @@
 """What every partition returns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self, overload
 
 import numpy as np
 from fedquorum.errors import SettingsError
 
-from client_app.data.base import Labels
+from client_app.data.base import ClientRows, Labels
 from client_app.data.split import Rows
 
-__all__ = ["Rows", "Shares", "check_rows", "rows_by_class"]
+__all__ = ["Division", "Rows", "Shares", "check_rows", "rows_by_class"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,39 @@ class Shares:
 
     train: Rows
     test: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Division(Sequence[Shares]):
+    """The shares of all clients, by client id from 0, without an object for each."""
+
+    train: ClientRows
+    test: ClientRows
+
+    @classmethod
+    def of(cls, shares: Sequence[Shares]) -> Self:
+        """Return the shares in arrays."""
+        return cls(
+            ClientRows.of({k: share.train for k, share in enumerate(shares)}),
+            ClientRows.of({k: share.test for k, share in enumerate(shares)}),
+        )
+
+    @overload
+    def __getitem__(self, client: int) -> Shares: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> "list[Shares]": ...
+
+    def __getitem__(self, client: int | slice) -> "Shares | list[Shares]":
+        if isinstance(client, slice):
+            return [self[k] for k in range(len(self))[client]]
+        if not -len(self) <= client < len(self):
+            raise IndexError(client)
+        k = client % len(self)
+        return Shares(self.train[k], self.test[k])
+
+    def __len__(self) -> int:
+        return len(self.train)
 
 
 def check_rows(num_clients: int, samples_per_client: int, num_train: int) -> None:

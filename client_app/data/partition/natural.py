@@ -3,8 +3,8 @@
 import numpy as np
 from fedquorum.errors import DataError
 
-from client_app.data.base import Labels
-from client_app.data.partition.base import Rows, Shares
+from client_app.data.base import ClientRows, Labels
+from client_app.data.partition.base import Division, Shares
 from client_app.data.split import split_client
 
 ClientOfRow = Labels
@@ -19,7 +19,7 @@ def natural_shares(
     seed: int,
     min_samples: int | None = None,
     groups: Labels | None = None,
-) -> tuple[list[Shares], bool]:
+) -> tuple[Division, bool]:
     """Give every client that the training set names its own rows.
 
     The ids of ``client_train``, ascending, become clients 0, 1, .. If the test set has rows of
@@ -47,7 +47,7 @@ def natural_shares(
 
     Returns
     -------
-    shares : list of Shares
+    shares : Division
         By client id; no row is given twice.
     own : bool
         Whether the test parts are rows of the training set.
@@ -69,15 +69,15 @@ def natural_shares(
     train = _rows_of(ids, client_train)
     if client_test is not None and np.isin(ids, client_test).any():
         test = _rows_of(ids, client_test)
-        for name, rows in zip(ids, test, strict=True):
-            if not len(rows):
-                raise DataError(
-                    "data.partition must be another than natural where client_test has some "
-                    f"clients of client_train only (it must have all or none), got no {name}"
-                )
-        return [Shares(*parts) for parts in zip(train, test, strict=True)], False
+        if not test.counts.all():
+            name = ids[test.counts == 0][0]
+            raise DataError(
+                "data.partition must be another than natural where client_test has some clients "
+                f"of client_train only (it must have all or none), got no {name}"
+            )
+        return Division(train, test), False
     shares = []
-    for client, (name, rows) in enumerate(zip(ids, train, strict=True)):
+    for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
         client_groups = None if groups is None else groups[rows]
         if len(rows) == 1 or (client_groups is not None and len(np.unique(client_groups)) == 1):
             raise DataError(
@@ -89,12 +89,15 @@ def natural_shares(
             y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
         )
         shares.append(Shares(rows[for_training], rows[for_testing]))
-    return shares, True
+    return Division.of(shares), True
 
 
-def _rows_of(ids: ClientOfRow, client_of_row: ClientOfRow) -> list[Rows]:
-    """Return the rows of each of ``ids``, ascending."""
+def _rows_of(ids: ClientOfRow, client_of_row: ClientOfRow) -> ClientRows:
+    """Return the rows of each of ``ids``, ascending, as those of clients 0, 1, .."""
     order = np.argsort(client_of_row, kind="stable")
     ordered = client_of_row[order]
     starts, ends = (np.searchsorted(ordered, ids, side) for side in ("left", "right"))
-    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
+    counts = ends - starts
+    if counts.sum() < len(order):  # rows of others are left out
+        order = order[np.isin(ordered, ids)]
+    return ClientRows(np.arange(len(ids)), counts, order)

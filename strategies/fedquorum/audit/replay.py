@@ -30,7 +30,7 @@ from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_obj
 from ..robustness import Robustness
 from ..round import NOT_SOLVED, REFUSALS, ClientAnswer, Round, RoundAnswers, RoundState, decide
 from ..rule import RunFacts
-from ..types import Call, Draws, Objective, Population, Told
+from ..types import ByClient, Call, Draws, IntArray, Objective, Population, Told
 
 Row = Mapping[str, Any]
 
@@ -362,10 +362,17 @@ def _answers(rows: Sequence[Row], population: Population, record: RoundRecord) -
             else ClientAnswer(row["client"], row["status"], row["reason"])
             for row in rows
         ),
-        known=np.setdiff1d(population.ascending, np.array(record.unknown, dtype=np.int64)),
+        known=_known(population, record),
         gram=lambda: np.diag(squared),
         unknown=record.unknown,
     )
+
+
+def _known(population: Population, record: RoundRecord) -> IntArray:
+    """Return the clients whose nodes the server had met."""
+    if not record.unknown:
+        return population.ascending
+    return np.setdiff1d(population.ascending, np.array(record.unknown, dtype=np.int64))
 
 
 def _decision(row: Row) -> ClientDecision:
@@ -390,7 +397,7 @@ def _decision(row: Row) -> ClientDecision:
 def _with_examples(state: RoundState, evaluations: Sequence[ClientEvaluation]) -> RoundState:
     """Return the state with D_k of the clients that measured their training part."""
     data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
-    told = replace(state.told, examples={**state.told.examples, **data})
+    told = replace(state.told, examples=ByClient.of(state.told.examples).updated(data))
     return replace(state, told=told)
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -20,6 +21,7 @@ from flwr.serverapp import Grid
 
 from ..errors import ClientsMissingError, ProtocolError
 from ..intake import LONGEST_REASON, abbreviated, shown
+from ..types import IntArray
 from .codec import decode_hosted_clients, encode_query, encode_standard_query
 
 POLL_SECONDS = 0.2
@@ -86,6 +88,7 @@ class ClientDirectory:
         self._node_of: dict[int, int] = {}
         self._connected: set[int] = set()
         self._met: set[int] = set()
+        self._known = np.zeros(0, dtype=np.int64)
 
     def node_of(self, client: int) -> int | None:
         """Return the connected node that hosts ``client``, or None."""
@@ -93,9 +96,11 @@ class ClientDirectory:
         return node if node in self._connected else None
 
     @property
-    def known(self) -> tuple[int, ...]:
+    def known(self) -> IntArray:
         """The clients whose nodes were ever there, ascending."""
-        return tuple(sorted(self._met))
+        if len(self._known) != len(self._met):  # a client that was met once stays so
+            self._known = np.sort(np.fromiter(self._met, dtype=np.int64, count=len(self._met)))
+        return self._known
 
     def remember(self, clients: Iterable[int]) -> None:
         """Know ``clients`` from before, whether or not their nodes are there now."""

@@ -96,7 +96,7 @@ class Exchange:
         self._communication.meet(self.directory, grid, first=first, evaluating=evaluating)
         joined = population
         if population.joins:
-            joined = population.joined_by(self.directory.known)
+            joined = population.joined_by(self.directory.known.tolist())
         if first:
             self._communication.check_ids(grid, joined)
             if self._rules.weighting.fixed_population and self._communication.grows:

@@ -113,7 +113,7 @@ def collect(
         node = reply.metadata.src_node_id
         asked = asked_at.get(node, ())
         if node in answered:
-            log(WARNING, "Ignored: a second reply for clients %s", list(asked))
+            log(WARNING, "Ignored: a second reply for clients %s", abbreviated(asked))
             for client in asked:
                 answers.note(client, "a second reply was ignored")
             continue
@@ -149,14 +149,15 @@ def _add(
     except ProtocolError as error:
         answers.malformed.update(dict.fromkeys(asked, shown(error, LONGEST_REASON)))
         return
+    whom = frozenset(asked)
     if weighted_sum is not None:
         done = (p.client for p in parts if p.status is Status.DONE)
-        whose = tuple(k for k in done if k is not None and k in asked)
+        whose = tuple(k for k in done if k is not None and k in whom)
         answers.sums[reply.metadata.src_node_id] = WeightedSum(weighted_sum, whose)
     foreign = []
     for part in parts:
         client = asked[0] if part.client is None and len(asked) == 1 else part.client
-        if client is None or client not in asked:
+        if client is None or client not in whom:
             foreign.append(client)
         elif client in answers.parts:
             answers.malformed[client] = "its node replied for it twice"

@@ -260,7 +260,7 @@ def round_answers(
     usable = [answer.client for answer in each if answer.usable]
     return RoundAnswers(
         each,
-        known=np.array(exchange.directory.known, dtype=np.int64),
+        known=exchange.directory.known,
         gram=lambda: inner_products(asked.model, [answers.parts[k].arrays or {} for k in usable]),
         unknown=exchange.directory.unknown,
     )

@@ -1,7 +1,7 @@
 """FedAU's weights: 1 / (participation rate), estimated online from the intervals between rounds."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..responses import positions
 from ..rule import parameter
 from ..types import (
     BoolArray,
+    ByClient,
     Call,
     FloatArray,
     IntArray,
@@ -115,7 +116,8 @@ class MeanInterval(Participation[FedAUState]):
         """Return omega_t^n, which the rounds before this one decide, times the base's."""
         clients = np.array(call.clients, dtype=np.int64)
         omega = state.omega[np.searchsorted(state.client, clients)]
-        return self._corrected(dict(_items(clients, omega)), state.base, call)
+        of_asked = dict(zip(call.clients, omega.tolist(), strict=True))
+        return self._corrected(of_asked, state.base, call)
 
     def weigh(
         self, state: FedAUState, call: Call, responses: Responses, share: FloatArray
@@ -124,12 +126,16 @@ class MeanInterval(Participation[FedAUState]):
 
         Raises what the base raises.
         """
-        known = np.isin(state.client, responses.known)
+        known = _among(state.client, responses.known)
         position = positions(state.client, responses)
         base, weights = self.base.weigh(state.base, call, responses, share)
-        took_part = np.isin(state.client, responses.silent)
+        took_part = _among(state.client, responses.silent)
         took_part[position] = True
-        omega = dict(_items(state.client[known], state.omega[known]))
+        whole = known.all()
+        omega = ByClient(
+            state.client if whole else state.client[known],
+            state.omega if whole else state.omega[known],
+        )
         counted = known if call.pool is None else known & np.isin(state.client, list(call.pool))
         return replace(self._advance(state, counted, took_part), base=base), replace(
             weights, factor=state.omega[position] * weights.factor, omega=omega
@@ -147,16 +153,21 @@ class MeanInterval(Participation[FedAUState]):
         yield from super().explain(decided, place)
 
     def _advance(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
+        intervals, omega = state.intervals.copy(), state.omega.copy()
         rounds = state.rounds + counted
-        ends = counted & (took_part | (rounds == self.cutoff))
-        mean = (state.intervals * state.omega + rounds) / (state.intervals + 1)
-        return replace(
-            state,
-            intervals=state.intervals + ends,
-            rounds=np.where(ends, 0, rounds),
-            omega=np.where(ends, mean, state.omega),
-        )
+        ends = took_part if math.isinf(self.cutoff) else took_part | (rounds == self.cutoff)
+        ended = np.flatnonzero(counted & ends)  # few clients, where few of many are asked
+        seen, length = intervals[ended], rounds[ended]
+        omega[ended] = (seen * omega[ended] + length) / (seen + 1)
+        intervals[ended] += 1
+        rounds[ended] = 0
+        return replace(state, intervals=intervals, rounds=rounds, omega=omega)
 
 
-def _items(clients: IntArray, values: FloatArray) -> Iterable[tuple[int, float]]:
-    return zip(clients.tolist(), values.tolist(), strict=True)
+def _among(clients: IntArray, chosen: IntArray) -> BoolArray:
+    """Return which of the clients are among those chosen, shape (N,); mostly all, or nobody."""
+    if not len(chosen):
+        return np.zeros(len(clients), dtype=np.bool_)
+    if np.array_equal(clients, chosen):
+        return np.ones(len(clients), dtype=np.bool_)
+    return np.isin(clients, chosen)

@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from ..errors import ParameterError
 from ..parameters import PROBABILITY, Range
 from ..report import Decided
 from ..rule import RunFacts, parameter
-from ..types import Call, FloatArray, Population, Proportions, Responses, Weights
+from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
 from ..words import digits
 from .base import Participation
 
@@ -102,6 +100,10 @@ class KnownRates(Participation[Any]):
         """1 / p_n by client id."""
         return {client: 1.0 / rate for client, rate in self.rates.items()}
 
+    @cached_property
+    def _omegas(self) -> ByClient:
+        return ByClient.of(self.omega)
+
     def omega_of(self, state: Any, client: int) -> float:
         """Return 1 / p_n, 1 for a client without a rate."""
         return self.omega.get(client, 1.0)
@@ -128,8 +130,8 @@ class KnownRates(Participation[Any]):
     ) -> tuple[Any, Weights]:
         """Return omega_n b_n / B."""
         following, weights = self.base.weigh(state, call, responses, share)
-        factor = np.array([self.omega.get(k, 1.0) for k in responses.client.tolist()])
-        omega = {k: self.omega.get(k, 1.0) for k in responses.known.tolist()}
+        factor = self._omegas.at(responses.client, 1.0)
+        omega = ByClient(responses.known, self._omegas.at(responses.known, 1.0))
         return following, replace(weights, factor=factor * weights.factor, omega=omega)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:

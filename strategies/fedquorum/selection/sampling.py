@@ -9,7 +9,7 @@ from ..errors import ParameterError
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
 from ..rule import check_parameters, parameter, supplied
 from ..streams import stream
-from ..types import Call, Draws, Population, Told
+from ..types import ByClient, Call, Draws, Population, Told
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Sampling:
     def _draw(
         clients: tuple[int, ...], rng: np.random.Generator, examples: Mapping[int, float], size: int
     ) -> Draws:
-        data = np.array([examples.get(k, 0.0) for k in clients])
+        data = ByClient.of(examples).at(np.array(clients, dtype=np.int64), 0.0)
         if data.sum() == 0.0:
             raise ParameterError(
                 "priority_draws",

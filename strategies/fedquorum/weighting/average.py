@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from ..report import Decided
 from ..rule import Question
-from ..types import Call, FloatArray, Population, Proportions, Responses, Weights
+from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
 from .base import Weighting
 
 
@@ -90,7 +92,7 @@ class AverageAll(Weighting[None]):
     ) -> tuple[None, Weights]:
         """Return 1 / N, zeros where nobody can count."""
         total = float(responses.coverage.sum())
-        omega = dict.fromkeys(responses.known.tolist(), 1.0)
+        omega = ByClient(responses.known, np.broadcast_to(1.0, len(responses.known)))
         return None, Weights(share, total, omega=omega)
 
     def over_known(self) -> Self:

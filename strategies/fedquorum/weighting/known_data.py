@@ -6,7 +6,16 @@ from typing import Self
 import numpy as np
 
 from ..rule import Question
-from ..types import Call, FloatArray, IntArray, Population, Proportions, Responses, Weights
+from ..types import (
+    ByClient,
+    Call,
+    FloatArray,
+    IntArray,
+    Population,
+    Proportions,
+    Responses,
+    Weights,
+)
 from .base import Weighting
 
 
@@ -53,7 +62,7 @@ class KnownData(Weighting[KnownDataState]):
         self, state: KnownDataState, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[KnownDataState, Weights]:
         """Return the fractions of the known data, and A^."""
-        data = np.array([responses.examples.get(k, 0.0) for k in responses.known.tolist()])
+        data = ByClient.of(responses.examples).at(responses.known, 0.0)
         total = float((responses.coverage * data).sum())
         if total == 0.0:
             return state, Weights(np.zeros_like(share))

@@ -136,7 +136,7 @@ def test_a_client_measures_the_same_bits_in_any_group(seed: int) -> None:
     ) -> dict[int, bytes]:
         measuring = DenseMeasuring(gradients, case.examples(hosted), case.task, rows)
         found = measuring.measure(state, clients, metric, Workers(workers))
-        return {client: bits(found[client]) for client in clients}
+        return {client: bits(one) for client, one in zip(clients, found, strict=True)}
 
     everyone = range(len(case.data))
     whole = measured(everyone, everyone, 4096, 1)

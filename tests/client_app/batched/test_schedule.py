@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from client_app.batched.schedule import Schedule, local_schedule
-from client_app.data.base import Pool
+from client_app.data.base import ClientRows, Pool
 from client_app.examples import Examples
 from client_app.training import LocalTraining, train
 
@@ -24,7 +24,9 @@ def examples_of(counts: list[int]) -> Examples:
     ends = np.cumsum(counts)
     rows = {k: np.arange(e - c, e) for k, (c, e) in enumerate(zip(counts, ends, strict=True))}
     x = np.arange(sum(counts), dtype=np.float32)[:, None]
-    return Examples(Pool(x, np.zeros(len(x), np.int64), rows), torch.device("cpu"), torch.float64)
+    return Examples(
+        Pool(x, np.zeros(len(x), np.int64), ClientRows.of(rows)), torch.device("cpu"), torch.float64
+    )
 
 
 def schedule_of(

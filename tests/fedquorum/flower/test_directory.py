@@ -24,9 +24,9 @@ from tests.builders_flower import ClaimingGrid, grid_of
 def test_clients_whose_nodes_never_came_are_unknown() -> None:
     """Known and unknown are all that are expected, each in one of the two."""
     directory = ClientDirectory((0, 1, 2, 3))
-    assert (directory.known, directory.unknown) == ((), (0, 1, 2, 3))
+    assert (directory.known.tolist(), directory.unknown) == ([], (0, 1, 2, 3))
     assert directory.refresh(ClaimingGrid([[3, 0]])) == []
-    assert (directory.known, directory.unknown) == ((0, 3), (1, 2))
+    assert (directory.known.tolist(), directory.unknown) == ([0, 3], (1, 2))
 
 
 @pytest.mark.parametrize("standard", [False, True])
@@ -42,7 +42,7 @@ def test_a_node_of_another_version_cannot_take_part(standard: bool) -> None:
     directory, nodes = ClientDirectory([0], standard=standard), grid_of(app, 1)
     if standard:
         directory.wait(nodes, 1)
-        assert directory.known == (0,)
+        assert directory.known.tolist() == [0]
         return
     problem = f"this node speaks 1, the server {PROTOCOL}: update fedquorum on the node"
     with pytest.raises(ClientsMissingError, match=f"^a node cannot take part: {problem}$"):
@@ -54,7 +54,7 @@ def test_nodes_are_believed_without_keys() -> None:
     nodes, directory = ClaimingGrid([[0, 2], [1]]), ClientDirectory([0, 1, 2])
     directory.wait(nodes, 1)
     assert directory.by_node([0, 1, 2]) == {1: (0, 2), 2: (1,)}
-    assert directory.known == (0, 1, 2)
+    assert directory.known.tolist() == [0, 1, 2]
 
 
 def test_a_node_cannot_bring_any_number_of_clients() -> None:
@@ -62,7 +62,7 @@ def test_a_node_cannot_bring_any_number_of_clients() -> None:
     nodes, directory = ClaimingGrid([[0], [*range(MOST_JOINING + 1)]]), ClientDirectory(None)
     (problem,) = directory.refresh(nodes)
     assert problem == "node 2 claims 100001 clients, at most 100000 may join"
-    assert directory.known == (0,)
+    assert directory.known.tolist() == [0]
 
 
 def test_what_is_refused_is_kept_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +209,7 @@ def test_the_start_waits_for_answers_no_longer_than_its_timeout() -> None:
     nodes, directory = ClaimingGrid([[0], [1]]), ClientDirectory([0, 1])
     nodes.mute = {2}
     directory.wait(nodes, 0.3, at_least=1)
-    assert directory.known == (0,)
+    assert directory.known.tolist() == [0]
 
 
 def test_a_broken_node_does_not_stop_a_start_without_it() -> None:
@@ -217,7 +217,7 @@ def test_a_broken_node_does_not_stop_a_start_without_it() -> None:
     nodes, directory = ClaimingGrid([[0], [1]]), ClientDirectory([0, 1])
     nodes.broken = {2}
     directory.wait(nodes, 1, at_least=1)
-    assert directory.known == (0,)
+    assert directory.known.tolist() == [0]
     with pytest.raises(ClientsMissingError, match="a node cannot take part: a reply needs"):
         ClientDirectory([0, 1]).wait(nodes, 1)
 

@@ -45,7 +45,7 @@ class Status(IntEnum):
     REJECTED = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One client's part of a reply.
 
@@ -64,7 +64,7 @@ class Answer:
     reason: str | None = field(default=None, kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrainAnswer(Answer):
     """What one client says after training: nothing beyond its status unless it is done.
 
@@ -93,7 +93,7 @@ class TrainAnswer(Answer):
     seconds: float | None = field(default=None, kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EvaluateAnswer(Answer):
     """What one client measured: of its training part, of its test part, or both.
 
@@ -395,11 +395,13 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
     return metrics
 
 
+_STATUSES = {int(status): status for status in Status}
+
+
 def _status(code: float) -> Status:
-    known = [int(s) for s in Status]
-    if not isinstance(code, int) or code not in known:
-        raise ProtocolError(f"status {code!r} is none of {known}")
-    return Status(code)
+    if not isinstance(code, int) or code not in _STATUSES:
+        raise ProtocolError(f"status {code!r} is none of {list(_STATUSES)}")
+    return _STATUSES[code]
 
 
 def _client_id(value: float) -> int:

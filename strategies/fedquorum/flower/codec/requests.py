@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from ...errors import ProtocolError
+from ...intake import abbreviated
 from ...types import Call, Objective, Proportions
 from .arrays import NamedArrays, decode_arrays
 from .keys import (
@@ -308,7 +309,8 @@ def select_clients(content: RecordDict, asked: Sequence[int], chosen: Sequence[i
     Of the protocol's lists, which run over the clients, it has the chosen ones' values; all else
     is the same.
     """
-    places = [asked.index(k) for k in chosen]
+    place_of = {k: i for i, k in enumerate(asked)}
+    places = [place_of[k] for k in chosen]
     config: dict[str, Any] = {
         key: [value[i] for i in places]
         if key in OF_A_REQUEST and isinstance(value, list)
@@ -332,7 +334,7 @@ def _decode_request(
     ours = {key: value for key, value in config.items() if key in OF_A_REQUEST}
     for key, value in ours.items():
         if isinstance(value, list) and len(value) != len(clients):
-            raise ProtocolError(f"'{key}' must have one value for each of {list(clients)}")
+            raise ProtocolError(f"'{key}' must have one value for each of [{abbreviated(clients)}]")
     tasks = tuple(
         task_of({k: v[i] if isinstance(v, list) else v for k, v in ours.items()}, client)
         for i, client in enumerate(clients)
@@ -352,6 +354,11 @@ def _round_in(config: Mapping[str, Any]) -> int:
 def _asked(config: Mapping[str, Any], hosted: Sequence[int]) -> tuple[int, ...]:
     named = config.get(CLIENT_ID)
     clients = tuple(hosted) if named is None else tuple(int(k) for k in named)
-    if foreign := sorted(set(clients) - set(hosted)):
-        raise ProtocolError(f"clients {foreign} are not on this node, which hosts {list(hosted)}")
+    # A range, as of a node of many clients, tells by arithmetic what is in it.
+    members = hosted if isinstance(hosted, range) else frozenset(hosted)
+    if foreign := sorted({k for k in clients if k not in members}):
+        raise ProtocolError(
+            f"clients [{abbreviated(foreign)}] are not on this node, which hosts "
+            f"[{abbreviated(hosted)}]"
+        )
     return clients
