@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from fedquorum.client.decisions import joins
@@ -26,6 +25,10 @@ from client_app.measurements import Measurements
 
 Train = Callable[[Arrays, int, int], Arrays]
 """Returns a client's model after round t (from 0), of the received arrays, the client and t."""
+
+
+NOTHING = Measurement(0, math.nan, math.nan)
+"""Of a part that a task does not ask for."""
 
 
 class FederatedClient(NumPyClient):
@@ -116,22 +119,22 @@ class FederatedClient(NumPyClient):
     def measure(self, parameters: Arrays, task: EvaluateTask) -> EvaluateAnswer:
         """Measure the received model on the training part, the test part, or both."""
         client, measurements = self.client_id, self._measurements
-        answer = EvaluateAnswer(
-            client, Status.DONE, num_examples=measurements.count("train", client)
-        )
+        train = test = NOTHING
         if task.train:
-            measured = measurements.measure(parameters, "train", client)
-            answer = replace(answer, loss=measured.loss, accuracy=measured.accuracy)
+            train = measurements.measure(parameters, "train", client)
         if task.test:
-            measured = measurements.measure(parameters, "test", client)
-            answer = replace(
-                answer,
-                test_num_examples=measured.num_examples,
-                test_loss=measured.loss,
-                test_accuracy=measured.accuracy,
-                test_metric=math.nan if measurements.metric in PLAIN else measured.metric,
-            )
-        return answer
+            test = measurements.measure(parameters, "test", client)
+        return EvaluateAnswer(
+            client,
+            Status.DONE,
+            num_examples=measurements.count("train", client),
+            loss=train.loss,
+            accuracy=train.accuracy,
+            test_num_examples=test.num_examples if task.test else math.nan,
+            test_loss=test.loss,
+            test_accuracy=test.accuracy,
+            test_metric=math.nan if measurements.metric in PLAIN else test.metric,
+        )
 
 
 def _joins(task: TrainTask, received: Measurement) -> bool:

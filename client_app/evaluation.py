@@ -66,8 +66,8 @@ class Measured(Sequence[Measurement]):
 
 def measurement(values: Sequence[float]) -> Measurement:
     """Return the measurement with these values; its NaN is the one that equals itself in tuples."""
-    count, *others = values
-    return Measurement(int(count), *(math.nan if math.isnan(v) else v for v in others))
+    count, loss, accuracy, metric = (v if v == v else math.nan for v in values)  # noqa: PLR0124
+    return Measurement(int(count), loss, accuracy, metric)
 
 
 @torch.no_grad()

@@ -56,6 +56,9 @@ class Examples:
         """Whose rows are here, (K,)."""
         return self._rows.clients
 
+    def __contains__(self, client: int) -> bool:
+        return client in self._rows
+
     def place(self, client: int) -> int:
         """Return the place of a client in ``clients``; raises KeyError if it is not there."""
         return self._rows.place(client)

@@ -81,6 +81,7 @@ class Node:
             _check_compiler(self._device)
         self._process = client_processes(settings, self._data)
         self._times = response_times(settings.response_time, self._data.num_clients)
+        self._examples: Examples | None = None
         self._everyone = np.zeros(0, dtype=np.int64)
         self._whole: set[Sequence[int]] = set()  # groups of clients that are all loaded
 
@@ -111,6 +112,7 @@ class Node:
         if how.augmentation != "none":
             for client in everyone:
                 check_augmentation(how.augmentation, examples["train"].of([client])[0])
+        self._examples = examples["train"]
         task = build_task(self._settings, self._data)
         self.measurements = Measurements(
             self._model,
@@ -135,8 +137,7 @@ class Node:
 
     def client(self, client_id: int) -> FederatedClient:
         """Return a client, with its data loaded."""
-        place = np.searchsorted(self._everyone, client_id)
-        if place == len(self._everyone) or self._everyone[place] != client_id:
+        if self._examples is None or client_id not in self._examples:
             self.host([client_id])
         return FederatedClient(client_id, self.measurements, self.trainer.alone)
 

@@ -153,6 +153,11 @@ class ClientRows(Mapping[int, NDArray[np.int64]]):
         start, count = self.span(client)
         return self.flat[start : start + count]
 
+    def __contains__(self, client: object) -> bool:
+        if self._regular is not None:
+            return client in self._regular
+        return super().__contains__(client)
+
     def __iter__(self) -> Iterator[int]:
         return iter(self.clients.tolist())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .errors import SolverError
-from .types import FloatArray
+from .types import FloatArray, IntArray
 
 _MAX_STEPS = 200
 _GAP = 1e-9
@@ -31,7 +31,7 @@ class BestFixed:
     gap: float
 
 
-def best_fixed_mixing(responses: FloatArray) -> BestFixed:
+def best_fixed_mixing(responses: FloatArray, alike: IntArray | None = None) -> BestFixed:
     """Return argmin over the simplex of sum_t -log(1 + <p, r_t>).
 
     A primal-dual interior-point method on this convex problem: Newton steps on
@@ -46,6 +46,8 @@ def best_fixed_mixing(responses: FloatArray) -> BestFixed:
     responses : FloatArray
         r_t, under sampling the doubly robust ones, finite, shape (T, K). 1 + mean_i r_ti must be
         positive: responses >= 0 are, and so are those that AAggFF-D estimates.
+    alike : IntArray, optional
+        How many clients each column stands for, shape (K,); one by default. p is then of columns.
 
     Raises
     ------
@@ -62,11 +64,12 @@ def best_fixed_mixing(responses: FloatArray) -> BestFixed:
     table = np.asarray(responses, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] == 0 or not np.isfinite(table).all():  # noqa: PLR2004
         raise ValueError(f"responses must be finite numbers of shape (T, K), got {table.shape}")
-    uniform = table.mean(axis=1)
+    num_clients = table.shape[1]
+    size = np.ones(num_clients) if alike is None else alike * (num_clients / alike.sum())
+    uniform = table.mean(axis=1) if alike is None else (table @ size) / num_clients
     if (uniform <= -1.0).any():
         raise ValueError("1 + <p, r> must be positive for the uniform p in every round")
-    num_clients = table.shape[1]
-    best = _certified(table, np.full(num_clients, 1.0 / num_clients))
+    best = _certified(table, size / num_clients)
     chosen = np.empty(0, dtype=np.int64)
     for _ in range(_MAX_STEPS):
         gradient = _gradient(table, best.mixing)
@@ -78,21 +81,23 @@ def best_fixed_mixing(responses: FloatArray) -> BestFixed:
         chosen = np.union1d(chosen[best.mixing[chosen] > _TINY], steepest)
         # the uniform p stands in for who was not chosen: there 1 + <p, r> is positive
         on_chosen = _interior_point(np.column_stack([uniform, table[:, chosen]]))
-        mixing = np.full(num_clients, on_chosen[0] / num_clients)
+        mixing = on_chosen[0] * size / num_clients
         mixing[chosen] += on_chosen[1:]
         best = min(best, _certified(table, mixing), key=lambda found: found.loss)
     raise SolverError(f"the best fixed p was found to a gap of {best.gap:.3g} only")
 
 
-def regret(decision_losses: FloatArray, responses: FloatArray) -> tuple[float, BestFixed]:
+def regret(
+    decision_losses: FloatArray, responses: FloatArray, alike: IntArray | None = None
+) -> tuple[float, BestFixed]:
     """Return sum_t l_t(p_t) - min_p sum_t l_t(p), and the p that attains the minimum.
 
     Parameters
     ----------
     decision_losses : FloatArray
         l_t(p_t) of the p held before round t's decision, shape (T,).
-    responses : FloatArray
-        r_t as for ``best_fixed_mixing``, shape (T, K).
+    responses, alike
+        As for ``best_fixed_mixing``.
 
     Raises
     ------
@@ -103,7 +108,7 @@ def regret(decision_losses: FloatArray, responses: FloatArray) -> tuple[float, B
         raise ValueError(
             f"{len(decision_losses)} decision losses, but responses of {len(responses)} rounds"
         )
-    best = best_fixed_mixing(responses)
+    best = best_fixed_mixing(responses, alike)
     return float(np.sum(decision_losses)) - best.loss, best
 
 

@@ -141,7 +141,7 @@ class Decided:
     capped: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClientEvaluation:
     """One client's measurements of a model; NaN where not measured or not defined.
 

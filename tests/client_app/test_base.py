@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from client_app.data.base import (
     ClientData,
+    ClientRows,
     as_inputs,
     part_of,
     pooled,
 )
+from tests.cases import sampled
 
 
 def test_scaled_images() -> None:
@@ -88,3 +90,31 @@ def test_part_of() -> None:
     assert all(a is b for a, b in zip(part_of(data, "train"), (x, y), strict=True))
     pairs = zip(part_of(data, "test"), (data.x_test, data.y_test), strict=True)
     assert all(a is b for a, b in pairs)
+
+
+@pytest.mark.parametrize("seed", sampled(range(100), 20))
+def test_rows_of_clients_are_those_of_a_mapping(seed: int) -> None:
+    """Whether the clients are evenly spaced or not, all or some of them, in any order."""
+    rng = np.random.default_rng(seed)
+    every = range(int(rng.integers(3)), 40, int(rng.integers(1, 5)))
+    clients = list(every) if seed % 2 else rng.permutation(list(every))[: int(rng.integers(1, 9))]
+    expected = {int(k): rng.integers(100, size=rng.integers(4)) for k in clients}
+    rows = ClientRows.of(expected)
+    chosen = rng.permutation(list(expected))[: int(rng.integers(0, 5))].tolist()
+    for found, order in ((rows, list(expected)), (rows.of_clients(chosen), chosen)):
+        assert list(found) == order
+        for client in order:
+            np.testing.assert_array_equal(found[client], expected[client], strict=True)
+        assert [k in found for k in range(50)] == [k in order for k in range(50)]
+    for missing in sorted(set(range(50)) - set(expected))[:3]:
+        with pytest.raises(KeyError, match=str(missing)):
+            rows.of_clients([missing])
+        with pytest.raises(KeyError, match=str(missing)):
+            rows.place(missing)
+
+
+def test_nobody_has_no_rows() -> None:
+    """As a process without clients."""
+    assert (len(ClientRows.of({})), 0 in ClientRows.of({})) == (0, False)
+    with pytest.raises(KeyError, match="0"):
+        ClientRows.of({})[0]

@@ -1,7 +1,10 @@
 """What the rules exchange: populations and what they refuse."""
 
+import numpy as np
 import pytest
-from fedquorum.types import Population
+from fedquorum.types import ByClient, Population
+
+from tests.cases import sampled
 
 
 def test_population_refuses_nonsense() -> None:
@@ -32,3 +35,24 @@ def test_arrays_are_ascending_by_client_whatever_the_order() -> None:
     population = Population((7, 1, 4), frozenset({7, 4}), {4: 0.25})
     assert population.ascending.tolist() == [1, 4, 7]
     assert population.priority_weights.tolist() == [0.0, 0.25, 1.0]
+
+
+@pytest.mark.parametrize("seed", sampled(range(100), 20))
+def test_numbers_by_client_are_those_of_a_dict(seed: int) -> None:
+    """Read one by one, as a whole, for many clients at once, and after any changes."""
+    rng = np.random.default_rng(seed)
+    expected: dict[int, float] = {}
+    numbers = ByClient()
+    for _ in range(5):
+        clients = rng.choice(30, int(rng.integers(0, 12)), replace=False).tolist()
+        changes = {client: float(rng.random()) for client in clients}
+        before, expected = dict(numbers), {**expected, **changes}
+        numbers, earlier = numbers.updated(changes), numbers
+        assert dict(earlier) == before
+        assert numbers == expected
+        assert list(numbers) == sorted(expected)
+        assert [numbers.get(k) for k in range(-1, 31)] == [expected.get(k) for k in range(-1, 31)]
+        asked = rng.permutation(32)
+        wanted = [expected.get(k, -1.0) for k in asked.tolist()]
+        assert numbers.at(asked, -1.0).tolist() == wanted
+        assert ByClient.of(expected) == numbers == ByClient.of(numbers)

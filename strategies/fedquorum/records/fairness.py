@@ -5,11 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..types import FloatArray
+
 SPREAD = ("average", "worst", "best", "worst10", "best10", "gini", "std", "jain")
 """What ``spread`` tells of a metric over clients."""
 
 
-def spread(values: Sequence[float], *, higher_is_better: bool = True) -> dict[str, float]:
+def spread(
+    values: Sequence[float] | FloatArray, *, higher_is_better: bool = True
+) -> dict[str, float]:
     """Return the spread of one metric over n clients, all in the metric's unit except gini, jain.
 
     average, worst (minimum), best (maximum); worst10 and best10: unweighted mean of the
@@ -50,9 +54,13 @@ def spread(values: Sequence[float], *, higher_is_better: bool = True) -> dict[st
     }
 
 
-def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+def weighted_mean(
+    values: Sequence[float] | FloatArray, weights: Sequence[float] | FloatArray
+) -> float:
     """Return sum w x / sum w, NaN where the weights sum to 0."""
     total = math.fsum(weights)
     if total == 0:
         return math.nan
-    return math.fsum(w * x for w, x in zip(weights, values, strict=True)) / total
+    with np.errstate(invalid="ignore"):  # no data and an infinite loss: NaN
+        products = np.asarray(weights, dtype=np.float64) * np.asarray(values, dtype=np.float64)
+    return math.fsum(products.tolist()) / total

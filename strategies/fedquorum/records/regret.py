@@ -1,21 +1,63 @@
 """The regret of a run's mixing decisions, beside the bound of its method."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
 from ..regret import regret
-from ..types import FloatArray
+from ..types import FloatArray, IntArray
 
 MAX_WORK = 10**10
+MOST_NUMBERS = 5 * 10**7
+"""Of a table with a column for each client."""
+
+FEW = 999
 
 RegretBound = Callable[[int, int], float | None]
 """The bound on the regret after T decisions over K clients, None where the method has none."""
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """r_t of all K clients, of whom most have the same where few were sampled.
+
+    Parameters
+    ----------
+    clients : int
+        K.
+    common : float
+        What the others have.
+    places : IntArray
+        Who has another one, ascending, shape (m,).
+    values : FloatArray
+        Theirs, shape (m,).
+    """
+
+    clients: int
+    common: float
+    places: IntArray
+    values: FloatArray
+
+    @classmethod
+    def of(cls, responses: FloatArray) -> Self:
+        """Return the responses (K,) of a round; the common one is the most frequent of a few."""
+        few = responses[:: max(1, len(responses) // FEW)]
+        found, counts = np.unique(few, return_counts=True)
+        common = float(found[np.argmax(counts)])
+        places = np.flatnonzero(responses != common)
+        return cls(len(responses), common, places, responses[places])
+
+    def at(self, clients: IntArray) -> FloatArray:
+        """Return the responses of these clients, ascending."""
+        found = np.full(len(clients), self.common)
+        found[np.searchsorted(clients, self.places)] = self.values
+        return found
+
+
 def decision_summary(
-    bound: RegretBound, losses: Sequence[float], responses: Sequence[FloatArray]
+    bound: RegretBound, losses: Sequence[float], responses: Sequence[Estimate]
 ) -> dict[str, Any] | None:
     """Return the sum of the decision losses, the regret and its bound; None without decisions.
 
@@ -29,18 +71,39 @@ def decision_summary(
         The method's bound, of T and K.
     losses : sequence of float
         l_t(p_t), shape (T,).
-    responses : sequence of FloatArray
-        r_t, each of shape (K,).
+    responses : sequence of Estimate
+        r_t of each round.
     """
     if not losses:
         return None
-    rounds, clients = len(losses), len(responses[0])
+    rounds, clients = len(losses), responses[0].clients
     found: dict[str, Any] = {
         "decisions": rounds,
         "decision_loss_sum": float(np.sum(losses)),
         "regret": None,
         "regret_bound": bound(rounds, clients),
     }
-    if rounds * clients * min(rounds, clients) <= MAX_WORK:
-        found["regret"], _ = regret(np.array(losses), np.array(responses))
+    table, alike = _table(responses, clients)
+    columns = table.shape[1]
+    if rounds * columns * min(rounds, columns) <= MAX_WORK:
+        found["regret"], _ = regret(np.array(losses), table, alike)
     return found
+
+
+def _table(responses: Sequence[Estimate], clients: int) -> tuple[FloatArray, IntArray | None]:
+    """Return r_t (T, K), or in a large table one column for all clients that are alike.
+
+    These were never sampled. How many clients each column then is comes with it, shape (K',).
+    """
+    everyone = np.arange(clients)
+    if len(responses) * clients <= MOST_NUMBERS:
+        return np.array([each.at(everyone) for each in responses]), None
+    sampled = np.unique(np.concatenate([each.places for each in responses]))
+    others = clients - len(sampled)
+    table = np.array([each.at(sampled) for each in responses])
+    if not others:
+        return table, None
+    common = np.array([[each.common] for each in responses])
+    alike = np.ones(len(sampled) + 1, dtype=np.int64)
+    alike[0] = others
+    return np.concatenate([common, table], axis=1), alike

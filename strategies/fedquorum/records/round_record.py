@@ -1,11 +1,14 @@
 """One round in numbers: a line of ``rounds.jsonl``."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 
+import numpy as np
+
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
+from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
@@ -120,41 +123,75 @@ def evaluation_summary(
     all_evaluated : bool
         Whether not only priority clients were asked.
     """
-    tested = [e for e in evaluations if e.test_num_examples > 0]
-    if not tested:
+    evaluated = _Evaluated.of(evaluations, metric)
+    tested = evaluated.among(evaluated.test_data > 0)
+    if not len(tested.data):
         return None
-    priority = [e for e in tested if e.priority]
-    others = [e for e in tested if not e.priority]
+    priority = tested.among(tested.priority_weight > 0)
+    others = tested.among(tested.priority_weight <= 0)
     return {
-        "priority": _group_summary(priority, metric, lambda e: e.objective_data),
-        "non_priority": _group_summary(others, metric, lambda e: e.num_examples),
-        "all": _group_summary(tested, metric, lambda e: e.num_examples) if all_evaluated else None,
+        "priority": _group_summary(priority, metric, priority.priority_weight * priority.data),
+        "non_priority": _group_summary(others, metric, others.data),
+        "all": _group_summary(tested, metric, tested.data) if all_evaluated else None,
     }
 
 
+@dataclass(frozen=True)
+class _Evaluated:
+    """The numbers of n evaluations, shape (n,) each; ``values`` has them by metric."""
+
+    priority_weight: FloatArray
+    data: FloatArray
+    test_data: FloatArray
+    values: Mapping[str, FloatArray]
+
+    @classmethod
+    def of(cls, evaluations: Sequence[ClientEvaluation], metric: str) -> "_Evaluated":
+        def column(value: Callable[[ClientEvaluation], float]) -> FloatArray:
+            return np.array([value(e) for e in evaluations], dtype=np.float64)
+
+        return cls(
+            column(lambda e: e.priority_weight),
+            column(lambda e: e.num_examples),
+            column(lambda e: e.test_num_examples),
+            {name: column(_VALUES.get(name, _METRIC)) for name in ("loss", "accuracy", metric)},
+        )
+
+    def among(self, chosen: BoolArray) -> "_Evaluated":
+        """Return the evaluations that are chosen, (n,)."""
+        return _Evaluated(
+            self.priority_weight[chosen],
+            self.data[chosen],
+            self.test_data[chosen],
+            {name: values[chosen] for name, values in self.values.items()},
+        )
+
+
+_VALUES: Mapping[str, Callable[[ClientEvaluation], float]] = {
+    "loss": attrgetter("test_loss"),
+    "accuracy": attrgetter("test_accuracy"),
+}
+_METRIC: Callable[[ClientEvaluation], float] = attrgetter("test_metric")
+
+
 def _group_summary(
-    tested: Sequence[ClientEvaluation], metric: str, weight: Callable[[ClientEvaluation], float]
+    tested: _Evaluated, metric: str, weight: FloatArray
 ) -> Mapping[str, float] | None:
     """Return weighted means of what was measured, and the spread over clients of ``metric``.
 
     ``left_out`` counts the clients for which the metric is not defined.
     """
-    if not tested:
+    if not len(weight):
         return None
-    defined = [e for e in tested if not math.isnan(_value(e, metric))]
+    defined = ~np.isnan(tested.values[metric])
+    everyone = np.ones_like(defined)
     means = {
-        name: weighted_mean([_value(e, name) for e in counted], [weight(e) for e in counted])
-        for name, counted in (("loss", tested), ("accuracy", tested), (metric, defined))
+        name: weighted_mean(tested.values[name][counted], weight[counted])
+        for name, counted in (("loss", everyone), ("accuracy", everyone), (metric, defined))
     }
-    values = [_value(e, metric) for e in defined]
+    values = tested.values[metric][defined]
     return {
         **means,
-        "left_out": len(tested) - len(defined),
-        **(spread(values, higher_is_better=metric != "loss") if values else {}),
+        "left_out": int((~defined).sum()),
+        **(spread(values, higher_is_better=metric != "loss") if len(values) else {}),
     }
-
-
-def _value(evaluation: ClientEvaluation, metric: str) -> float:
-    if metric == "loss":
-        return evaluation.test_loss
-    return evaluation.test_accuracy if metric == "accuracy" else evaluation.test_metric

@@ -1,7 +1,7 @@
 """The diagnostics of a whole run, which its manifest ends with."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,9 +11,44 @@ from numpy.typing import NDArray
 from ..errors import StateError, one_line
 from ..report import TrainReport
 from ..state import StateArrays
-from ..types import FloatArray
-from .regret import RegretBound, decision_summary
+from .regret import Estimate, RegretBound, decision_summary
 from .round_record import RoundRecord
+
+
+def _written(responses: Sequence[Estimate]) -> StateArrays:
+    """Return estimates as arrays, those of one round after the other."""
+    none = np.zeros(0)
+    return {
+        "responses.clients": np.array([each.clients for each in responses], dtype=np.int64),
+        "responses.common": np.array([each.common for each in responses], dtype=np.float64),
+        "responses.counts": np.array([len(each.places) for each in responses], dtype=np.int64),
+        "responses.places": np.concatenate([none, *(e.places for e in responses)]).astype(np.int64),
+        "responses.values": np.concatenate([none, *(each.values for each in responses)]),
+    }
+
+
+def _read(state: Mapping[str, NDArray[Any]], rounds: int) -> list[Estimate]:
+    """Return the estimates that ``_written`` wrote, or an older version as a table (T, K)."""
+    if "responses" in state:
+        table = state["responses"]
+        if rounds and (table.ndim, len(table)) != (2, rounds):
+            raise StateError(f"'responses' is of shape {table.shape}, for {rounds} losses")
+        return [Estimate.of(row) for row in table]
+    counts = state["responses.counts"]
+    if len(counts) != rounds:
+        raise StateError(f"'responses' are of {len(counts)} rounds, for {rounds} losses")
+    clients, places = state["responses.clients"], state["responses.places"]
+    if len(places) and not (0 <= places.min() and places.max() < clients.min()):
+        raise StateError("'responses.places' must be those of clients")
+    ends = np.cumsum(counts)[:-1]
+    parts = zip(
+        clients.tolist(),
+        state["responses.common"].tolist(),
+        np.split(places, ends),
+        np.split(state["responses.values"], ends),
+        strict=True,
+    )
+    return [Estimate(*part) for part in parts] if rounds else []
 
 
 class Summary:
@@ -31,7 +66,7 @@ class Summary:
     def __init__(self, regret_bound: RegretBound) -> None:
         self._regret_bound = regret_bound
         self._decision_losses: list[float] = []
-        self._responses: list[FloatArray] = []
+        self._responses: list[Estimate] = []
         self._masses: list[float] = []
         self._thetas: list[float] = []
         self._empty = 0
@@ -41,7 +76,7 @@ class Summary:
         """Add one round."""
         if report.decision_loss is not None and report.estimate is not None:
             self._decision_losses.append(report.decision_loss)
-            self._responses.append(report.estimate)
+            self._responses.append(Estimate.of(report.estimate))
         if record.inclusion_mass is not None and record.theta is not None:
             self._masses.append(record.inclusion_mass)
             self._thetas.append(record.theta)
@@ -52,7 +87,7 @@ class Summary:
         """Return what it is made of so far, for a checkpoint."""
         return {
             "decision_losses": np.array(self._decision_losses),
-            "responses": np.array(self._responses),
+            **_written(self._responses),
             "masses": np.array(self._masses),
             "thetas": np.array(self._thetas),
             "empty": np.array(self._empty),
@@ -73,11 +108,9 @@ class Summary:
             raise StateError(f"the summary of a run cannot go on: {one_line(error)}") from None
 
     def _take_over(self, state: Mapping[str, NDArray[Any]]) -> None:
-        losses, responses = state["decision_losses"], state["responses"]
-        if len(losses) and (responses.ndim, len(responses)) != (2, len(losses)):
-            raise StateError(f"'responses' is of shape {responses.shape}, for {len(losses)} losses")
+        losses = state["decision_losses"]
         self._decision_losses = [float(loss) for loss in losses]
-        self._responses = list(responses)
+        self._responses = _read(state, len(losses))
         self._masses = [float(mass) for mass in state["masses"]]
         self._thetas = [float(theta) for theta in state["thetas"]]
         self._empty = int(state["empty"])

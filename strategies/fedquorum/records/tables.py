@@ -1,6 +1,5 @@
 """The Parquet tables of a run: their columns, their rows, and how they are written."""
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -10,8 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from ..report import ClientDecision, ClientEvaluation
+from ..types import Population
 from .files import replacing, sync
 from .parts import Span, uncovered
 
@@ -79,6 +80,7 @@ class ParquetParts:
         self._folder = folder
         self._schema = schema
         self._rows: list[dict[str, Any]] = []
+        self._tables: list[pa.Table] = []
         self._flushed = time.monotonic()
         folder.mkdir(exist_ok=True)
         self._parts = self._found()
@@ -101,12 +103,22 @@ class ParquetParts:
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Keep rows, and write what is kept if the last time is ``FLUSH_SECONDS`` ago."""
         self._rows.extend(rows)
-        if self._rows and time.monotonic() - self._flushed > FLUSH_SECONDS:
+        if self._keeps and time.monotonic() - self._flushed > FLUSH_SECONDS:
             self._write()
+
+    def add_table(self, table: pa.Table) -> None:
+        """Keep rows that are a table already, and write what is kept as ``add`` does."""
+        if len(table):
+            self._tables.append(table)
+        self.add(())
+
+    @property
+    def _keeps(self) -> bool:
+        return bool(self._rows or self._tables)
 
     def flush(self) -> None:
         """Write the rows that are still kept; all parts are on the disk when this returns."""
-        if self._rows:
+        if self._keeps:
             self._write()
         for path in self._unsynced:
             sync(path)
@@ -123,13 +135,14 @@ class ParquetParts:
         self.flush()
 
     def _write(self) -> None:
-        table = pa.Table.from_pylist(self._rows, schema=self._schema)
+        rows = pa.Table.from_pylist(self._rows, schema=self._schema)
+        table = pa.concat_tables([*self._tables, rows])
         span = Span(self._count, self._count)
         path = self._folder / span.name
         write_whole(table, path)
         self._unsynced.append(path)
-        self._parts[span] = len(self._rows)
-        self._rows = []
+        self._parts[span] = len(table)
+        self._rows, self._tables = [], []
         self._flushed = time.monotonic()
 
     def _merge(self, below: int) -> None:
@@ -169,10 +182,34 @@ def _count_rows(path: Path) -> int:
         return DAMAGED_ROWS
 
 
-def write_whole(table: pa.Table, path: Path, *, synced: bool = False) -> None:
-    """Write a table, all at once or not at all."""
+def write_whole(
+    table: pa.Table, path: Path, *, synced: bool = False, ascending: str | None = None
+) -> None:
+    """Write a table, all at once or not at all.
+
+    A column that is ``ascending`` is written as differences: ids without gaps take no space.
+    """
+    encoding: dict[str, Any] = {}
+    if ascending is not None:
+        others = [name for name in table.column_names if name != ascending]
+        packed = {ascending: "DELTA_BINARY_PACKED"}
+        encoding = {"column_encoding": packed, "use_dictionary": others}
     with replacing(path, synced=synced) as part:
-        pq.write_table(table, part)
+        pq.write_table(table, part, **encoding)
+
+
+def population_table(population: Population, rates: Sequence[float] | None) -> pa.Table:
+    """Return the rows of ``population.parquet``; ``rates`` is p_n by client id where known."""
+    clients = population.ascending
+    weights = population.priority_weights
+    known = None if rates is None else np.array(rates, dtype=np.float64)[clients]
+    columns = {
+        "client": clients,
+        "priority": weights > 0,
+        "priority_weight": weights,
+        "participation_rate": pa.nulls(len(clients), pa.float64()) if known is None else known,
+    }
+    return pa.table(columns, schema=POPULATION_SCHEMA)
 
 
 def client_row(
@@ -187,26 +224,24 @@ def client_row(
     }
 
 
-def evaluation_row(round_number: int, evaluation: ClientEvaluation) -> dict[str, Any]:
-    """Return the row of ``evaluations/`` of one client evaluated after a round."""
-    counts = {
-        name: None if math.isnan(value) else int(value)
-        for name, value in (
-            ("num_examples", evaluation.num_examples),
-            ("test_num_examples", evaluation.test_num_examples),
-        )
+def evaluation_table(round_number: int, evaluations: Sequence[ClientEvaluation]) -> pa.Table:
+    """Return the rows of ``evaluations/`` of the clients evaluated after a round."""
+    columns: dict[str, Any] = {
+        "round": np.full(len(evaluations), round_number),
+        "client": [e.client for e in evaluations],
+        "priority": [e.priority for e in evaluations],
     }
-    return {
-        "round": round_number,
-        "client": evaluation.client,
-        "priority": evaluation.priority,
-        **counts,
-        "loss": _finite(evaluation.loss),
-        "accuracy": _finite(evaluation.accuracy),
-        "test_loss": _finite(evaluation.test_loss),
-        "test_accuracy": _finite(evaluation.test_accuracy),
-        "test_metric": _finite(evaluation.test_metric),
-    }
+    for field in EVALUATIONS_SCHEMA:
+        if field.name not in columns:
+            values = np.array([getattr(e, field.name) for e in evaluations], dtype=np.float64)
+            columns[field.name] = _nullable(values, field.type)
+    return pa.table(columns, schema=EVALUATIONS_SCHEMA)
+
+
+def _nullable(values: NDArray[np.float64], kind: pa.DataType) -> pa.Array:
+    """Return a column in which what is not finite is null."""
+    finite = np.isfinite(values)
+    return pa.array(np.where(finite, values, 0.0), mask=~finite).cast(kind)
 
 
 def _finite(value: float) -> float | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -43,10 +42,10 @@ from .summary import Summary
 from .tables import (
     CLIENTS_SCHEMA,
     EVALUATIONS_SCHEMA,
-    POPULATION_SCHEMA,
     ParquetParts,
     client_row,
-    evaluation_row,
+    evaluation_table,
+    population_table,
     write_whole,
 )
 
@@ -218,18 +217,8 @@ class RunRecords:
 
     def save_population(self, population: Population, rates: Sequence[float] | None) -> None:
         """Write who the clients are; ``rates`` is p_n by client id where a simulation knows it."""
-        clients = population.ascending.tolist()
-        columns = {
-            "client": clients,
-            "priority": [k in population.priority for k in clients],
-            "priority_weight": [population.priority_weight(k) for k in clients],
-            "participation_rate": None if rates is None else [rates[k] for k in clients],
-        }
-        table = pa.table(
-            [pa.array(columns[f.name] or [None] * len(clients), f.type) for f in POPULATION_SCHEMA],
-            schema=POPULATION_SCHEMA,
-        )
-        write_whole(table, self.directory / "population.parquet", synced=True)
+        table = population_table(population, rates)
+        write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:
         """Write what the models released so far cost, before the next one is sent.
@@ -251,7 +240,7 @@ class RunRecords:
     def add_evaluations(self, number: int, evaluations: Sequence[ClientEvaluation]) -> None:
         """Write evaluations of the model after round ``number``; 0 is the first model."""
         with self._lock:
-            self._evaluations.add(evaluation_row(number, e) for e in evaluations)
+            self._evaluations.add_table(evaluation_table(number, evaluations))
 
     def add_round(
         self,
@@ -312,7 +301,7 @@ class RunRecords:
         self._clients.add(
             client_row(record.round, d, tested.get(d.client)) for d in report.decisions
         )
-        self._evaluations.add(evaluation_row(record.round, e) for e in evaluations)
+        self._evaluations.add_table(evaluation_table(record.round, evaluations))
         line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
         self._append_line(json.dumps(line, allow_nan=False) + "\n")
         self._manifest["rounds_completed"] = record.round

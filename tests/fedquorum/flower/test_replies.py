@@ -60,9 +60,11 @@ def of(node: int, *clients: EvaluateAnswer, **options: Any) -> Message:
     return reply_of(node, encode_evaluate_reply(clients), **options)
 
 
-def sorted_by_client(*replies: Message) -> Answers[EvaluateAnswer]:
+def sorted_by_client(
+    *replies: Message, of_first: tuple[int, ...] = (0, 1)
+) -> Answers[EvaluateAnswer]:
     """Return the replies of node 7, asked for clients 0 and 1, and node 8, asked for client 2."""
-    asked_at = {7: (0, 1), 8: (2,)}
+    asked_at = {7: of_first, 8: (2,)}
     return collect(
         replies,
         asked_at,
@@ -147,3 +149,26 @@ def test_one_bad_client_spoils_its_sum() -> None:
     refuse_unusable_sums(answers, MODEL, Proportions(by_data=True), limits=Limits())
     assert answers.summed == {0, 1}
     assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
+
+
+class Compared(int):
+    """A client id that counts how often it is compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_a_reply_is_sorted_in_time_for_its_length() -> None:
+    """However many clients it is for, each is looked for in a set."""
+    clients = range(2_000)
+    reply = of(7, *map(measured, clients))
+    asked = tuple(map(Compared, clients))
+    Compared.count = 0
+    answers = sorted_by_client(reply, of_first=asked)
+    assert len(answers.parts) == len(clients)
+    assert Compared.count <= 10 * len(clients)

@@ -1,11 +1,14 @@
 """The diagnostics of a whole run, as a checkpoint keeps them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from fedquorum.errors import StateError
+from fedquorum.records import regret
 from fedquorum.records.summary import Summary
+from fedquorum.types import FloatArray
 from numpy.typing import NDArray
 
 from tests.fedquorum.records.made import recorded, report
@@ -45,3 +48,58 @@ def test_what_is_no_state_is_refused(changes: dict[str, NDArray[Any]]) -> None:
     for name in state:
         with pytest.raises(StateError, match=f"cannot go on: '{name}'"):
             summary().restore({key: array for key, array in state.items() if key != name})
+
+
+SIZE, SAMPLED, ROUNDS = 3_000, 10, 6
+
+
+def estimates() -> list[FloatArray]:
+    """Return what a rule estimates of all clients from a few, round by round."""
+    rng = np.random.default_rng(3)
+    found = []
+    for _ in range(ROUNDS):
+        response = rng.random(SAMPLED) * SAMPLED / SIZE
+        estimate = np.full(SIZE, response.mean())
+        places = rng.choice(SIZE, SAMPLED, replace=False)
+        estimate[places] += (response - response.mean()) * SIZE / SAMPLED
+        found.append(estimate)
+    return found
+
+
+def of_decisions() -> Summary:
+    """Return the summary of rounds in which p of many clients was decided."""
+    made = Summary(lambda _decisions, _clients: 1.0)
+    for number, estimate in enumerate(estimates(), 1):
+        decided = replace(report(number), decision_loss=-0.1 * number, estimate=estimate)
+        made.add(recorded(decided), decided)
+    return made
+
+
+def test_a_checkpoint_grows_with_the_clients_sampled() -> None:
+    """Not with those that there are; a checkpoint of a version that wrote all goes on alike."""
+    state = of_decisions().state()
+    assert sum(array.nbytes for array in state.values()) < 40 * ROUNDS * (SAMPLED + 10)
+    left = {name: array for name, array in state.items() if not name.startswith("responses.")}
+    for written in (state, {**left, "responses": np.array(estimates())}):
+        again = Summary(lambda _decisions, _clients: 1.0)
+        again.restore(written)
+        assert again.as_dict() == of_decisions().as_dict()
+
+
+def test_clients_that_were_never_sampled_are_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The regret is that of all of them."""
+    expected = of_decisions().as_dict()["mixing"]
+    monkeypatch.setattr(regret, "MOST_NUMBERS", SIZE)
+    found = of_decisions().as_dict()["mixing"]
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert found["regret"] is not None
+
+
+@pytest.mark.parametrize("place", [-1, SIZE])
+def test_estimates_of_nobody_are_refused(place: int) -> None:
+    """As in a checkpoint that somebody wrote."""
+    state = of_decisions().state()
+    places = state["responses.places"].copy()
+    places[0] = place
+    with pytest.raises(StateError, match="must be those of clients"):
+        summary().restore({**state, "responses.places": places})

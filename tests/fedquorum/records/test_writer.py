@@ -16,7 +16,7 @@ from fedquorum.records.checkpoint import Checkpoint
 from fedquorum.records.directory import new_run_directory
 from fedquorum.records.identity import RunIdentity
 from fedquorum.records.observer import Observer
-from fedquorum.records.reader import load_run
+from fedquorum.records.reader import load_run, read_population
 from fedquorum.records.writer import RunRecords
 from fedquorum.types import Population
 from safetensors.numpy import load_file
@@ -380,3 +380,14 @@ def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
         mixing = json.loads((tmp_path / name / "manifest.json").read_text())["summary"]["mixing"]
         assert (mixing["decisions"], mixing["regret_bound"]) == (2, expected)
         assert mixing["decision_loss_sum"] == -1.0
+
+
+def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
+    """Ids without gaps and what all have are written as such, and read as they were."""
+    with records_in(tmp_path / "run") as records:
+        records.save_population(Population.of(100_000), [0.25] * 100_000)
+    assert (tmp_path / "run" / "population.parquet").stat().st_size < 20_000
+    table = read_population(tmp_path / "run")
+    assert table["client"].to_pylist() == list(range(100_000))
+    for name, value in (("priority", True), ("priority_weight", 1.0), ("participation_rate", 0.25)):
+        assert set(table[name].to_pylist()) == {value}

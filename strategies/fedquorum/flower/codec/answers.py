@@ -218,13 +218,12 @@ def without_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
 
 def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
     """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
-    numbers = [_numbers(answer) for answer in answers if answer.status is Status.DONE]
+    done = [answer for answer in answers if answer.status is Status.DONE]
     metrics: dict[str, Any] = {
         CLIENT_ID: [answer.client for answer in answers],
         STATUS: [int(answer.status) for answer in answers],
     }
-    for key in sorted({key for of_one in numbers for key in of_one}):
-        metrics[key] = [of_one.get(key, math.nan) for of_one in numbers]
+    metrics |= _columns(done)
     if len(answers) == 1:
         metrics = {key: values[0] for key, values in metrics.items()}
     metrics[PROTOCOL_NUMBER] = PROTOCOL
@@ -235,6 +234,19 @@ def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
         reasons = [answer.reason or "" for answer in failed]
         content[FAILURES] = ConfigRecord({CLIENT_ID: ids, REASON: reasons})
     return content
+
+
+def _columns(done: Sequence[Answer]) -> dict[str, list[float]]:
+    """Return the numbers of answers of one kind, those of each key in a list, as ``_numbers``."""
+    columns: dict[str, list[float]] = {}
+    names = KEYS[type(done[0])] if done else {}
+    silent = bool(done) and isinstance(done[0], EvaluateAnswer)
+    for key, name in sorted((key, name) for name, key in names.items()):
+        values = [getattr(answer, name) for answer in done]
+        said = [value for value in values if value is not None]
+        if said and not (silent and all(map(math.isnan, said))):
+            columns[key] = [math.nan if value is None else value for value in values]
+    return columns
 
 
 # --- the server's side ---------------------------------------------------------------------
@@ -359,14 +371,16 @@ def _of_several(
         if stacked.ndim == 0 or stacked.shape[0] != count:
             raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
     reasons = _failures(content)
+    said = {name: metrics[key] for name, key in KEYS[kind].items() if key in metrics}
     answers, place = [], 0
     for k, code in zip(map(_client_id, clients), codes, strict=True):
         if code is not Status.DONE:
             answers.append(kind(k, code, reason=reasons.get(k)))
             continue
-        numbers = {key: values[place] for key, values in metrics.items()}
-        of_client = {name: array[place] for name, array in arrays.items()}
-        answers.append(_done(kind, k, numbers, of_client, None))
+        numbers: dict[str, Any] = {name: values[place] for name, values in said.items()}
+        if kind is TrainAnswer and arrays:
+            numbers["arrays"] = {name: array[place] for name, array in arrays.items()}
+        answers.append(kind(k, code, **numbers))
         place += 1
     return answers
 

@@ -92,13 +92,16 @@ def count_bytes(content: RecordDict) -> int:
 
 def _config_bytes(record: ConfigRecord) -> int:
     """Count as Flower does, whose own count raises for empty lists and empty texts."""
-
-    def scalar(value: object) -> int:
-        if isinstance(value, str | bytes):
-            return len(value)
-        return 1 if isinstance(value, bool) else 8
-
     return sum(
-        len(key) + sum(map(scalar, value if isinstance(value, list) else [value]))
+        len(key) + _bytes_of(value if isinstance(value, list) else [value])
         for key, value in record.items()
     )
+
+
+def _bytes_of(values: list[Any]) -> int:
+    """Return the bytes of scalars of one type, as all in a list are."""
+    if not values:
+        return 0
+    if isinstance(values[0], str | bytes):
+        return sum(map(len, values))
+    return len(values) * (1 if isinstance(values[0], bool) else 8)
