@@ -1,8 +1,7 @@
 """One round in numbers: a line of ``rounds.jsonl``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from statistics import fmean
 
 import numpy as np
@@ -123,75 +122,58 @@ def evaluation_summary(
     all_evaluated : bool
         Whether not only priority clients were asked.
     """
-    evaluated = _Evaluated.of(evaluations, metric)
-    tested = evaluated.among(evaluated.test_data > 0)
-    if not len(tested.data):
+    evaluated = _columns(evaluations)
+    tested = _among(evaluated, evaluated["test_num_examples"] > 0)
+    has_priority = tested["priority_weight"] > 0
+    priority, others = _among(tested, has_priority), _among(tested, ~has_priority)
+    if not len(has_priority):
         return None
-    priority = tested.among(tested.priority_weight > 0)
-    others = tested.among(tested.priority_weight <= 0)
+    objective_data = priority["priority_weight"] * priority["num_examples"]
+    everyone = _group_summary(tested, metric, tested["num_examples"]) if all_evaluated else None
     return {
-        "priority": _group_summary(priority, metric, priority.priority_weight * priority.data),
-        "non_priority": _group_summary(others, metric, others.data),
-        "all": _group_summary(tested, metric, tested.data) if all_evaluated else None,
+        "priority": _group_summary(priority, metric, objective_data),
+        "non_priority": _group_summary(others, metric, others["num_examples"]),
+        "all": everyone,
     }
 
 
-@dataclass(frozen=True)
-class _Evaluated:
-    """The numbers of n evaluations, shape (n,) each; ``values`` has them by metric."""
+Columns = Mapping[str, FloatArray]
+"""The numbers of n evaluations by their fields, shape (n,) each."""
 
-    priority_weight: FloatArray
-    data: FloatArray
-    test_data: FloatArray
-    values: Mapping[str, FloatArray]
-
-    @classmethod
-    def of(cls, evaluations: Sequence[ClientEvaluation], metric: str) -> "_Evaluated":
-        def column(value: Callable[[ClientEvaluation], float]) -> FloatArray:
-            return np.array([value(e) for e in evaluations], dtype=np.float64)
-
-        return cls(
-            column(lambda e: e.priority_weight),
-            column(lambda e: e.num_examples),
-            column(lambda e: e.test_num_examples),
-            {name: column(_VALUES.get(name, _METRIC)) for name in ("loss", "accuracy", metric)},
-        )
-
-    def among(self, chosen: BoolArray) -> "_Evaluated":
-        """Return the evaluations that are chosen, (n,)."""
-        return _Evaluated(
-            self.priority_weight[chosen],
-            self.data[chosen],
-            self.test_data[chosen],
-            {name: values[chosen] for name, values in self.values.items()},
-        )
+_MEASURED = ("test_loss", "test_accuracy", "test_metric")
+_NUMBERS = ("priority_weight", "num_examples", "test_num_examples", *_MEASURED)
 
 
-_VALUES: Mapping[str, Callable[[ClientEvaluation], float]] = {
-    "loss": attrgetter("test_loss"),
-    "accuracy": attrgetter("test_accuracy"),
-}
-_METRIC: Callable[[ClientEvaluation], float] = attrgetter("test_metric")
+def _columns(evaluations: Sequence[ClientEvaluation]) -> Columns:
+    return {
+        name: np.array([getattr(e, name) for e in evaluations], dtype=np.float64)
+        for name in _NUMBERS
+    }
 
 
-def _group_summary(
-    tested: _Evaluated, metric: str, weight: FloatArray
-) -> Mapping[str, float] | None:
+def _among(columns: Columns, chosen: BoolArray) -> Columns:
+    return {name: numbers[chosen] for name, numbers in columns.items()}
+
+
+def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[str, float] | None:
     """Return weighted means of what was measured, and the spread over clients of ``metric``.
 
     ``left_out`` counts the clients for which the metric is not defined.
     """
     if not len(weight):
         return None
-    defined = ~np.isnan(tested.values[metric])
-    everyone = np.ones_like(defined)
-    means = {
-        name: weighted_mean(tested.values[name][counted], weight[counted])
-        for name, counted in (("loss", everyone), ("accuracy", everyone), (metric, defined))
-    }
-    values = tested.values[metric][defined]
+    values = _values(tested, metric)
+    defined = ~np.isnan(values)
+    means = {name: weighted_mean(_values(tested, name), weight) for name in ("loss", "accuracy")}
+    means[metric] = weighted_mean(values[defined], weight[defined])
+    higher = metric != "loss"
     return {
         **means,
         "left_out": int((~defined).sum()),
-        **(spread(values, higher_is_better=metric != "loss") if len(values) else {}),
+        **(spread(values[defined], higher_is_better=higher) if defined.any() else {}),
     }
+
+
+def _values(tested: Columns, metric: str) -> FloatArray:
+    name = f"test_{metric}"
+    return tested[name if name in _MEASURED else "test_metric"]

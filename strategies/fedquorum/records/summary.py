@@ -38,7 +38,7 @@ def _read(state: Mapping[str, NDArray[Any]], rounds: int) -> list[Estimate]:
     if len(counts) != rounds:
         raise StateError(f"'responses' are of {len(counts)} rounds, for {rounds} losses")
     clients, places = state["responses.clients"], state["responses.places"]
-    if len(places) and not (0 <= places.min() and places.max() < clients.min()):
+    if len(places) and not (places.min() >= 0 and places.max() < clients.min()):
         raise StateError("'responses.places' must be those of clients")
     ends = np.cumsum(counts)[:-1]
     parts = zip(
