@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from fedquorum.flower.codec import records_of
 from fedquorum.flower.waiting import AwaitableGrid, WaitingGrid
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.app.message.message import make_message
@@ -86,7 +87,7 @@ class RayGrid(SimulationGrid, AwaitableGrid):
             key = give_id(message)
             arrays = {
                 name: record
-                for name, record in message.content.array_records.items()
+                for name, record in records_of(message.content, ArrayRecord).items()
                 if record.count_bytes() > SMALL_BYTES
             }
             others = {name: r for name, r in message.content.items() if name not in arrays}

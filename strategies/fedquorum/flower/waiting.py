@@ -18,7 +18,9 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
+from operator import attrgetter
 
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import make_message
@@ -50,11 +52,14 @@ class Arrival:
         The reply, or an error that says why there is none.
     seconds : float
         Since the message was sent.
+    arrived : float
+        When, by the monotonic clock.
     """
 
     node: int
     message: Message
     seconds: float
+    arrived: float
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,15 @@ class Unanswered:
         """The node to which it was sent."""
         return int(self.message.metadata.dst_node_id)
 
-    def arrival(self, reply: Message | Exception) -> Arrival:
+    def arrival(self, reply: Message | Exception, arrived: float) -> Arrival:
         """Return a reply as one that strategies may read: from this node, to this message."""
-        seconds = time.monotonic() - self.sent
+        seconds = arrived - self.sent
         problem = self._problem(reply)
         if problem is not None or isinstance(reply, Exception):
             answer: RecordDict | Error = Error(ErrorCode.UNKNOWN, problem)
         else:
             answer = reply.error if reply.has_error() else reply.content
-        return Arrival(self.node, Message(answer, reply_to=self.message), seconds)
+        return Arrival(self.node, Message(answer, reply_to=self.message), seconds, arrived)
 
     def _problem(self, reply: Message | Exception) -> str | None:
         """Return why a reply cannot be used, None if it can."""
@@ -124,7 +129,7 @@ class WaitingGrid(Grid):
     closed_early : bool
         Whether a quorum ended the last exchange before its deadline.
     seconds : dict of int to float
-        By node how long after its message the reply of the last exchange arrived.
+        By node how long after its message its reply arrived, of the last exchange so far.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ class WaitingGrid(Grid):
         self._grace = grace
         self.closed_early = False
         self.seconds: dict[int, float] = {}
-        self._arrived = queue.SimpleQueue[tuple[str, Message | Exception]]()
+        self._arrived = queue.SimpleQueue[tuple[str, Message | Exception, float]]()
         self._unanswered: dict[str, Unanswered] = {}
         self._largest: dict[int, int] = {}
         self._late: list[Arrival] = []
@@ -177,9 +182,12 @@ class WaitingGrid(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and return the replies that came within ``timeout`` seconds."""
-        return [arrival.message for arrival in self.exchange(messages, timeout=timeout)]
+    ) -> Iterator[Message]:
+        """Send messages; yield the replies that come within ``timeout`` seconds, as they come.
+
+        A reply takes memory only as long as its reader keeps it.
+        """
+        return map(attrgetter("message"), self._exchange(messages, timeout))
 
     def exchange(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -193,34 +201,43 @@ class WaitingGrid(Grid):
         timeout : float, optional
             Seconds until the deadline, when the messages expire. By default there is none.
         """
-        arrivals = self._exchanged(messages, timeout)
-        self.seconds = {arrival.node: arrival.seconds for arrival in arrivals}
-        return arrivals
+        return list(self._exchange(messages, timeout))
 
-    def _exchanged(self, messages: Iterable[Message], timeout: float | None) -> list[Arrival]:
-        self.closed_early = False
+    def _exchange(self, messages: Iterable[Message], timeout: float | None) -> Iterator[Arrival]:
+        """Send messages at once and yield the replies as they come."""
+        self.closed_early, self.seconds = False, {}
         started = time.monotonic()
         deadline = math.inf if timeout is None else started + timeout
         if not self._waits_itself:
             replies = self._grid.send_and_receive(messages, timeout=timeout)
-            return [_arrival(reply, time.monotonic() - started) for reply in replies]
+            arrivals = map(_arrival, replies, repeat(started))
+            return map(self._noted, arrivals)
         waiting = self._push(messages, timeout, deadline)
+        return map(self._noted, self._arrivals(waiting, deadline))
+
+    def _noted(self, arrival: Arrival) -> Arrival:
+        """Return an arrival once its time is noted; unlike a loop, ``map`` keeps none."""
+        self.seconds[arrival.node] = arrival.seconds
+        return arrival
+
+    def _arrivals(self, waiting: set[str], deadline: float) -> Iterator[Arrival]:
+        """Yield the replies to these messages until the exchange closes."""
         if not waiting:
-            return []
-        arrivals: list[Arrival] = []
+            return
         closes = deadline
         with self._polling():
             while waiting and (arrived := self._next(closes)) is not None:
                 key, arrival = arrived
-                if key not in waiting:
+                # What came while the reader was at work on another reply may be late.
+                if key not in waiting or arrival.arrived > closes:
                     self._keep(key, arrival)
                     continue
                 waiting.remove(key)
-                arrivals.append(arrival)
                 if closes == deadline and self._is_quorum(arrival):
                     closes = min(deadline, time.monotonic() + self._grace)
-        self.closed_early = bool(waiting) and time.monotonic() < deadline
-        return arrivals
+                yield arrival
+                del arrived, arrival  # before the next is waited for: one reply at a time
+        self.closed_early = bool(waiting) and closes < deadline
 
     def _is_quorum(self, arrival: Arrival) -> bool:
         if self._enough is None or arrival.message.has_error():
@@ -263,7 +280,9 @@ class WaitingGrid(Grid):
             self._pushed.remove(key)
             self._kept[key] = arrival.message
         else:
-            self._late.append(arrival)
+            # When it came is all that counts.
+            shell = make_message(metadata=arrival.message.metadata, content=RecordDict())
+            self._late.append(replace(arrival, message=shell))
 
     def _next(self, closes: float) -> tuple[str, Arrival] | None:
         """Return the next reply, None if none came before the exchange closes.
@@ -277,13 +296,14 @@ class WaitingGrid(Grid):
             self._await(closes)
             left = closes - time.monotonic()
             try:
-                key, reply = self._arrived.get(timeout=None if left == math.inf else max(0.0, left))
+                wait = None if left == math.inf else max(0.0, left)
+                key, reply, arrived = self._arrived.get(timeout=wait)
             except queue.Empty:
                 return None
             if key == "" and isinstance(reply, Exception):
                 raise reply
             if (message := self._unanswered.pop(key, None)) is not None:
-                return key, message.arrival(reply)
+                return key, message.arrival(reply, arrived)
 
     def _await(self, closes: float) -> None:
         """Let a grid that can wait for the next reply do so, until the exchange closes."""
@@ -295,7 +315,7 @@ class WaitingGrid(Grid):
             self._look(self._unanswered)
 
     def _deliver(self, key: str, reply: Message | Exception) -> None:
-        self._arrived.put((key, reply))
+        self._arrived.put((key, reply, time.monotonic()))
 
     # --- messages outside of exchanges -------------------------------------------------------
 
@@ -398,5 +418,6 @@ def inner_grid(grid: Grid) -> Grid:
     return grid.inner if isinstance(grid, WaitingGrid) else grid
 
 
-def _arrival(reply: Message, seconds: float) -> Arrival:
-    return Arrival(reply.metadata.src_node_id, reply, seconds)
+def _arrival(reply: Message, started: float) -> Arrival:
+    now = time.monotonic()
+    return Arrival(reply.metadata.src_node_id, reply, now - started, now)

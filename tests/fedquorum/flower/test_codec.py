@@ -1,7 +1,9 @@
 """The protocol: what is encoded is read back, and what is wrong is named."""
 
+import gc
 import math
 import tracemalloc
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +21,7 @@ from fedquorum.flower.codec import (
     TrainAnswer,
     TrainRequest,
     TrainTask,
+    absent_clients,
     add_user_config,
     check_query,
     decode_arrays,
@@ -27,6 +30,7 @@ from fedquorum.flower.codec import (
     decode_evaluate_request,
     decode_hosted_clients,
     decode_standard_train_reply,
+    decode_sum,
     decode_train_reply,
     decode_train_request,
     encode_arrays,
@@ -612,3 +616,26 @@ def test_an_array_is_copied_once_when_it_is_encoded() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 1.1 * array.nbytes
+
+
+@pytest.mark.parametrize("standard", [False, True])
+def test_a_reply_that_was_read_leaves_memory_at_once(standard: bool) -> None:
+    """Flower's views of a message's records would keep it until Python looks for cycles."""
+    content = encode_train_reply([trained(0, 1.0)])
+    if standard:
+        content = RecordDict({**content, "metrics": MetricRecord({"num-examples": 3.0})})
+    gone = weakref.ref(content)
+    gc.disable()
+    try:
+        protocol_of(content)
+        absent_clients(content)
+        decode_sum(content)
+        if standard:
+            keys: Any = {"weighted_by_key": "num-examples", "loss_keys": (), "accuracy_key": ""}
+            decode_standard_train_reply(content, **keys)
+        else:
+            decode_train_reply(content)
+        del content
+        assert gone() is None
+    finally:
+        gc.enable()

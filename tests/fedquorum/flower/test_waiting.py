@@ -82,6 +82,21 @@ def test_replies_arrive_as_they_come() -> None:
         assert federation.grid.busy == frozenset()
 
 
+def test_a_reply_is_handed_over_before_the_others_are_there() -> None:
+    """So that its reader can be done with it, and its memory be free again."""
+    read = threading.Event()
+
+    def waits(node: SuperNode, message: Message) -> None:
+        assert read.wait(ENOUGH)
+        honest(node, message)
+
+    with Federation(honest, waits) as federation:
+        replies = iter(federation.grid.send_and_receive(asked(federation.nodes), timeout=ENOUGH))
+        assert value_of(next(replies)) == float(federation.nodes[0].id)
+        read.set()
+        assert [value_of(reply) for reply in replies] == [float(federation.nodes[1].id)]
+
+
 # --- attacks -----------------------------------------------------------------------------------
 
 

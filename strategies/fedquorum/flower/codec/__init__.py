@@ -52,10 +52,12 @@ from .answers import (
     metrics_of,
     with_seconds,
     with_unavailable,
+    without_arrays,
     without_metrics,
 )
 from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
 from .keys import CLIENT_ID, MEASURED, NORM_BIT
+from .kinds import records_of
 from .number import PROTOCOL, protocol_of
 from .requests import (
     EvaluateRequest,
@@ -136,11 +138,13 @@ __all__ = [
     "evaluate_task_of",
     "metrics_of",
     "protocol_of",
+    "records_of",
     "select_clients",
     "standard_loss_key",
     "train_task_of",
     "view_arrays",
     "with_seconds",
     "with_unavailable",
+    "without_arrays",
     "without_metrics",
 ]

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
@@ -32,6 +32,7 @@ from .keys import (
     SUM,
     TRAIN_METRICS,
 )
+from .kinds import records_of
 from .number import PROTOCOL, check_reply
 
 
@@ -89,7 +90,7 @@ class TrainAnswer(Answer):
     loss: float | None = field(default=None, kw_only=True)
     accuracy: float | None = field(default=None, kw_only=True)
     norm_bit: float | None = field(default=None, kw_only=True)
-    arrays: NamedArrays | None = field(default=None, kw_only=True)
+    arrays: Mapping[str, NDArray[Any]] | None = field(default=None, kw_only=True)
     seconds: float | None = field(default=None, kw_only=True)
 
 
@@ -209,9 +210,14 @@ def with_seconds(content: RecordDict, times: Mapping[int, float]) -> RecordDict:
     return RecordDict({**content, RESPONSE_TIMES: record})
 
 
+def without_arrays(content: RecordDict) -> RecordDict:
+    """Return a reply without its arrays."""
+    return RecordDict({k: v for k, v in content.items() if not isinstance(v, ArrayRecord)})
+
+
 def without_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
     """Return a reply that does not say these metrics, of none of its clients."""
-    said = content.metric_records.get(METRICS, MetricRecord())
+    said = records_of(content, MetricRecord).get(METRICS, MetricRecord())
     left = MetricRecord({key: value for key, value in said.items() if key not in keys})
     return RecordDict({**content, METRICS: left})
 
@@ -309,7 +315,7 @@ def absent_clients(content: RecordDict) -> frozenset[int]:
 
     A malformed reply names nobody: it is judged when it is read as a whole.
     """
-    metrics = _metrics(content) if METRICS in content.metric_records else {}
+    metrics = _metrics(content) if METRICS in records_of(content, MetricRecord) else {}
     clients, codes = metrics.get(CLIENT_ID), metrics.get(STATUS)
     if isinstance(clients, int):
         clients, codes = [clients], [codes]
@@ -321,7 +327,7 @@ def absent_clients(content: RecordDict) -> frozenset[int]:
 
 def decode_sum(content: RecordDict) -> UpdateSums | None:
     """Return the weighted sum of a node's updates, as views, None if it sent none."""
-    records = content.array_records
+    records = records_of(content, ArrayRecord)
     if SUM not in records:
         return None
     coarse = view_arrays(records[COARSE_SUM]) if COARSE_SUM in records else {}
@@ -337,7 +343,8 @@ def _decode_reply(content: RecordDict, kind: type[AnswerT]) -> list[AnswerT]:
     metrics = _metrics(content)
     check_reply(metrics)
     metrics.pop(PROTOCOL_NUMBER, None)
-    arrays = view_arrays(content.array_records[ARRAYS]) if ARRAYS in content.array_records else {}
+    sent = records_of(content, ArrayRecord).get(ARRAYS)
+    arrays = {} if sent is None else view_arrays(sent)
     client, status = metrics.pop(CLIENT_ID, None), metrics.pop(STATUS, None)
     if isinstance(client, list):
         return _of_several(content, kind, client, status, metrics=metrics, arrays=arrays)
@@ -402,9 +409,9 @@ def _done(
 
 
 def _metrics(content: RecordDict) -> dict[str, Any]:
-    if METRICS not in content.metric_records:
+    if METRICS not in records_of(content, MetricRecord):
         raise ProtocolError(f"a reply needs the record '{METRICS}'")
-    metrics = dict(content.metric_records[METRICS])
+    metrics = dict(records_of(content, MetricRecord)[METRICS])
     check_names(metrics, "a metric")
     return metrics
 
@@ -440,9 +447,9 @@ def _response_times(content: RecordDict) -> dict[int, float]:
 
 def _by_client(content: RecordDict, name: str, key: str) -> dict[int, Any]:
     """Return what a record that not every reply has says of each client."""
-    if name not in content.config_records:
+    if name not in records_of(content, ConfigRecord):
         return {}
-    record: dict[str, Any] = dict(content.config_records[name])
+    record: dict[str, Any] = dict(records_of(content, ConfigRecord)[name])
     clients, values = record.get(CLIENT_ID), record.get(key)
     if not isinstance(clients, list) or not isinstance(values, list):
         raise ProtocolError(f"'{name}' must hold the lists '{CLIENT_ID}' and '{key}'")

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
 from .keys import CLIENT_ID, CONFIG, METRICS, PROTOCOL_NUMBER, STATUS
+from .kinds import records_of
 
 PROTOCOL = 3
 """The protocol's number. Messages of version 1 carry none."""
@@ -22,7 +23,8 @@ def protocol_of(content: RecordDict) -> int | None:
     ProtocolError
         If the number is not a whole one.
     """
-    for name, records in ((CONFIG, content.config_records), (METRICS, content.metric_records)):
+    configs, metrics = records_of(content, ConfigRecord), records_of(content, MetricRecord)
+    for name, records in ((CONFIG, configs), (METRICS, metrics)):
         if name in records:
             return number_in(records[name])
     return None

@@ -32,6 +32,7 @@ from .keys import (
     TEST_PART,
     TRAIN_PART,
 )
+from .kinds import records_of
 from .number import PROTOCOL, check_request
 
 UNKNOWN = Objective(math.nan, math.nan)
@@ -211,7 +212,7 @@ def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
     In this project's protocol the keys of the protocol mean nothing when a user sets them; in
     Flower's standard one the round alone is the server's.
     """
-    (config,) = content.config_records.values()
+    (config,) = records_of(content, ConfigRecord).values()
     ours = OF_A_REQUEST if PROTOCOL_NUMBER in config else {SERVER_ROUND}
     for key, value in extra.items():
         if key not in ours:
@@ -223,7 +224,7 @@ def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
 
 def check_query(content: RecordDict) -> None:
     """Raise ProtocolError if the query is of a server that speaks another protocol."""
-    check_request(content.config_records.get(CONFIG, {}))
+    check_request(records_of(content, ConfigRecord).get(CONFIG, {}))
 
 
 def decode_train_request(
@@ -298,7 +299,7 @@ def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple
         If the server speaks another protocol, there is no round, or a client is not ``hosted``
         here.
     """
-    config: Mapping[str, Any] = content.config_records.get(CONFIG, {})
+    config: Mapping[str, Any] = records_of(content, ConfigRecord).get(CONFIG, {})
     check_request(config)
     return _round_in(config), _asked(config, hosted)
 
@@ -315,7 +316,7 @@ def select_clients(content: RecordDict, asked: Sequence[int], chosen: Sequence[i
         key: [value[i] for i in places]
         if key in OF_A_REQUEST and isinstance(value, list)
         else value
-        for key, value in content.config_records[CONFIG].items()
+        for key, value in records_of(content, ConfigRecord)[CONFIG].items()
     }
     config |= {PROTOCOL_NUMBER: PROTOCOL, CLIENT_ID: list(chosen)}
     return RecordDict({**content, CONFIG: ConfigRecord(config)})
@@ -326,9 +327,10 @@ def _decode_request(
     hosted: Sequence[int],
     task_of: Callable[[Mapping[str, Any], int], TaskT],
 ) -> tuple[NamedArrays, tuple[TaskT, ...]]:
-    if ARRAYS not in content.array_records or CONFIG not in content.config_records:
+    arrays, configs = records_of(content, ArrayRecord), records_of(content, ConfigRecord)
+    if ARRAYS not in arrays or CONFIG not in configs:
         raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
-    config: Mapping[str, Any] = content.config_records[CONFIG]
+    config: Mapping[str, Any] = configs[CONFIG]
     check_request(config)
     clients = _asked(config, hosted)
     ours = {key: value for key, value in config.items() if key in OF_A_REQUEST}
@@ -339,7 +341,7 @@ def _decode_request(
         task_of({k: v[i] if isinstance(v, list) else v for k, v in ours.items()}, client)
         for i, client in enumerate(clients)
     )
-    return decode_arrays(content.array_records[ARRAYS]), tasks
+    return decode_arrays(arrays[ARRAYS]), tasks
 
 
 def _round_in(config: Mapping[str, Any]) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
 from ...intake import check_names
@@ -20,6 +20,7 @@ from .keys import (
     SERVER_ROUND,
     STATUS,
 )
+from .kinds import records_of
 
 WEIGHTED_BY_KEY, ACCURACY_KEY = NUM_EXAMPLES, ACCURACY
 """The metrics that are read by default: the amount of data and the accuracy."""
@@ -91,7 +92,7 @@ def decode_standard_train_reply(
     loss_key = next((key for key in loss_keys if key in metrics), None)
     if needs_loss and loss_key is None:
         raise _missing(metrics, loss_keys)
-    arrays = [view_arrays(record) for record in content.array_records.values()]
+    arrays = [view_arrays(record) for record in records_of(content, ArrayRecord).values()]
     return TrainAnswer(
         None,
         Status.DONE,
@@ -104,7 +105,7 @@ def decode_standard_train_reply(
 
 def standard_loss_key(content: RecordDict, loss_keys: Sequence[str]) -> str | None:
     """Return the key under which a reply to a train message has its loss, None for none."""
-    found = [key for record in content.metric_records.values() for key in record]
+    found = [key for record in records_of(content, MetricRecord).values() for key in record]
     return next((key for key in loss_keys if key in found), None)
 
 
@@ -131,15 +132,12 @@ def _of_the_mod(content: RecordDict) -> TrainAnswer:
 
 
 def _metrics(content: RecordDict) -> Mapping[str, Any]:
-    if len(content.metric_records) != 1:
-        raise ProtocolError(
-            f"a reply needs exactly one MetricRecord, got {sorted(content.metric_records)}"
-        )
-    if len(content.array_records) > 1:
-        raise ProtocolError(
-            f"a reply needs exactly one ArrayRecord, got {sorted(content.array_records)}"
-        )
-    (metrics,) = content.metric_records.values()
+    said, arrays = records_of(content, MetricRecord), records_of(content, ArrayRecord)
+    if len(said) != 1:
+        raise ProtocolError(f"a reply needs exactly one MetricRecord, got {sorted(said)}")
+    if len(arrays) > 1:
+        raise ProtocolError(f"a reply needs exactly one ArrayRecord, got {sorted(arrays)}")
+    (metrics,) = said.values()
     check_names(metrics, "a metric")
     return metrics
 

@@ -1,0 +1,16 @@
+"""The records of a message by their kind."""
+
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+RecordT = TypeVar("RecordT", ArrayRecord, MetricRecord, ConfigRecord)
+
+
+def records_of(content: RecordDict, kind: type[RecordT]) -> dict[str, RecordT]:
+    """Return the records of one kind, by name, in their order.
+
+    Flower's own views, such as ``content.array_records``, are in a reference cycle with the message
+    and so keep its arrays in memory until Python looks for cycles.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
