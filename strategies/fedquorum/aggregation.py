@@ -1,7 +1,8 @@
 """The server's step on the combined update, and the inner products of updates."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from .server_optimizer import Parameters, ServerOptimizer
 from .types import FloatArray
 
 BLOCK = 65536
+
+ArrayT = TypeVar("ArrayT", bound=NDArray[Any])
 
 
 def inner_products(
@@ -58,9 +61,20 @@ def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> Floa
     return moved
 
 
-def as_float64(model: Mapping[str, NDArray[Any]]) -> Parameters:
-    """Return the model's arrays in float64."""
-    return {name: array.astype(np.float64) for name, array in model.items()}
+@dataclass(frozen=True)
+class AsFloat64(Mapping[str, FloatArray]):
+    """Arrays in float64, each converted when it is read: a copy of all would be two models."""
+
+    arrays: Mapping[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> FloatArray:
+        return self.arrays[name].astype(np.float64)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
 
 
 def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -79,9 +93,9 @@ def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str,
         }
 
 
-def trained(arrays: Mapping[str, FloatArray], model: Mapping[str, NDArray[Any]]) -> Parameters:
-    """Return the arrays that are trained, which a server optimizer moves."""
-    return {name: a for name, a in arrays.items() if not is_statistic(name, model[name])}
+def trained(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
+    """Return the arrays of a model that are trained, which a server optimizer moves."""
+    return {name: array for name, array in arrays.items() if not is_statistic(name, array)}
 
 
 def server_step(
@@ -109,17 +123,12 @@ def server_step(
     total_weight : float
         sum_k c_k.
     """
-    before = as_float64(model)
-    parameters = trained(before, model)
+    parameters = AsFloat64(trained(model))
     if state is None:
         state = optimizer.init(parameters)
-    state, after = optimizer.step(state, parameters, trained(update, model))
-    moved = like(
-        {
-            name: after[name] if name in after else averaged(value, update[name], total_weight)
-            for name, value in before.items()
-        },
-        model,
-    )
+    state, after = optimizer.step(state, parameters, {name: update[name] for name in parameters})
+    statistics = AsFloat64({name: a for name, a in model.items() if name not in parameters})
+    averages = {name: averaged(a, update[name], total_weight) for name, a in statistics.items()}
+    moved = like({**after, **averages}, model)
     finite = all(np.isfinite(array).all() for array in moved.values())
     return state, moved if finite else None

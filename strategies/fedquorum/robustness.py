@@ -1,7 +1,7 @@
 """Bounds on what one client can do to the model, whatever it sends."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +51,10 @@ class Robustness:
 
     def clip(
         self, model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]]
-    ) -> tuple[dict[str, NDArray[Any]], str | None]:
+    ) -> tuple[Mapping[str, NDArray[Any]], str | None]:
         """Return a client's model with its update clipped, and what was done, None if nothing."""
         if self.clip_norm is None:
-            return dict(client_model), None
+            return client_model, None
         arrays, norm = clipped(model, client_model, self.clip_norm)
         if norm <= self.clip_norm:
             return arrays, None
@@ -71,9 +71,35 @@ class Robustness:
         return f"weight {weights.weight[place]:.6g} capped at {weight[place]:g}"
 
 
+@dataclass(frozen=True)
+class Shortened(Mapping[str, NDArray[Any]]):
+    """x_t + factor (x_k - x_t), made array by array as they are read: none is kept.
+
+    Floating arrays are float64: rounded to the model's dtype the update could be longer again.
+    Whole numbers are x_k's.
+    """
+
+    model: Mapping[str, NDArray[Any]]
+    client_model: Mapping[str, NDArray[Any]]
+    factor: float
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        start, array = self.model[name], self.client_model[name]
+        if not np.issubdtype(start.dtype, np.floating):
+            return array
+        shorter: FloatArray = start + self.factor * _update(start, array)
+        return shorter
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.client_model)
+
+    def __len__(self) -> int:
+        return len(self.client_model)
+
+
 def clipped(
     model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], norm: float
-) -> tuple[dict[str, NDArray[Any]], float]:
+) -> tuple[Mapping[str, NDArray[Any]], float]:
     """Return a client's model with its update scaled to ``norm`` if longer, and the length it had.
 
     Parameters
@@ -86,11 +112,13 @@ def clipped(
         The largest Euclidean norm of x_k - x_t over all floating arrays.
     """
     floating = [name for name, array in model.items() if np.issubdtype(array.dtype, np.floating)]
-    updates = {name: client_model[name].astype(np.float64) - model[name] for name in floating}
-    length = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in updates.values()))
+    updates = (_update(model[name], client_model[name]) for name in floating)
+    length = math.sqrt(math.fsum(float(np.vdot(u, u)) for u in updates))
     if length <= norm:
-        return dict(client_model), length
-    factor = norm / length
-    # In float64: rounded to the model's dtype the update could be longer again.
-    shorter = {name: model[name] + factor * update for name, update in updates.items()}
-    return {**client_model, **shorter}, length
+        return client_model, length
+    return Shortened(model, client_model, norm / length), length
+
+
+def _update(start: NDArray[Any], array: NDArray[Any]) -> FloatArray:
+    update: FloatArray = array.astype(np.float64) - start
+    return update

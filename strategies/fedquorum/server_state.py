@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregation import as_float64, trained
+from .aggregation import AsFloat64, trained
 from .composition import Rules
 from .memory import UpdateMemory
 from .report import ClientEvaluation
@@ -136,7 +136,7 @@ class ServerState:
         if "covered" in arrays:
             covered = array_like(population.priority_weights, "covered", arrays).copy()
         if any(name.split(".")[0] == "optimizer" for name in arrays):
-            template = rules.server_optimizer.init(trained(as_float64(model), model))
+            template = rules.server_optimizer.init(AsFloat64(trained(model)))
             optimizer = from_arrays(template, "optimizer", arrays)
         if "measure" in arrays:
             loss, accuracy = array_like(np.zeros(2), "measure", arrays).tolist()

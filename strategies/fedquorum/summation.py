@@ -163,11 +163,11 @@ class UpdateTotal:
             self._coarse[name][block] += coarse
 
     def over(self, divisor: float) -> dict[str, FloatArray]:
-        """Return the sum over ``divisor``, by name."""
-        return {
-            name: ((fine + self._coarse.get(name, 0.0)) / divisor).reshape(self._shapes[name])
-            for name, fine in self._fine.items()
-        }
+        """Return the sum over ``divisor``, by name; it takes the place of the total."""
+        for name, total in self._fine.items():
+            np.add(total, self._coarse.pop(name, 0.0), out=total)
+            np.divide(total, divisor, out=total)
+        return {name: fine.reshape(self._shapes[name]) for name, fine in self._fine.items()}
 
 
 NOT_SUMMED = "its update holds NaN or Inf, or is too large for the sum of the round"
@@ -178,9 +178,14 @@ def fits(
 ) -> bool:
     """Return whether |x_k - x_t| <= ``bound`` in every number, as the model's type has them."""
     return all(
-        array.size == 0 or float(np.abs(array - model[name]).max()) <= bound
+        _fits(array.reshape(-1), model[name].reshape(-1), bound)
         for name, array in client_model.items()
     )
+
+
+def _fits(array: NDArray[Any], start: NDArray[Any], bound: float) -> bool:
+    blocks = (slice(low, low + BLOCK) for low in range(0, array.size, BLOCK))
+    return all(float(np.abs(array[at] - start[at]).max()) <= bound for at in blocks)
 
 
 def combined_update(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedquorum.aggregation import as_float64, like
+from fedquorum.aggregation import AsFloat64, like
 from fedquorum.streams import stream
 from fedquorum.summation import combined_update
 from numpy.typing import NDArray
@@ -428,7 +428,7 @@ def test_batch_statistics_travel_and_are_averaged() -> None:
         train(model, x, y, LocalTraining(0.01, 4, 1 + k), partial(stream, k))
         trained.append({name: t.numpy().copy() for name, t in model.state_dict().items()})
     update = combined_update(start, [(0.25, trained[0]), (0.75, trained[1])])
-    combined = like({name: a + update[name] for name, a in as_float64(start).items()}, start)
+    combined = like({name: a + update[name] for name, a in AsFloat64(start).items()}, start)
     for name, one in trained[0].items():
         mean = 0.25 * one.astype(float) + 0.75 * trained[1][name].astype(float)
         if "num_batches" in name:

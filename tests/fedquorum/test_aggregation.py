@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fedquorum.aggregation import (
-    as_float64,
+    AsFloat64,
     averaged,
     inner_products,
     is_statistic,
@@ -19,7 +19,7 @@ def test_dtypes_come_back() -> None:
         "v": np.ones(2, dtype=np.float16),
         "n": np.ones((), dtype=np.int64),
     }
-    back = like(as_float64(model), model)
+    back = like(AsFloat64(model), model)
     assert {name: array.dtype for name, array in back.items()} == {
         name: array.dtype for name, array in model.items()
     }
