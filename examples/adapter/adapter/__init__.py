@@ -1,0 +1,1 @@
+"""A low-rank adapter of a larger model, trained by clients and sent alone."""
