@@ -64,6 +64,7 @@ def _communication(settings: Settings, population: Population) -> Communication:
         startup_timeout=engine.startup_timeout,
         startup_clients=engine.startup_clients,
         partial_aggregation=engine.partial_aggregation,
+        reply_memory=engine.reply_memory,
         evaluated_clients=settings.evaluation.clients,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
         privacy=mechanism_of(settings.privacy, len(population.clients)),

@@ -108,7 +108,7 @@ def request_of(reply: Message, *, group: str | None = None) -> Message:
 
 def standard_reply(
     message: Message,
-    arrays: NamedArrays | None,
+    arrays: Mapping[str, NDArray[Any]] | None,
     metrics: Mapping[str, Any],
     *,
     records: tuple[str, str] = ("arrays", "metrics"),
@@ -424,3 +424,16 @@ def first_weights(strategy: ComposedStrategy, grid: InProcessGrid, rounds: int) 
 def bytes_of(strategy: ComposedStrategy) -> dict[str, bytes]:
     """Return all that a strategy remembers, to compare it to the last bit."""
     return {name: array.tobytes() for name, array in strategy.state().items()}
+
+
+class OneByOneGrid(InProcessGrid):
+    """Nodes whose replies are made when they are fetched, each before the next node is asked."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return (
+            reply
+            for message in list(messages)
+            for reply in self.pull_messages(self.push_messages([message]))
+        )

@@ -8,6 +8,7 @@ from fedquorum.parameters import (
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
     NON_NEGATIVE,
+    NON_NEGATIVE_COUNT,
     POSITIVE,
     OneOf,
 )
@@ -58,6 +59,8 @@ class EngineSettings:
     ``startup_clients``: how many must be there for round 1 to begin, null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
+    ``reply_memory``: how many bytes of a round's replies are in memory where its weights need all
+    of them at once; the others are in files below TMPDIR. null is half of the machine's memory.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
     auto as often as takes a twentieth of the time, at most once a second, null never.
     ``nodes``: the file that says whose public key each client's node has, see
@@ -85,6 +88,7 @@ class EngineSettings:
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, COUNT)
     partial_aggregation: bool = True
+    reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
     checkpoint_every: Any = parameter(AUTO, CheckpointInterval())
     nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())

@@ -146,8 +146,8 @@ class Rules:
         return self.weighting.largest_share(num_clients)
 
     def proportions(self, state: Any, call: Call) -> Proportions | None:
-        """Return what a node may add up its clients' updates by, None where it may not."""
-        if self.memory is not None or call.epsilon is not None or call.keeps_model:
+        """Return what updates may be added up by before all are there, None if they may not be."""
+        if self.memory is not None or call.keeps_model or not self.selection.admits_all:
             return None
         return self.weighting.proportions(state, call)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from .capacity import free_disk, gigabytes, machine_memory
 from .errors import RunError
 from .state import StateArrays, array_like
 from .types import FloatArray
@@ -66,7 +67,7 @@ class UpdateMemory:
         self._updates = {
             name: _zeros(
                 (len(self._row), *array.shape),
-                array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64),
+                _kept_as(array),
                 self._file(position),
             )
             for position, (name, array) in enumerate(model.items())
@@ -157,6 +158,43 @@ class UpdateMemory:
 
     def _suffix(self) -> str:
         return "" if len(self._row) == self._first else f"-{len(self._row)}"
+
+
+def check_room(
+    clients: int, model: Mapping[str, NDArray[Any]], directory: Path | None = None
+) -> None:
+    """Refuse a memory that is larger than the machine's, or than its folder has space for.
+
+    Parameters
+    ----------
+    clients : int
+        How many there are.
+    model, directory : mapping, Path
+        As of ``UpdateMemory``.
+
+    Raises
+    ------
+    RunError
+        With the figures.
+    """
+    size = sum(clients * array.size * _kept_as(array).itemsize for array in model.values())
+    if directory is None:
+        there, allowed = machine_memory(), "set where this machine's memory does not hold"
+    else:
+        earlier = sum(path.stat().st_size for path in directory.glob("*.npy"))
+        there, allowed = free_disk(directory) + earlier, "a folder with space for"
+    if size > there:
+        raise RunError(
+            f"strategy.memory_dir must be {allowed} all clients' updates: {clients} models of "
+            f"{gigabytes(size // clients)} are {gigabytes(size)}, there are {gigabytes(there)}, "
+            f"got {directory}"
+        )
+
+
+def _kept_as(array: NDArray[Any]) -> np.dtype[Any]:
+    """Return the type in which updates of an array are kept: integers in float64."""
+    floating = np.issubdtype(array.dtype, np.floating)
+    return array.dtype if floating else np.dtype(np.float64)
 
 
 def _saturated(update: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -151,7 +151,7 @@ def trained(
 
 def arrays(part: TrainAnswer) -> dict[str, NDArray[Any]]:
     assert part.arrays is not None
-    return part.arrays
+    return dict(part.arrays)
 
 
 def data_of(client: int) -> ClientData:

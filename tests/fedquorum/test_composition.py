@@ -9,7 +9,15 @@ from fedquorum.composition import LastUpdates, Rules
 from fedquorum.errors import ParameterError
 from fedquorum.selection import Alone, EpsilonGate, Everyone, PriorityOnly, Sampling, Selection
 from fedquorum.server_optimizer import SGD, Adam, Momentum
-from fedquorum.types import Call, Population, Proportions, Told
+from fedquorum.types import (
+    Admission,
+    Call,
+    Objective,
+    Population,
+    Proportions,
+    Responses,
+    Told,
+)
 from fedquorum.weighting import (
     AgnosticMixing,
     AverageAll,
@@ -186,6 +194,18 @@ def test_nodes_add_up_updates_only_where_the_weights_are_known_before() -> None:
     assert proportions == Proportions({0: 2.0, 1: 4.0}, by_data=True)
     assert proportions is not None
     assert (proportions.factor(1, 10.0), proportions.factor(3, 10.0)) == (40.0, 10.0)
+
+
+def test_a_selection_that_judges_updates_needs_all_of_them() -> None:
+    """Whatever it asks: what ``admit`` refuses must not be in a sum already."""
+
+    class Judging(Everyone):
+        def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
+            return super().admit(call, objective, responses)
+
+    call = Call((0, 1, 2, 3))
+    assert Rules(Everyone(), AverageAll()).proportions(None, call) is not None
+    assert Rules(Judging(), AverageAll()).proportions(None, call) is None
 
 
 def test_the_largest_share_of_one_client() -> None:

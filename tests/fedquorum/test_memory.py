@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.memory import UpdateMemory
+from fedquorum.memory import UpdateMemory, check_room
 from fedquorum.types import FloatArray
 from numpy.typing import NDArray
 
@@ -154,3 +154,31 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunError, match=r"memory_dir must be .* with space .* No space left"):
         UpdateMemory(range(2), MODEL, tmp_path)
+
+
+def test_a_memory_for_which_there_is_no_room_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anybody trains, with the figures: in memory by the machine's, in files by the disk."""
+    model = {"w": np.broadcast_to(np.float32(0), (25 * 10**7,))}  # 1 GB
+    monkeypatch.setattr("fedquorum.memory.machine_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr("fedquorum.memory.free_disk", lambda folder: 9 * 10**9)
+    check_room(8, model)
+    check_room(9, model, tmp_path)
+    with pytest.raises(RunError) as error:
+        check_room(9, model)
+    assert str(error.value) == (
+        "strategy.memory_dir must be set where this machine's memory does not hold all clients' "
+        "updates: 9 models of 1 GB are 9 GB, there are 8 GB, got None"
+    )
+    with pytest.raises(RunError, match="a folder with space for all clients' updates: 10 models"):
+        check_room(10, model, tmp_path)
+
+
+def test_files_of_an_earlier_run_are_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are overwritten."""
+    monkeypatch.setattr("fedquorum.memory.free_disk", lambda folder: 0)
+    UpdateMemory(range(4), MODEL, tmp_path)
+    check_room(4, MODEL, tmp_path)
+    with pytest.raises(RunError, match="must be a folder with space for"):
+        check_room(40, MODEL, tmp_path)

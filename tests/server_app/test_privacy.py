@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fedquorum import Communication, ComposedStrategy, Population
 from fedquorum.errors import ParameterError, RunError
+from fedquorum.flower.asked import summing
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
@@ -23,7 +24,6 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.standard import StandardProtocol
-from fedquorum.flower.training import summing
 from fedquorum.privacy import GaussianMechanism
 from fedquorum.records.reader import load_run
 from fedquorum.types import Told

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from ..composition import Rules
 from ..errors import ParameterError
-from ..parameters import COUNT, EVALUATED_CLIENTS, POSITIVE
+from ..parameters import COUNT, EVALUATED_CLIENTS, NON_NEGATIVE_COUNT, POSITIVE
 from ..privacy import GaussianMechanism
 from ..quorum import Quorum
 from ..report import TrainReport
@@ -73,6 +73,9 @@ class Communication:
         Whether clients say how many simulated seconds they take (``ResponseTimeMod``), by which
         the quorum and ``round_timeout`` then tell who is in time; replies are waited for all the
         same. Evaluations take no simulated time.
+    reply_memory : int, optional
+        How many bytes of the replies of a round are in memory, where its weights need all of them
+        at once; the others are in files. By default half of the machine's memory.
 
     Raises
     ------
@@ -92,6 +95,7 @@ class Communication:
     clients_of_keys: ClientsOfKeys | None = None
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
+    reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -138,6 +142,11 @@ class Communication:
     def reply_timeout(self) -> float:
         """How many seconds to wait for replies, by the wall clock."""
         return REAL_TIMEOUT if self.virtual_clock else self.round_timeout
+
+    @property
+    def reads_replies(self) -> bool:
+        """Whether the metrics of training need whole replies."""
+        return False
 
     @property
     def grows(self) -> bool:

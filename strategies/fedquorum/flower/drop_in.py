@@ -11,8 +11,9 @@ answer in this project's protocol, the strategy goes on in it: see ``DropIn``.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, replace
+from itertools import chain
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
@@ -40,7 +41,7 @@ from .codec import (
     count_bytes,
 )
 from .exchange import Connection
-from .recognition import RECOGNISED, speaks_protocol
+from .recognition import RECOGNISED, speaks_protocol, until_told
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
 
@@ -107,6 +108,9 @@ class DropIn(ComposedStrategy):
         a callable of the learning rate.
     robustness : Robustness, optional
         Bounds on what one client can do.
+    reply_memory : int, optional
+        How many bytes of replies are in memory, where the weights of a round need all of them at
+        once; the others are in files below TMPDIR. By default half of the machine's memory.
     **parameters : Any
         Those of the strategy's rules; ``help()`` and the signature list them.
 
@@ -154,6 +158,7 @@ class DropIn(ComposedStrategy):
         server_lr: float = 1.0,
         server_optimizer: Callable[[float], ServerOptimizer[Any]] = SGD,
         robustness: Robustness | None = None,
+        reply_memory: int | None = None,
         **parameters: Any,
     ) -> None:
         _check_names(type(self), parameters)
@@ -198,6 +203,7 @@ class DropIn(ComposedStrategy):
             train_metrics_aggr_fn=train_metrics_aggr_fn,
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
             robustness=robustness or Robustness(),
+            reply_memory=reply_memory,
         )
         super().__init__(rules, population=Population.of_joiners(ids), communication=self._standard)
 
@@ -228,16 +234,17 @@ class DropIn(ComposedStrategy):
 
         The round in which the nodes turn out to speak this project's protocol counts nothing.
         """
-        received = list(replies)
         # Not behind Flower's wrappers, which start themselves and take a reply for one client's,
         # and not in the last round, after which there is none to go on in.
         if self._recognises and server_round < self._last_round:
-            ours = speaks_protocol(received)
+            first, rest = until_told(replies)
+            ours = speaks_protocol(first)
             self._recognises = ours is None
             if ours:
-                self._go_on_in_protocol(server_round, received)
+                self._go_on_in_protocol(server_round, first)
                 return None, None
-        return super().aggregate_train(server_round, received)
+            replies = chain(_each_once(first), rest)
+        return super().aggregate_train(server_round, replies)
 
     def _go_on_in_protocol(self, server_round: int, replies: Iterable[Message]) -> None:
         """Begin anew with the clients that the nodes host, in this project's protocol."""
@@ -408,6 +415,12 @@ def strategy(name: str, **keywords: Any) -> ComposedStrategy:
         declared.key, (DropIn,), {}, declared=declared
     )
     return made(**keywords)
+
+
+def _each_once(replies: list[Message]) -> Iterator[Message]:
+    """Yield replies that nobody else keeps then."""
+    while replies:
+        yield replies.pop(0)
 
 
 def _priority(given: Iterable[int] | None) -> frozenset[int] | None:

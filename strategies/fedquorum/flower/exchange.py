@@ -27,7 +27,7 @@ from .codec import (
 from .communication import Communication
 from .measuring import Measuring
 from .notices import Notices
-from .replies import Answers, collect
+from .replies import Answers, Intake, collect
 from .validation import Sent, form_problem, seconds_problem, value_problem
 from .waiting import Arrival, WaitingGrid
 
@@ -233,6 +233,7 @@ class Exchange:
         asked_at: Mapping[int, tuple[int, ...]],
         server_round: int,
         model: NamedArrays,
+        intake: Intake[TrainAnswer],
     ) -> Answers[TrainAnswer]:
         """Return what the nodes replied to train messages, by client."""
         answers = collect(
@@ -242,6 +243,7 @@ class Exchange:
             lambda content: self._communication.read_train(content, self.limits),
             TrainAnswer,
             largest=lambda count: self._communication.largest_reply(count, model),
+            intake=intake,
         )
         self.traffic = self.traffic.plus(up=answers.num_bytes)
         return answers

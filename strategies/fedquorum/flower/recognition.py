@@ -1,6 +1,6 @@
 """Which protocol the nodes' ClientApp speaks, from what it answers first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from flwr.app import Message, RecordDict
 
@@ -9,6 +9,17 @@ from .codec import PROTOCOL, Status, decode_train_reply, protocol_of
 
 RECOGNISED = "its node answered in FedQuorum's protocol, in which the run goes on"
 """Why no update counts of the round in which the protocol was recognised."""
+
+
+def until_told(replies: Iterable[Message]) -> tuple[list[Message], Iterator[Message]]:
+    """Return the replies up to the first that settles that not all speak it, and the others."""
+    rest = iter(replies)
+    first: list[Message] = []
+    for reply in rest:
+        first.append(reply)
+        if not reply.has_error() and not _has_number(reply.content):
+            break
+    return first, rest
 
 
 def speaks_protocol(replies: Iterable[Message]) -> bool | None:

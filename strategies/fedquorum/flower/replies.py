@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from logging import WARNING
 from typing import Generic
 
@@ -11,7 +10,8 @@ from flwr.common.logger import log
 
 from ..errors import ProtocolError
 from ..intake import LONGEST_REASON, abbreviated, shown
-from ..summation import UpdateSums
+from ..round import ClientAnswer
+from ..summation import UpdateSums, UpdateTotal
 from ..types import Proportions
 from .codec import (
     AnswerT,
@@ -50,7 +50,7 @@ class Answers(Generic[AnswerT]):
     parts : dict
         What each client said.
     contents : dict
-        The message that a client's part was in.
+        The message that a client's part was in, without arrays that are not needed again.
     malformed : dict
         What is wrong with the form of a client's reply.
     notes : dict
@@ -59,6 +59,10 @@ class Answers(Generic[AnswerT]):
         Weighted sums of updates by node, and whose updates are in them.
     num_bytes : int
         Payload of the replies that were read.
+    judged : dict
+        What became of clients whose replies were judged as they came.
+    total : UpdateTotal, optional
+        The sum of all updates, where they were added up as they came; the parts have none then.
     """
 
     parts: dict[int, AnswerT] = field(default_factory=dict)
@@ -67,8 +71,10 @@ class Answers(Generic[AnswerT]):
     notes: dict[int, str] = field(default_factory=dict)
     sums: dict[int, WeightedSum] = field(default_factory=dict)
     num_bytes: int = 0
+    judged: dict[int, ClientAnswer] = field(default_factory=dict)
+    total: UpdateTotal | None = None
 
-    @cached_property
+    @property
     def summed(self) -> frozenset[int]:
         """The clients whose updates came as part of a sum."""
         return frozenset(k for node_sum in self.sums.values() for k in node_sum.clients)
@@ -79,6 +85,21 @@ class Answers(Generic[AnswerT]):
         self.notes[client] = text if before is None else f"{before}; {text}"
 
 
+class Intake(Generic[AnswerT]):
+    """What is done with every reply of an exchange as it comes: it is kept as it is."""
+
+    def keep(self, content: RecordDict) -> RecordDict:
+        """Return the content of a reply before it is read."""
+        return content
+
+    def told(self, content: RecordDict) -> RecordDict:
+        """Return what is kept of it for the metrics of the round."""
+        return content
+
+    def take(self, node: int, asked: Sequence[int], answers: Answers[AnswerT]) -> None:
+        """Act on a node's reply, once it is among the answers."""
+
+
 def collect(
     replies: Iterable[Message],
     asked_at: Mapping[int, tuple[int, ...]],
@@ -87,6 +108,7 @@ def collect(
     kind: type[AnswerT],
     *,
     largest: Callable[[int], int],
+    intake: Intake[AnswerT] | None = None,
 ) -> Answers[AnswerT]:
     """Sort the answers by client; what cannot be read is malformed for all asked there.
 
@@ -106,17 +128,21 @@ def collect(
         What an answer is, TrainAnswer or EvaluateAnswer.
     largest : callable
         Returns how many bytes a reply for so many clients can have.
+    intake : Intake, optional
+        What is done with each reply as it comes; nothing by default.
     """
     answers: Answers[AnswerT] = Answers()
     answered: set[int] = set()
-    for reply in replies:
+    intake = intake or Intake()
+
+    def sort(reply: Message) -> None:
         node = reply.metadata.src_node_id
         asked = asked_at.get(node, ())
         if node in answered:
             log(WARNING, "Ignored: a second reply for clients %s", abbreviated(asked))
             for client in asked:
                 answers.note(client, "a second reply was ignored")
-            continue
+            return
         problem = origin_problem(reply, sent)
         if problem is None:
             answered.add(node)
@@ -124,9 +150,14 @@ def collect(
                 answers.malformed.pop(client, None)
             problem = size_problem(reply, largest(len(asked)))
         if problem is None:
-            _add(reply, asked, answers, read, kind)
+            _add(reply, asked, answers, read, kind, intake=intake)
+            intake.take(node, asked, answers)
         else:
             answers.malformed.update(dict.fromkeys(asked, problem))
+
+    for reply in replies:
+        sort(reply)
+        del reply  # before the next is waited for
     return answers
 
 
@@ -136,6 +167,8 @@ def _add(
     answers: Answers[AnswerT],
     read: Callable[[RecordDict], Sequence[AnswerT]],
     kind: type[AnswerT],
+    *,
+    intake: Intake[AnswerT],
 ) -> None:
     """Add what one reply says of the clients asked at its node."""
     if reply.has_error():
@@ -143,9 +176,11 @@ def _add(
         answers.parts.update({k: kind(k, Status.FAILED, reason=reason) for k in asked})
         return
     answers.num_bytes += count_bytes(reply.content)
+    content = intake.keep(reply.content)
+    told = intake.told(content)
     try:
-        parts = read(reply.content)
-        weighted_sum = decode_sum(reply.content)
+        parts = read(content)
+        weighted_sum = decode_sum(content)
     except ProtocolError as error:
         answers.malformed.update(dict.fromkeys(asked, shown(error, LONGEST_REASON)))
         return
@@ -163,7 +198,7 @@ def _add(
             answers.malformed[client] = "its node replied for it twice"
         else:
             answers.parts[client] = part
-            answers.contents[client] = reply.content
+            answers.contents[client] = told
     if foreign:
         problem = f"its node replied for {abbreviated(foreign)}, not asked there"
         answers.malformed.update({k: problem for k in asked if k not in answers.parts})
@@ -181,18 +216,28 @@ def refuse_unusable_sums(
     One client that cannot be used spoils the sum that it is in.
     """
     for node_sum in answers.sums.values():
-        problem = (
-            "a sum of updates, though none was asked for"
-            if proportions is None
-            else sum_problem(node_sum.updates, model)
-        )
-        for client in node_sum.clients:
-            wrong = answers.malformed.get(client) or update_problem(
-                answers.parts[client], None, limits
-            )
-            problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
-        if problem is not None:
-            answers.malformed.update(dict.fromkeys(node_sum.clients, problem))
+        refuse_unusable_sum(node_sum, answers, model, proportions, limits=limits)
+
+
+def refuse_unusable_sum(
+    node_sum: WeightedSum,
+    answers: Answers[TrainAnswer],
+    model: NamedArrays,
+    proportions: Proportions | None,
+    *,
+    limits: Limits,
+) -> None:
+    """Make the clients of one sum malformed if it cannot be used."""
+    problem = (
+        "a sum of updates, though none was asked for"
+        if proportions is None
+        else sum_problem(node_sum.updates, model)
+    )
+    for client in node_sum.clients:
+        wrong = answers.malformed.get(client) or update_problem(answers.parts[client], None, limits)
+        problem = problem or (wrong and f"in one sum with client {client}, whose {wrong}")
+    if problem is not None:
+        answers.malformed.update(dict.fromkeys(node_sum.clients, problem))
 
 
 def usable_evaluations(

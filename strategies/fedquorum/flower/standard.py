@@ -35,6 +35,7 @@ from .codec import (
     decode_standard_evaluate_reply,
     decode_standard_train_reply,
     encode_standard_request,
+    records_of,
     standard_loss_key,
 )
 from .connected import ConnectedNodes, RecognisedProtocol
@@ -96,7 +97,8 @@ class StandardProtocol(ConnectedNodes):
         The same of the evaluations.
     fraction_evaluate, min_evaluate_nodes, min_available_nodes
         As in ``ConnectedNodes``.
-    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, quorum
+    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, quorum,
+    reply_memory
         As in ``Communication``.
     clients_of_keys : mapping of str to frozenset of int, optional
         As in ``Communication``; needs ``query``.
@@ -244,6 +246,11 @@ class StandardProtocol(ConnectedNodes):
         """Return the one answer in a reply."""
         return [decode_standard_evaluate_reply(content, weighted_by_key=self.weighted_by_key)]
 
+    @property
+    def reads_replies(self) -> bool:
+        """Whether there is a ``train_metrics_aggr_fn``, which may read all of a reply."""
+        return self.train_metrics_aggr_fn is not None
+
     def train_metrics(
         self, report: TrainReport, contents: Sequence[RecordDict]
     ) -> MetricRecord | None:
@@ -325,6 +332,6 @@ def _form(content: RecordDict) -> tuple[tuple[str, str, int | None], ...]:
     """Return what a reply's metrics are: record, key, and how long a list is."""
     return tuple(
         (name, key, len(value) if isinstance(value, list) else None)
-        for name, record in sorted(content.metric_records.items())
+        for name, record in sorted(records_of(content, MetricRecord).items())
         for key, value in sorted(record.items())
     )

@@ -30,27 +30,25 @@ from ..round import NO_OBJECTIVE, decide
 from ..server_state import ServerState, memory_arrays
 from ..state import StateArrays
 from ..types import Call, Population
+from .arriving import received
+from .asked import Asked, begun, train_requests
 from .codec import (
     NamedArrays,
-    decode_arrays,
     encode_arrays,
     encode_objective,
+    view_arrays,
 )
 from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .grids import is_flowers
+from .last_updates import Memory
 from .measuring import Measuring, client_evaluations, examples_of, with_objective
 from .replies import usable_evaluations
 from .training import (
-    Asked,
-    Memory,
     clip_privately,
     moved,
-    protection_of,
     replied_in_time,
     round_answers,
-    summing,
-    train_requests,
 )
 from .waiting import Arrival, WaitingGrid
 
@@ -235,16 +233,16 @@ class ComposedStrategy(Strategy):
         """Return one train message for each node that hosts a client asked in this round."""
         self._meet(grid)
         call = self._call(server_round)
-        asked_at = self._exchange.reach(grid, call.clients, self._state.clock.busy)
-        sums = summing(self.rules, self.communication, self._state.rounds.weighting, call)
-        model, priority = decode_arrays(arrays), self.population.priority
-        private = protection_of(self._connection, self.rules, self._state.clipping_norm, model)
-        self._asked = asked = Asked(server_round, call, model, asked_at, sums, private)
+        model, priority = view_arrays(arrays), self.population.priority
+        self._memory.check(model, self.population)
+        self._asked = asked = begun(
+            server_round, call, model, grid, self._connection, rules=self.rules, state=self._state
+        )
         limited = not self._hears_all
         self._exchange.expect(
-            grid, call.clients, asked_at, asked.model, priority=priority, limited=limited
+            grid, call.clients, asked.asked_at, model, priority=priority, limited=limited
         )
-        sampled = (len(asked_at), len(self._exchange.directory.nodes))
+        sampled = (len(asked.asked_at), len(self._exchange.directory.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *sampled)
         contents = {
             node: self.communication.train_content(arrays, request)
@@ -257,8 +255,8 @@ class ComposedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decide what counts, combine it and step; the model is None if nothing counted."""
         asked = self._in_progress(server_round)
-        answers = self._exchange.train_answers(replies, asked.asked_at, server_round, asked.model)
         population, communication, state = self.population, self.communication, self._state
+        answers = received(replies, asked, self._exchange, communication)
         closing = replied_in_time(
             asked, answers, self._exchange, communication, state.clock, priority=population.priority
         )

@@ -45,6 +45,11 @@ class Selection(Rule, ABC):
     )
     sampling: Sampling
 
+    @property
+    def admits_all(self) -> bool:
+        """Whether every update that arrives counts in full: no rule that decides in ``admit``."""
+        return type(self).admit is Selection.admit
+
     @abstractmethod
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return who is asked in round t (from 0), and the terms that go with the model.

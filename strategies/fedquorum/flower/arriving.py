@@ -1,0 +1,146 @@
+"""What is done with every reply of a round of training as it comes: judge it, and add it up."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from flwr.app import Message, RecordDict
+
+from ..round import ClientAnswer
+from ..summation import NOT_SUMMED, UpdateSums, UpdateTotal, fits
+from ..types import Proportions
+from .asked import Asked
+from .codec import TrainAnswer, without_arrays
+from .communication import Communication
+from .exchange import Exchange
+from .replies import Answers, Intake, WeightedSum, refuse_unusable_sum
+from .reply_store import ReplyStore
+
+
+@dataclass
+class Arriving(Intake[TrainAnswer]):
+    """Judges the updates of a round as they come; adds them up where its weights are known.
+
+    What was added or cannot be used is dropped, so that memory does not grow with the number of
+    clients. Where the weights need all replies, these are kept in a ``ReplyStore``.
+
+    Parameters
+    ----------
+    asked : Asked
+        The round.
+    exchange : Exchange
+        Which says what became of each client.
+    communication : Communication
+        The strategy's.
+    """
+
+    asked: Asked
+    exchange: Exchange
+    communication: Communication
+    total: UpdateTotal | None = field(init=False, default=None)
+    _store: ReplyStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._store = ReplyStore(self.communication.reply_memory)
+        if self.asked.proportions is not None:
+            self.total = UpdateTotal(self.asked.model, self.asked.grid)
+
+    def keep(self, content: RecordDict) -> RecordDict:
+        """Return the reply, in a file where all are needed and memory does not hold them."""
+        return content if self.total is not None else self._store.kept(content)
+
+    def told(self, content: RecordDict) -> RecordDict:
+        """Return the metrics alone, or all of the reply where they are made of all."""
+        return content if self.communication.reads_replies else without_arrays(content)
+
+    def take(self, node: int, asked: Sequence[int], answers: Answers[TrainAnswer]) -> None:
+        """Judge what a node replied for its clients."""
+        node_sum = answers.sums.get(node)
+        summed: tuple[int, ...] = ()
+        if node_sum is not None:
+            self._refuse_unusable(node_sum, answers)
+            summed = node_sum.clients
+        there = [client for client in asked if client in answers.parts]
+        for client in there:
+            answers.judged[client] = self._judged(client, answers, in_sum=client in summed)
+        if self.total is not None and self.asked.proportions is not None:
+            factors = _factors(self.asked.proportions, there, answers)
+            _add(self.total, factors, node_sum, answers)
+            _drop(node, there, answers)
+
+    def _refuse_unusable(self, node_sum: WeightedSum, answers: Answers[TrainAnswer]) -> None:
+        proportions = self.asked.proportions if self.asked.nodes_sum else None
+        limits = self.exchange.limits
+        refuse_unusable_sum(node_sum, answers, self.asked.model, proportions, limits=limits)
+
+    def _judged(self, client: int, answers: Answers[TrainAnswer], *, in_sum: bool) -> ClientAnswer:
+        """Return what a client replied; a usable update is then clipped, and like the model."""
+        model = None if self.asked.call.keeps_model or in_sum else self.asked.model
+        answer = self.exchange.client_answer(client, answers, model)
+        if not answer.usable:
+            return answer
+        self._put_in_order_and_clip(client, answers)
+        if self._fits(answer, answers.parts[client]):
+            return answer
+        return ClientAnswer(client, "rejected", NOT_SUMMED, seconds=answer.seconds)
+
+    def _put_in_order_and_clip(self, client: int, answers: Answers[TrainAnswer]) -> None:
+        """Bring a client's arrays into the order of the model's; clip what is too long."""
+        part, model = answers.parts[client], self.asked.model
+        if part.arrays is None:
+            return
+        ordered = {name: part.arrays[name] for name in model}
+        arrays, note = self.communication.robustness.clip(model, ordered)
+        answers.parts[client] = replace(part, arrays=arrays)
+        if note is not None:
+            answers.note(client, note)
+
+    def _fits(self, answer: ClientAnswer, part: TrainAnswer) -> bool:
+        """Return whether a single update fits the grid of a round that is added up."""
+        if self.asked.proportions is None or part.arrays is None:
+            return True
+        factor = self.asked.proportions.factor(answer.client, answer.num_examples or 0.0)
+        limit = self.asked.grid.limit
+        return factor == 0.0 or fits(self.asked.model, part.arrays, limit / factor)
+
+
+def received(
+    replies: Iterable[Message], asked: Asked, exchange: Exchange, communication: Communication
+) -> Answers[TrainAnswer]:
+    """Return what the nodes replied to train messages, by client."""
+    arriving = Arriving(asked, exchange, communication)
+    answers = exchange.train_answers(
+        replies, asked.asked_at, asked.server_round, asked.model, arriving
+    )
+    answers.total = arriving.total
+    return answers
+
+
+def _factors(
+    proportions: Proportions, clients: Sequence[int], answers: Answers[TrainAnswer]
+) -> dict[int, float]:
+    """Return a_k of the clients whose updates can be used."""
+    usable = [answers.judged[client] for client in clients if answers.judged[client].usable]
+    return {one.client: proportions.factor(one.client, one.num_examples or 0.0) for one in usable}
+
+
+def _add(
+    total: UpdateTotal,
+    factors: dict[int, float],
+    node_sum: WeightedSum | None,
+    answers: Answers[TrainAnswer],
+) -> None:
+    """Add the usable updates of a node, each alone or all as the sum that it sent."""
+    for client, factor in factors.items():
+        arrays = answers.parts[client].arrays
+        if arrays is not None and factor != 0.0:
+            total.add_model(factor, arrays)
+    if node_sum is not None and any(map(factors.get, node_sum.clients)):
+        total.add_sums(node_sum.updates)
+
+
+def _drop(node: int, clients: Sequence[int], answers: Answers[TrainAnswer]) -> None:
+    """Forget the arrays of a node's reply, but not whose updates it summed."""
+    for client in clients:
+        answers.parts[client] = replace(answers.parts[client], arrays=None)
+    if node in answers.sums:
+        answers.sums[node] = replace(answers.sums[node], updates=UpdateSums({}))

@@ -1,0 +1,130 @@
+"""Updates are added up as their replies come, where the weights of the round are known."""
+
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, Robustness
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError
+from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.flower.drop_in import DropIn
+from fedquorum.flower.strategy import ComposedStrategy
+from fedquorum.selection import Everyone
+from fedquorum.types import Call, FloatArray, Population, Responses, Weights
+from fedquorum.weighting import AverageParticipating
+
+from tests.builders_flower import (
+    MODEL,
+    OneByOneGrid,
+    grid_of,
+    moved,
+    play_round,
+    scripted_app,
+    standard_app,
+    train_round,
+)
+
+LARGE = encode_arrays({f"layer.{i}": np.full(2**14, i / 7, np.float32) for i in range(16)})
+MODEL_BYTES = LARGE.count_bytes()
+GATED: Mapping[str, Any] = {"num_rounds": 9, "priority": [0, 1], "warmup_fraction": 0.0}
+
+
+def peak(make: Callable[[], DropIn], clients: int) -> float:
+    """Return the largest memory of two rounds, in models."""
+    app = standard_app(by=lambda client: client * 1e-3)  # large terms would need a second sum
+    grid, strategy = OneByOneGrid(app, {}, clients), make()
+    tracemalloc.start()
+    try:
+        strategy.start(grid, LARGE, num_rounds=2)
+        return tracemalloc.get_traced_memory()[1] / MODEL_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("make", "grows"),
+    [
+        (lambda: FedAU(fraction_evaluate=0.0), False),
+        (lambda: FedAvg(fraction_evaluate=0.0), False),
+        (lambda: FedAvg(fraction_evaluate=0.0, robustness=Robustness(clip_norm=1.0)), False),
+        (lambda: FedALIGN(fraction_evaluate=0.0, **GATED), True),
+        (lambda: FedALIGN(fraction_evaluate=0.0, reply_memory=0, **GATED), False),
+        (lambda: FedAvg(fraction_evaluate=0.0, robustness=Robustness(max_weight=1.0)), True),
+    ],
+    ids=["fedau", "fedavg", "clipped", "gated", "gated in files", "capped"],
+)
+def test_memory_grows_only_where_all_replies_are_needed(
+    make: Callable[[], DropIn], grows: bool
+) -> None:
+    """Twelve clients more take twelve models more, in memory, where a rule needs all at once."""
+    few, many = peak(make, 4), peak(make, 16)
+    assert abs(many - few - (12.0 if grows else 0.0)) < 0.5
+    assert few < 14.0
+
+
+def after(strategy: DropIn, **options: Any) -> dict[str, bytes]:
+    """Return the bits of the model after three rounds with seven clients."""
+    arrays = encode_arrays({"w": np.linspace(-1, 1, 999, dtype=np.float32), "n": np.array(3)})
+    app = standard_app(by=lambda client: (-1.7) ** client / 3)
+    grid = grid_of(app, 7)
+    for server_round in (1, 2, 3):
+        combined = train_round(strategy, grid, server_round, arrays, **options)
+        assert combined is not None
+        arrays = combined
+    return {name: array.tobytes() for name, array in decode_arrays(arrays).items()}
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedAU])
+@pytest.mark.parametrize("clip_norm", [None, 5.0])
+def test_the_model_has_the_same_bits_as_with_all_replies_at_once(
+    kind: type[DropIn], clip_norm: float | None
+) -> None:
+    """A bound that no weight reaches has all replies kept, and changes nothing else."""
+    expected = after(kind(robustness=Robustness(clip_norm=clip_norm, max_weight=1e9)))
+    strategy = kind(robustness=Robustness(clip_norm=clip_norm))
+    assert after(strategy, change=lambda replies: iter(replies[::-1])) == expected
+
+
+@pytest.mark.parametrize("kind", [FedALIGN, MIFA])
+def test_replies_in_files_count_as_those_in_memory(kind: type[DropIn]) -> None:
+    """Files change neither the model nor what is told of the clients."""
+    options = {**GATED, "epsilon": 10.0} if kind is FedALIGN else {}
+    in_memory, in_files = kind(**options), kind(reply_memory=0, **options)
+    assert after(in_memory) == after(in_files)
+    assert in_memory.outcome.last_report == in_files.outcome.last_report
+
+
+def test_metrics_functions_read_whole_replies() -> None:
+    """As Flower's own strategies hand them over, with the arrays."""
+    seen: list[int] = []
+
+    def count(contents: Any, key: str) -> None:
+        seen.extend(len(content.array_records) for content in contents)
+
+    after(FedAvg(train_metrics_aggr_fn=count))  # type: ignore[arg-type]
+    assert seen == [1] * 21
+
+
+@dataclass(frozen=True)
+class Doubled(AverageParticipating):
+    """Has factors that are not what it says is known of them."""
+
+    def weigh(
+        self, state: None, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[None, Weights]:
+        _, weights = super().weigh(state, call, responses, share)
+        return None, replace(weights, factor=2 * weights.factor, divisor=2 * weights.divisor)
+
+
+def test_factors_that_are_not_as_declared_are_refused() -> None:
+    """The sum is made of those that were known, so others would give a wrong model."""
+    rules = Rules(Everyone(), Doubled())
+    strategy = ComposedStrategy(rules, population=Population.of(2))
+    grid = grid_of(scripted_app(2, lambda client, task, arrays: moved(client, 1.0)), 2)
+    with pytest.raises(ParameterError, match="proportions must be to the bit the factors that"):
+        play_round(strategy, grid)
+    assert MODEL["w"][0] == 1.0
