@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -94,14 +95,64 @@ def time_left(seconds: float, fraction: float) -> str:
     return f"{timedelta(seconds=round(seconds * (1.0 - fraction) / fraction))} left"
 
 
+@dataclass(frozen=True)
+class Totals:
+    """The rounds of a run so far, in as much memory as one round takes.
+
+    Parameters
+    ----------
+    rounds, empty : int
+        How many rounds there were, and how many of them counted no update.
+    admitted, transferred : int
+        Updates admitted and bytes sent both ways, in all rounds.
+    seconds : float
+        How long all rounds took.
+    theta, with_theta : float, int
+        The sum of theta, and of how many rounds.
+    state_bytes : int
+        The server's state beside the model, after the last round.
+    loss : float or None
+        The last F(w) that was measured.
+    test : mapping or None
+        The last evaluation of test parts.
+    """
+
+    rounds: int = 0
+    empty: int = 0
+    admitted: int = 0
+    transferred: int = 0
+    seconds: float = 0.0
+    theta: float = 0.0
+    with_theta: int = 0
+    state_bytes: int = 0
+    loss: float | None = None
+    test: Mapping[str, Mapping[str, float] | None] | None = None
+
+    def after(self, record: RoundRecord) -> Self:
+        """Return the totals with one round more."""
+        return replace(
+            self,
+            rounds=self.rounds + 1,
+            empty=self.empty + (record.admitted == 0),
+            admitted=self.admitted + record.admitted,
+            transferred=self.transferred + record.bytes_down + record.bytes_up,
+            seconds=self.seconds + record.seconds,
+            theta=self.theta + (record.theta or 0.0),
+            with_theta=self.with_theta + (record.theta is not None),
+            state_bytes=record.state_bytes,
+            loss=self.loss if math.isnan(record.global_loss) else record.global_loss,
+            test=record.test or self.test,
+        )
+
+
 def final_table(
-    records: list[RoundRecord], title: str, metric: str, privacy: Mapping[str, Any] | None = None
+    totals: Totals, title: str, metric: str, privacy: Mapping[str, Any] | None = None
 ) -> Table:
     """Return the end of a run as a table.
 
     Parameters
     ----------
-    records : list of RoundRecord
+    totals : Totals
         All rounds.
     title : str
         What ran.
@@ -115,8 +166,7 @@ def final_table(
     for group in TEST_GROUPS:
         table.add_column(group.replace("_", "-"), justify="right")
     whole = ("",) * (len(TEST_GROUPS) - 1)  # what is said of the run stands in the last column
-    tests = [record.test for record in records if record.test]
-    if tests:
+    if totals.test:
         show = _number if metric == "loss" else _percent
         for name, key in (
             (f"test {metric} (by data)", metric),
@@ -124,38 +174,29 @@ def final_table(
             ("  worst client", "worst"),
             ("  best client", "best"),
         ):
-            groups = [tests[-1][group] or {} for group in TEST_GROUPS]
+            groups = [totals.test[group] or {} for group in TEST_GROUPS]
             table.add_row(name, *(show(values.get(key, math.nan)) for values in groups))
-    thetas = [record.theta for record in records if record.theta is not None]
     table.add_section()
-    losses = [record.global_loss for record in records if not math.isnan(record.global_loss)]
-    if losses:
-        table.add_row("training loss F(w), last measured", f"{losses[-1]:.4f}")
-    table.add_row(
-        "updates admitted per round", *whole, f"{_mean([r.admitted for r in records]):.1f}"
-    )
-    if thetas:
-        table.add_row("theta_T", *whole, f"{_mean(thetas):.3f}")
-    if records[-1].state_bytes:
-        megabytes = records[-1].state_bytes / 1e6
+    if totals.loss is not None:
+        table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
+    admitted = totals.admitted / totals.rounds
+    table.add_row("updates admitted per round", *whole, f"{admitted:.1f}")
+    if totals.with_theta:
+        table.add_row("theta_T", *whole, f"{totals.theta / totals.with_theta:.3f}")
+    if totals.state_bytes:
+        megabytes = totals.state_bytes / 1e6
         table.add_row("megabytes of server state beside the model", *whole, f"{megabytes:.3g}")
-    empty = sum(record.admitted == 0 for record in records)
-    if empty:
-        table.add_row("empty rounds", *whole, str(empty))
+    if totals.empty:
+        table.add_row("empty rounds", *whole, str(totals.empty))
     if privacy:
         table.add_row(
             f"epsilon for delta {privacy['delta']:.3g}", *whole, f"{float(privacy['epsilon']):.4g}"
         )
         table.add_row("private releases", *whole, str(privacy["releases"]))
-    table.add_row("rounds", *whole, str(len(records)))
-    table.add_row("seconds per round", *whole, f"{_mean([r.seconds for r in records]):.3f}")
-    megabytes = sum(r.bytes_down + r.bytes_up for r in records) / 1e6
-    table.add_row("megabytes, both ways", *whole, f"{megabytes:.1f}")
+    table.add_row("rounds", *whole, str(totals.rounds))
+    table.add_row("seconds per round", *whole, f"{totals.seconds / totals.rounds:.3f}")
+    table.add_row("megabytes, both ways", *whole, f"{totals.transferred / 1e6:.1f}")
     return table
-
-
-def _mean(values: list[float] | list[int]) -> float:
-    return sum(values) / len(values)
 
 
 def _percent(value: float) -> str:

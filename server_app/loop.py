@@ -29,7 +29,7 @@ from conf import Composed, Settings
 from conf.schema.rules import rules_of
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
-from server_app.display import Display, final_table
+from server_app.display import Display, Totals, final_table
 from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
@@ -85,7 +85,8 @@ def run(
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start, arrays)
     spent = _spent_before(directory, start, settings, len(population.clients))
-    rounds: list[RoundRecord] = []
+    totals = Totals()
+    previous: RoundRecord | None = None
     with run_records(
         directory,
         composed,
@@ -103,25 +104,25 @@ def run(
         first = 1 if start is None else start.server_round + 1
         if start is not None:
             checkpoints.files.forget_after(start.server_round)
-            rounds.extend(load_run(directory).rounds)
+            for previous in load_run(directory).rounds:
+                totals = totals.after(previous)
         try:
             if first == 1:
                 records.save_population(population, rates)
                 checkpoints.save(0, arrays)
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(first, settings.rounds + 1):
-                    previous = rounds[-1] if rounds else None
                     initial, arrays, record = _round(parts, arrays, server_round, previous)
                     with uninterrupted():
                         records.add_evaluations(server_round - 1, initial)
                         outcome = strategy.outcome
                         records.add_round(record, outcome.report, outcome.evaluations)
-                        rounds.append(record)
+                        totals, previous = totals.after(record), record
                         checkpoints.after(server_round, arrays)
                         display.show(record)
         finally:
             records.save_model(decode_arrays(arrays))
-    console.print(final_table(rounds, title, settings.evaluation.metric, ledger.facts))
+    console.print(final_table(totals, title, settings.evaluation.metric, ledger.facts))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
 

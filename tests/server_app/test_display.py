@@ -1,6 +1,8 @@
 """What a person sees of a run."""
 
 import math
+from dataclasses import replace
+from functools import reduce
 from io import StringIO
 
 import pytest
@@ -8,7 +10,7 @@ from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.report import ClientEvaluation
 from rich.console import Console
 
-from server_app.display import Display, describe, final_table, time_left
+from server_app.display import Display, Totals, describe, final_table, time_left
 from tests.fedquorum.records.made import report
 
 NAN = math.nan
@@ -34,7 +36,7 @@ def shown(evaluations: list[ClientEvaluation], metric: str) -> tuple[str, dict[s
     """Return the words of a round, and the cells of the final table by the name of their row."""
     record = record_of(1, evaluations, metric)
     text = StringIO()
-    Console(file=text, width=120).print(final_table([record], "title", metric))
+    Console(file=text, width=120).print(final_table(Totals().after(record), "title", metric))
     lines = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
     rows = {cells[1].strip(): [cell.strip() for cell in cells[2:5]] for cells in lines}
     return describe(vars(record)), rows
@@ -68,6 +70,32 @@ def test_what_is_not_defined_is_a_dash() -> None:
     assert rows["test loss (by data)"][0] == "1.0000"
     _, rows = shown([client(0, 1.0, 0.5, NAN)], "auroc")
     assert rows["test auroc (by data)"] == rows["average over clients"] == ["-", "-", "-"]
+
+
+def test_the_table_is_of_all_rounds() -> None:
+    """Means over the rounds, sums, and the last that was measured of losses and test parts."""
+    tested = record_of(1, [client(0, 1.0, 0.25)])
+    first = replace(tested, admitted=3, seconds=1.0, theta=0.25, bytes_up=10**6)
+    second = replace(first, admitted=0, seconds=2.0, theta=0.75, global_loss=0.5, state_bytes=10**6)
+    third = replace(second, theta=None, global_loss=NAN, test=None, seconds=6.0, bytes_down=10**6)
+    totals = reduce(Totals.after, (first, second, third), Totals())
+    text = StringIO()
+    Console(file=text, width=120).print(final_table(totals, "title", "accuracy"))
+    cells = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
+    assert {row[1].strip(): (row[4] if row[4].strip() else row[2]).strip() for row in cells} == {
+        "test accuracy (by data)": "25.0%",
+        "average over clients": "25.0%",
+        "worst client": "25.0%",
+        "best client": "25.0%",
+        "training loss F(w), last measured": "0.5000",
+        "updates admitted per round": "1.0",
+        "theta_T": "0.500",
+        "megabytes of server state beside the model": "1",
+        "empty rounds": "2",
+        "rounds": "3",
+        "seconds per round": "3.000",
+        "megabytes, both ways": "4.0",
+    }
 
 
 def test_a_round_in_a_few_words() -> None:

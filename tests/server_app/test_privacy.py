@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from conf import SettingsError, compose
 from conf.compose import options
 from conf.schema.privacy import PrivacySettings
 from server_app.build import build_strategy, initial_arrays
-from server_app.display import final_table
+from server_app.display import Totals, final_table
 from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
 from server_app.privacy import PrivacySpent, check_private, mechanism_of, spent_before
@@ -649,9 +650,8 @@ def test_a_run_records_what_it_costs(tmp_path: Path) -> None:
     loaded = load_run(tmp_path / "run")
     assert {0} == {record.admitted for record in loaded.rounds}
     text = StringIO()
-    Console(file=text, width=120).print(
-        final_table(list(loaded.rounds), "title", "accuracy", loaded.privacy)
-    )
+    totals = reduce(Totals.after, loaded.rounds, Totals())
+    Console(file=text, width=120).print(final_table(totals, "title", "accuracy", loaded.privacy))
     (line,) = [line for line in text.getvalue().splitlines() if "epsilon" in line]
     assert line.split("│")[1].strip() == "epsilon for delta 1e-05"
     assert line.split("│")[-2].strip() == f"{spent.epsilon:.4g}"
