@@ -358,6 +358,47 @@ def test_a_message_lives_until_its_deadline() -> None:
         assert grid.late_arrivals() == []
 
 
+def test_the_deadline_counts_from_when_messages_are_sent() -> None:
+    """They may have been made long before, as with a large model and many nodes."""
+    with Federation(honest, honest) as federation:
+        messages = asked(federation.nodes)
+        for message in messages:
+            message.metadata.__dict__["_created_at"] -= 60.0
+        arrivals = federation.grid.exchange(messages, timeout=ENOUGH)
+        assert set(by_node(federation, arrivals)) == {0, 1}
+
+
+def test_messages_that_expire_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink refuses them: nobody replies in time, and the next exchange is as any other."""
+    monkeypatch.setattr("fedquorum.flower.waiting.MARGIN_SECONDS", 0.0)
+    with Federation(honest) as federation:
+        grid = federation.grid
+        with monkeypatch.context() as patch:
+            push = grid.inner.push_messages
+
+            def late(messages: Iterable[Message]) -> Iterable[str]:
+                time.sleep(SOON + 0.1)
+                return push(messages)
+
+            patch.setattr(grid.inner, "push_messages", late)
+            assert grid.exchange(asked(federation.nodes), timeout=SOON) == []
+        assert grid.busy == frozenset()
+        arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        assert set(by_node(federation, arrivals)) == {0}
+
+
+def test_a_grid_that_fails_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the SuperLink is gone: nothing says that messages have expired."""
+
+    def fail(_messages: Iterable[Message]) -> Iterable[str]:
+        raise ConnectionError("the SuperLink is gone")
+
+    with Federation(honest) as federation:
+        monkeypatch.setattr(federation.grid.inner, "push_messages", fail)
+        with pytest.raises(ConnectionError, match="is gone"):
+            federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+
+
 def averaging(clients: int, quorum: Quorum) -> ComposedStrategy:
     """Return FedAvg with so many clients that are a node each."""
     rules = build({"name": "fedavg"}, {"name": "sgd"}, RunFacts())
