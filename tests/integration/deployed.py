@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import urllib.request
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -93,7 +94,7 @@ class Deployment:
     def end_superlink(self, number: signal.Signals) -> None:
         """Send a signal to the SuperLink and all processes below it, as systemd does, and wait."""
         superlink = self.processes["superlink"]
-        pids = [superlink.pid, *_descendants(superlink.pid)]
+        pids = [superlink.pid, *descendants(superlink.pid)]
         for pid in pids:
             os.kill(pid, number)
         superlink.wait(60)
@@ -124,6 +125,20 @@ class Deployment:
             PORT=free_port(),
             PRELOAD=int(preload),
         )
+
+    def start_script(
+        self, name: str, client: int, script: Path, *words: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a script that takes a SuperNode's options, with a home and a key of its own."""
+        home = self.folder / "devices" / name
+        home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(script), "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--root-certificates", str(self.folder / "tls" / "ca.pem")]
+        command += ["--auth-supernode-private-key", str(self.key(name))]
+        command += ["--node-config", f"client-id={client}", "--host", "127.0.0.1"]
+        command += ["--port", str(free_port()), *words]
+        path = f"{ROOT}{os.pathsep}{ROOT / 'strategies'}"
+        return self.start(name, command, FLWR_HOME=home, PYTHONPATH=path)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process that was started, and to its children."""
@@ -215,12 +230,12 @@ def make_certificates(folder: Path) -> None:
     KEYS["make_server"](folder, ["127.0.0.1"])
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
     """Yield the processes that a process has started, and those that they have."""
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
             yield child
-            yield from _descendants(child)
+            yield from descendants(child)
 
 
 def _lives(pid: int) -> bool:

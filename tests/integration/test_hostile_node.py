@@ -1,7 +1,6 @@
 """A hostile SuperNode among honest ones, over TLS: real processes, spoilt objects."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from fedquorum.records.directory import manifest_in
 from safetensors.numpy import load_file
 
 from tests.cases import is_long
-from tests.integration.conftest import ROOT, free_port, wait_for
+from tests.integration.conftest import wait_for
 from tests.integration.deployed import deployed
 
 HOSTILE = Path(__file__).with_name("hostile_supernode.py")
@@ -33,14 +32,7 @@ def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
         made.register_clients(NAMES)
         for client, name in enumerate(NAMES[:2]):
             made.start_node(name, client)
-        command = [sys.executable, str(HOSTILE), "--superlink", f"127.0.0.1:{made.port}"]
-        command += ["--root-certificates", str(made.folder / "tls" / "ca.pem")]
-        command += ["--auth-supernode-private-key", str(made.key("node-2"))]
-        command += ["--node-config", "client-id=2", "--host", "127.0.0.1"]
-        home = made.folder / "devices" / "node-2"
-        home.mkdir(parents=True)
-        variables = {"FLWR_HOME": home, "PYTHONPATH": ROOT}
-        made.start("node-2", [*command, "--port", str(free_port())], **variables)
+        made.start_script("node-2", 2, HOSTILE)
         run = made.folder / "run"
         submitted = made.run("run", f"{WORDS} engine.nodes={made.nodes}", "--format", "json")
         assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr
