@@ -26,7 +26,7 @@ NODE = (
     "import client_app.app as a; a.node_of({'experiment': 'fedalign/synth_low', 'overrides': ''})"
 )
 CASES: Mapping[str, tuple[str, ...]] = {
-    "--help": (COMMAND, "--help"),
+    "help": (COMMAND, "--help"),
     "roundz=3": (COMMAND, "roundz=3"),
     "strategy=fedauu": (COMMAND, "strategy=fedauu"),
     "client.lr=abc": (COMMAND, "client.lr=abc"),

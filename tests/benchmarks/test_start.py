@@ -52,7 +52,7 @@ def test_a_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         return done
 
     monkeypatch.setattr(subprocess, "run", noted)
-    taken = taken_by(CASES["--help"], HERE)
-    assert commands == [[sys.executable, "-c", *CASES["--help"]]]
+    taken = taken_by(CASES["help"], HERE)
+    assert commands == [[sys.executable, "-c", *CASES["help"]]]
     assert taken.cpu > 0
     assert taken.wall > 0
