@@ -70,6 +70,8 @@ def participation_probabilities(settings: Settings, data: FederatedData) -> list
     if isinstance(availability, AlwaysSettings):
         return [1.0] * data.num_clients
     process = _random_processes(availability, settings.seed, data)
+    if isinstance(availability, RandomAvailabilitySettings) and _is_of_all(availability.p):
+        return [process(0).rate] * data.num_clients
     return [process(client).rate for client in range(data.num_clients)]
 
 
@@ -79,7 +81,15 @@ def _random_processes(
     if not isinstance(settings, RandomAvailabilitySettings):
         raise TypeError(f"no availability process for {type(settings).__name__}")
     probability = _probability(settings, seed, data)
+    if _is_of_all(settings.p):
+        alike = _process(settings, probability(0))
+        return lambda _: alike
     return cache(lambda client: _process(settings, probability(client)))
+
+
+def _is_of_all(p: object) -> bool:
+    """Say whether one probability is that of all clients, who then share a process."""
+    return p is not None and not isinstance(p, list)
 
 
 def _probability(

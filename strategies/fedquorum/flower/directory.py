@@ -296,9 +296,13 @@ class ClientDirectory:
                 f"{self._name(node)} claims {len(clients)} clients, at most {MOST_JOINING} may join"
             )
         named = set(clients)
-        for client in self._claims.get(node, ()):
-            if client not in named and self._node_of.get(client) == node:
-                del self._node_of[client]
+        left = [
+            client
+            for client in self._claims.get(node, ())
+            if client not in named and self._node_of.get(client) == node
+        ]
+        for client in left:
+            del self._node_of[client]
         claimed, refused = self._checked(node, clients)
         for reason in refused[:SHOWN_REFUSALS]:
             self._refuse(node, reason)
@@ -308,7 +312,8 @@ class ClientDirectory:
         self._claims[node] = tuple(claimed)
         if len(claimed) < len(clients):
             self._ask_again(node)
-        self._pass_on()
+        if left:
+            self._pass_on()
         return None
 
     def _checked(self, node: int, clients: Iterable[int]) -> tuple[list[int], list[str]]:

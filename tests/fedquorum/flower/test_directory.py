@@ -228,3 +228,22 @@ def test_a_key_of_another_kind_has_no_fingerprint_here() -> None:
     pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(TypeError, match=r"a node has a key of .*Ed25519PublicKey"):
         fingerprint_of_pem(pem)
+
+
+class Counting(ClientDirectory):
+    """Counts how often it looks for a client's node."""
+
+    looked = 0
+
+    def node_of(self, client: int) -> int | None:
+        """Return the connected node that hosts a client, or None."""
+        self.looked += 1
+        return super().node_of(client)
+
+
+def test_many_nodes_of_one_client_register_in_time_for_their_number() -> None:
+    """No node that comes makes the directory look at those that are there."""
+    directory = Counting(range(300))
+    assert directory.refresh(ClaimingGrid([[client] for client in range(300)])) == []
+    assert len(directory.connected) == 300
+    assert directory.looked <= 5 * 300
