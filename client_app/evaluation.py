@@ -75,7 +75,7 @@ def evaluate(
     model: nn.Module,
     x: torch.Tensor,
     y: torch.Tensor,
-    counts: Sequence[int],
+    counts: Sequence[int] | NDArray[np.int64],
     *,
     task: Task | None = None,
     metric_name: str = "accuracy",

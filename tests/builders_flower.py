@@ -129,7 +129,7 @@ def scripted_app(
     """Return an app of this project's protocol: clients train as told and measure ``losses``."""
     app = ClientApp()
 
-    def hosted(context: Context) -> tuple[int, ...]:
+    def hosted(context: Context) -> Sequence[int]:
         return hosted_clients(dict(context.node_config), num_clients)
 
     @app.query()

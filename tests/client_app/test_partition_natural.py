@@ -10,7 +10,7 @@ from fedquorum.errors import DataError, SettingsError
 
 from client_app.availability import client_processes
 from client_app.data import load_data
-from client_app.data.partition import Shares, natural_shares
+from client_app.data.partition import Division, natural_shares
 from client_app.data.partitioned import PartitionedData
 from client_app.data.sources.base import LabelledArrays
 from conf.compose import compose
@@ -22,7 +22,7 @@ ROWS = {-2: [1, 5, 8], 7: [0, 2, 3, 7, 10], 30: [4, 6, 9]}
 Y_TRAIN = np.arange(11) % 3
 
 
-def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[list[Shares], bool]:
+def shares(client_test: list[int] | None, fraction: float = 0.2) -> tuple[Division, bool]:
     test = None if client_test is None else np.array(client_test)
     return natural_shares(CLIENTS, Y_TRAIN, test, test_fraction=fraction, seed=1)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,3 +247,19 @@ def test_rounds_count_from_one() -> None:
     """There is no round 0."""
     with pytest.raises(ValueError, match="rounds count from 1, got 0"):
         moment(Bernoulli(0.5), seed=1, client=0, server_round=0)
+
+
+@pytest.mark.parametrize("process", [Bernoulli(0.3), Trace(frozenset({2_000}))])
+def test_rounds_without_a_question_cost_nothing_without_memory(
+    monkeypatch: pytest.MonkeyPatch, process: Process
+) -> None:
+    """A client that is asked for the first time in a late round draws for that round alone."""
+    drawn: list[int] = []
+
+    def noted(*words: Any) -> np.random.Generator:
+        drawn.append(words[2])
+        return stream(*words)
+
+    monkeypatch.setattr("fedquorum.client.availability.processes.stream", noted)
+    moment(process, seed=1, client=4, server_round=2_000)
+    assert drawn == [2_000]

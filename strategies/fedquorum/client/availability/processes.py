@@ -7,7 +7,7 @@ between clients.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -16,7 +16,16 @@ from ...streams import stream
 
 
 class Process(Protocol):
-    """When one client is available."""
+    """When one client is available.
+
+    Attributes
+    ----------
+    memoryless : bool
+        Whether ``advance`` does not look at the state before; then no round has to be gone through
+        in which nobody asked.
+    """
+
+    memoryless: ClassVar[bool]
 
     def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
         """Return the state in a round.
@@ -58,6 +67,8 @@ class Bernoulli:
         If p is outside its range.
     """
 
+    memoryless: ClassVar[bool] = True
+
     p: float
 
     def __post_init__(self) -> None:
@@ -97,6 +108,8 @@ class Markov:
     ParameterError
         If a parameter is outside its range.
     """
+
+    memoryless: ClassVar[bool] = False
 
     p: float
     max_transition: float = 0.05
@@ -154,6 +167,8 @@ class Cyclic:
         If a parameter is outside its range.
     """
 
+    memoryless: ClassVar[bool] = False
+
     p: float
     period: int = 100
     start: str = "stationary"
@@ -192,6 +207,8 @@ class Cyclic:
 class Trace:
     """Available in the given rounds, and in no others."""
 
+    memoryless: ClassVar[bool] = True
+
     rounds: frozenset[int]
 
     def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
@@ -218,7 +235,7 @@ def moment(
 
     The draws of a round are those of (seed, "availability", round, client). Rounds in which
     nobody asked are gone through one by one, from ``last`` on, or from round 1 without it (or
-    if it is of a later round).
+    if it is of a later round), unless the process has no memory.
 
     Parameters
     ----------
@@ -236,6 +253,8 @@ def moment(
     if last is not None and last.server_round > server_round:
         last = None
     gone, state = (0, None) if last is None else (last.server_round, last.state)
+    if process.memoryless and gone < server_round:
+        gone = server_round - 1
     for t in range(gone + 1, server_round + 1):
         state = process.advance(state, t, stream(seed, "availability", t, client))
     if state is None:
