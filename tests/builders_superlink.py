@@ -43,10 +43,8 @@ SECONDS = 3600.0
 class SuperLink:
     """Flower's state of one run, with the handlers of its two sides."""
 
-    def __init__(self) -> None:
-        factory = LinkStateFactory(
-            FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()
-        )
+    def __init__(self, database: str = FLWR_IN_MEMORY_DB_NAME) -> None:
+        factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory())
         self.state = factory.state()
         self.run_id = self.state.create_run(
             "fab", "1", "hash", {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
@@ -196,10 +194,11 @@ class Federation:
         *behaviours: Behaviour,
         enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
+        database: str = FLWR_IN_MEMORY_DB_NAME,
     ) -> None:
-        link = SuperLink()
-        self.nodes = [link.node() for _ in behaviours]
-        self.grid = WaitingGrid(link.grid(), enough=enough, grace=grace)
+        self.link = SuperLink(database)
+        self.nodes = [self.link.node() for _ in behaviours]
+        self.grid = WaitingGrid(self.link.grid(), enough=enough, grace=grace)
         self._behaviours = behaviours
         self._ended = threading.Event()
         self._threads = [

@@ -81,6 +81,7 @@ class StoredReplies:
         self._grid = grid
         self._deliver = deliver
         self._begun: set[str] = set()
+        self._expired: dict[str, float] = {}
         self._one_by_one = False
         self._numbers = itertools.count()
         self._uploads: list[_Upload] = []
@@ -107,6 +108,30 @@ class StoredReplies:
                 if key in until:
                     self._begun.add(key)
                     self._begin(stored.metadata, tree, largest[key], until[key])
+
+    def forget(self, expired: Mapping[str, float]) -> None:
+        """Have the SuperLink forget messages that nobody has answered, once they expire there.
+
+        It keeps a message, and the model in it, until somebody has asked for the reply.
+
+        Parameters
+        ----------
+        expired : mapping
+            When each message expires at the SuperLink, by the monotonic clock.
+        """
+        self._expired |= {key: at for key, at in expired.items() if key not in self._begun}
+        now = time.monotonic()
+        due = [key for key, at in self._expired.items() if at <= now]
+        for key in due:
+            del self._expired[key]
+        if not due:
+            return
+        try:
+            found = self._found(due)
+        except httpx.HTTPError:
+            return  # the SuperLink forgets them with the run
+        for stored, _ in found:
+            self._confirm(stored.metadata)
 
     def _found(self, keys: Sequence[str]) -> list[tuple[Any, ObjectTree]]:
         try:
@@ -188,6 +213,10 @@ class StoredReplies:
     def _end(self, checked: Metadata, reply: Message | Exception) -> None:
         """Deliver a reply, and have the SuperLink forget its objects."""
         self._deliver(checked.reply_to_message_id, reply)
+        self._confirm(checked)
+
+    def _confirm(self, checked: Metadata) -> None:
+        """Have the SuperLink forget the objects of a reply."""
         request = ConfirmMessageReceivedRequest(
             node=self._grid.node,
             run_id=self._grid.run.run_id,

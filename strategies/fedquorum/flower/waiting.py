@@ -352,7 +352,10 @@ class WaitingGrid(Grid):
     def _polling(self) -> Iterator[None]:
         """Look for replies meanwhile, in a thread that is left behind if it cannot be ended."""
         now = time.monotonic()
-        self._unanswered = {k: m for k, m in self._unanswered.items() if m.until > now}
+        expired = {k: m.until for k, m in self._unanswered.items() if m.until <= now}
+        self._unanswered = {k: m for k, m in self._unanswered.items() if k not in expired}
+        if self._stored is not None:
+            self._stored.forget({k: until + 2 * MARGIN_SECONDS for k, until in expired.items()})
         if isinstance(self._grid, AwaitableGrid):
             yield
             return

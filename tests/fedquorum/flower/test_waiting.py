@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedquorum.rule import RunFacts
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import Message as StoredMessage
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 
 from tests.builders_superlink import Behaviour, Federation, SuperNode, announced, raw_object
 
@@ -356,6 +358,33 @@ def test_a_message_lives_until_its_deadline() -> None:
         arrivals = grid.exchange(asked(federation.nodes), timeout=ENOUGH)
         assert set(by_node(federation, arrivals)) == {0}
         assert grid.late_arrivals() == []
+
+
+@pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # Flower's Alembic
+@pytest.mark.parametrize("database", ["superlink.db", FLWR_IN_MEMORY_DB_NAME])
+def test_the_superlink_keeps_no_message_that_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    """With each would stay the model of its round, until the run ends."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedquorum.flower.waiting.MARGIN_SECONDS", 0.1)
+
+    def mute(_node: SuperNode, _message: Message) -> None:
+        """Never reply."""
+
+    with Federation(honest, mute, database=database) as federation:
+        grid, state = federation.grid, federation.link.state
+        arrivals = grid.exchange(asked(federation.nodes), timeout=2 * SOON)
+        assert set(by_node(federation, arrivals)) == {0}
+        time.sleep(0.3)
+        for _ in range(2):
+            assert len(grid.exchange(asked(federation.nodes[:1]), timeout=ENOUGH)) == 1
+        objects = vars(state.object_store)["store"]
+        until = time.monotonic() + ENOUGH
+        while objects and time.monotonic() < until:  # a thread confirms the last reply
+            time.sleep(0.05)
+        assert not objects
+        assert state.num_message_ins() == state.num_message_res() == 0
 
 
 def test_the_deadline_counts_from_when_messages_are_sent() -> None:
