@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from .codec import records_of
 
 ALIGNED = 64
 """Bytes of a cache line, where arrays begin."""
+
+FILE_BYTES = 2**32
+"""Of a file, of which only what is written takes space: a file for each reply could be too many."""
 
 
 class ReplyStore:
@@ -32,6 +36,7 @@ class ReplyStore:
 
     def __init__(self, reply_memory: int | None) -> None:
         self._left = allowed(reply_memory)
+        self._file: _File | None = None
 
     def kept(self, content: RecordDict) -> RecordDict:
         """Return a reply to be kept, whose arrays are in a file if there is no memory left.
@@ -50,7 +55,9 @@ class ReplyStore:
             self._left -= size
             return content
         try:
-            return _in_file(content, size)
+            if self._file is None or self._file.left < size:
+                self._file = _File(max(size, FILE_BYTES))
+            return self._file.moved(content, size)
         except OSError as error:
             raise _no_space(size, error.strerror or repr(error)) from None
 
@@ -89,22 +96,39 @@ def _room(array: Array) -> int:
     return -len(array.data) % ALIGNED + len(array.data)
 
 
-def _in_file(content: RecordDict, size: int) -> RecordDict:
-    """Return the same records, with arrays that are views of a file without a name."""
-    with tempfile.TemporaryFile(buffering=0) as file:
-        # A write to a hole on a full disk would kill the process that reads it.
-        os.posix_fallocate(file.fileno(), 0, size)
-        view = memoryview(mmap.mmap(file.fileno(), size))
-    records, begin = dict(content), 0
-    for name, record in records_of(content, ArrayRecord).items():
-        moved = ArrayRecord()
-        for key, array in record.items():
-            end = begin + len(array.data)
-            view[begin:end] = array.data
-            moved[key] = _of_view(array, view[begin:end].toreadonly())
-            begin += _room(array)
-        records[name] = moved
-    return RecordDict(records)
+class _File:
+    """A file without a name that is mapped into memory and filled piece by piece."""
+
+    def __init__(self, size: int) -> None:
+        with tempfile.TemporaryFile() as file:
+            self._descriptor = os.dup(file.fileno())
+        finalize(self, os.close, self._descriptor)
+        os.ftruncate(self._descriptor, size)
+        self._view = memoryview(mmap.mmap(self._descriptor, size))
+        self._used = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes there is room for."""
+        return len(self._view) - self._used
+
+    def moved(self, content: RecordDict, size: int) -> RecordDict:
+        """Return the same records, with arrays that are views of the file."""
+        # A write to a hole on a full disk would kill the process.
+        os.posix_fallocate(self._descriptor, self._used, size)
+        records = dict(content)
+        for name, record in records_of(content, ArrayRecord).items():
+            views = ArrayRecord()
+            for key, array in record.items():
+                views[key] = self._written(array)
+            records[name] = views
+        return RecordDict(records)
+
+    def _written(self, array: Array) -> Array:
+        view = self._view[self._used : self._used + len(array.data)]
+        view[:] = array.data
+        self._used += _room(array)
+        return _of_view(array, view.toreadonly())
 
 
 def _of_view(array: Array, data: memoryview) -> Array:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, Robustness
+from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, FedVarp, QFedAvg, Robustness
 from fedquorum.composition import Rules
-from fedquorum.errors import ParameterError
+from fedquorum.errors import ParameterError, RunError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.flower.drop_in import DropIn
 from fedquorum.flower.strategy import ComposedStrategy
@@ -20,6 +20,7 @@ from fedquorum.weighting import AverageParticipating
 from tests.builders_flower import (
     MODEL,
     OneByOneGrid,
+    RecordingGrid,
     grid_of,
     moved,
     play_round,
@@ -128,3 +129,21 @@ def test_factors_that_are_not_as_declared_are_refused() -> None:
     with pytest.raises(ParameterError, match="proportions must be to the bit the factors that"):
         play_round(strategy, grid)
     assert MODEL["w"][0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "words"),
+    [
+        (FedVarp, "fedquorum.memory.machine_memory", "strategy.memory_dir must be set where"),
+        (QFedAvg, "fedquorum.flower.reply_store.free_disk", "reply_memory must leave no more to"),
+    ],
+)
+def test_a_round_without_room_is_refused_before_anybody_trains(
+    kind: type[DropIn], place: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node is sent a message."""
+    monkeypatch.setattr(place, lambda *folder: 11)
+    grid = RecordingGrid(standard_app(), 3)
+    with pytest.raises(RunError, match=words):
+        kind(reply_memory=10**6 if kind is FedVarp else 0).start(grid, encode_arrays(MODEL))
+    assert grid.sent == []

@@ -62,6 +62,23 @@ def test_a_reply_without_arrays_needs_no_file() -> None:
     assert ReplyStore(0).kept(content) is content
 
 
+def test_many_replies_share_a_file() -> None:
+    """A process may have about a thousand files open."""
+    store, before = ReplyStore(0), len([*Path("/proc/self/fd").iterdir()])
+    kept = [store.kept(reply()) for _ in range(100)]
+    assert len([*Path("/proc/self/fd").iterdir()]) - before <= 2
+    assert not any(map(in_memory, kept))
+
+
+def test_a_reply_larger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one of its size; the next one begins another."""
+    monkeypatch.setattr("fedquorum.flower.reply_store.FILE_BYTES", 100)
+    store = ReplyStore(0)
+    for record in (store.kept(reply())["arrays"] for _ in range(2)):
+        assert isinstance(record, ArrayRecord)
+        np.testing.assert_array_equal(view_arrays(record)["columns"], ARRAYS["columns"])
+
+
 def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the setting, the folder and the figures."""
 
