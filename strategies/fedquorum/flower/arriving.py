@@ -44,10 +44,6 @@ class Arriving(Intake[TrainAnswer]):
         if self.asked.proportions is not None:
             self.total = UpdateTotal(self.asked.model, self.asked.grid)
 
-    def keep(self, content: RecordDict) -> RecordDict:
-        """Return the reply, in a file where all are needed and memory does not hold them."""
-        return content if self.total is not None else self._store.kept(content)
-
     def told(self, content: RecordDict) -> RecordDict:
         """Return the metrics alone, or all of the reply where they are made of all."""
         return content if self.communication.reads_replies else without_arrays(content)
@@ -62,10 +58,12 @@ class Arriving(Intake[TrainAnswer]):
         there = [client for client in asked if client in answers.parts]
         for client in there:
             answers.judged[client] = self._judged(client, answers, in_sum=client in summed)
-        if self.total is not None and self.asked.proportions is not None:
-            factors = _factors(self.asked.proportions, there, answers)
-            _add(self.total, factors, node_sum, answers)
-            _drop(node, there, answers)
+        if self.total is None or self.asked.proportions is None:
+            _drop(node, [client for client in there if not answers.judged[client].usable], answers)
+            return
+        factors = _factors(self.asked.proportions, there, answers)
+        _add(self.total, factors, node_sum, answers)
+        _drop(node, there, answers)
 
     def _refuse_unusable(self, node_sum: WeightedSum, answers: Answers[TrainAnswer]) -> None:
         proportions = self.asked.proportions if self.asked.nodes_sum else None
@@ -78,17 +76,22 @@ class Arriving(Intake[TrainAnswer]):
         answer = self.exchange.client_answer(client, answers, model)
         if not answer.usable:
             return answer
-        self._put_in_order_and_clip(client, answers)
+        self._keep(client, answers)
         if self._fits(answer, answers.parts[client]):
             return answer
         return ClientAnswer(client, "rejected", NOT_SUMMED, seconds=answer.seconds)
 
-    def _put_in_order_and_clip(self, client: int, answers: Answers[TrainAnswer]) -> None:
-        """Bring a client's arrays into the order of the model's; clip what is too long."""
+    def _keep(self, client: int, answers: Answers[TrainAnswer]) -> None:
+        """Bring an update into the order of the model's, and clip it if it is too long.
+
+        Where all are needed it may go to a file. Only usable ones do, which have the model's size.
+        """
         part, model = answers.parts[client], self.asked.model
         if part.arrays is None:
             return
         ordered = {name: part.arrays[name] for name in model}
+        if self.total is None and not self.communication.reads_replies:
+            ordered = self._store.kept(ordered)
         arrays, note = self.communication.robustness.clip(model, ordered)
         answers.parts[client] = replace(part, arrays=arrays)
         if note is not None:

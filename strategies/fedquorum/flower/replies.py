@@ -88,12 +88,8 @@ class Answers(Generic[AnswerT]):
 class Intake(Generic[AnswerT]):
     """What is done with every reply of an exchange as it comes: it is kept as it is."""
 
-    def keep(self, content: RecordDict) -> RecordDict:
-        """Return the content of a reply before it is read."""
-        return content
-
     def told(self, content: RecordDict) -> RecordDict:
-        """Return what is kept of it for the metrics of the round."""
+        """Return what is kept of a reply for the metrics of the round."""
         return content
 
     def take(self, node: int, asked: Sequence[int], answers: Answers[AnswerT]) -> None:
@@ -176,8 +172,7 @@ def _add(
         answers.parts.update({k: kind(k, Status.FAILED, reason=reason) for k in asked})
         return
     answers.num_bytes += count_bytes(reply.content)
-    content = intake.keep(reply.content)
-    told = intake.told(content)
+    content, told = reply.content, intake.told(reply.content)
     try:
         parts = read(content)
         weighted_sum = decode_sum(content)

@@ -1,4 +1,4 @@
-"""Replies that are needed all at once: in memory up to a bound, beyond it in files.
+"""Updates that are needed all at once: in memory up to a bound, beyond it in files.
 
 The files have no names, so that nothing of them is left however the run ends.
 """
@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-from flwr.app import Array, ArrayRecord, RecordDict
+import numpy as np
 from numpy.typing import NDArray
 
 from ..capacity import free_disk, gigabytes, machine_memory
 from ..errors import RunError
-from .codec import records_of
 
 ALIGNED = 64
 """Bytes of a cache line, where arrays begin."""
@@ -26,7 +25,7 @@ FILE_BYTES = 2**32
 
 
 class ReplyStore:
-    """The replies of one round.
+    """The updates of one round.
 
     Parameters
     ----------
@@ -38,26 +37,22 @@ class ReplyStore:
         self._left = allowed(reply_memory)
         self._file: _File | None = None
 
-    def kept(self, content: RecordDict) -> RecordDict:
-        """Return a reply to be kept, whose arrays are in a file if there is no memory left.
+    def kept(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return arrays to be kept, as read-only views of a file if there is no memory left.
 
         Raises
         ------
         RunError
             If there is no space for the file.
         """
-        size = sum(
-            _room(array)
-            for record in records_of(content, ArrayRecord).values()
-            for array in record.values()
-        )
-        if size <= self._left or size == 0:
+        size = sum(map(_room, arrays.values()))
+        if size <= self._left:
             self._left -= size
-            return content
+            return arrays
         try:
             if self._file is None or self._file.left < size:
                 self._file = _File(max(size, FILE_BYTES))
-            return self._file.moved(content, size)
+            return self._file.moved(arrays, size)
         except OSError as error:
             raise _no_space(size, error.strerror or repr(error)) from None
 
@@ -91,9 +86,9 @@ def allowed(reply_memory: int | None) -> int:
     return machine_memory() // 2 if reply_memory is None else reply_memory
 
 
-def _room(array: Array) -> int:
+def _room(array: NDArray[Any]) -> int:
     """Return how many bytes an array takes in a file, so that the next one begins aligned."""
-    return -len(array.data) % ALIGNED + len(array.data)
+    return array.nbytes + -array.nbytes % ALIGNED
 
 
 class _File:
@@ -112,29 +107,19 @@ class _File:
         """How many bytes there is room for."""
         return len(self._view) - self._used
 
-    def moved(self, content: RecordDict, size: int) -> RecordDict:
-        """Return the same records, with arrays that are views of the file."""
+    def moved(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
+        """Return arrays as views of the file."""
         # A write to a hole on a full disk would kill the process.
-        os.posix_fallocate(self._descriptor, self._used, size)
-        records = dict(content)
-        for name, record in records_of(content, ArrayRecord).items():
-            views = ArrayRecord()
-            for key, array in record.items():
-                views[key] = self._written(array)
-            records[name] = views
-        return RecordDict(records)
+        os.posix_fallocate(self._descriptor, self._used, max(size, 1))
+        return {name: self._written(array) for name, array in arrays.items()}
 
-    def _written(self, array: Array) -> Array:
-        view = self._view[self._used : self._used + len(array.data)]
-        view[:] = array.data
+    def _written(self, array: NDArray[Any]) -> NDArray[Any]:
+        place = self._view[self._used : self._used + array.nbytes]
         self._used += _room(array)
-        return _of_view(array, view.toreadonly())
-
-
-def _of_view(array: Array, data: memoryview) -> Array:
-    moved = Array(array.dtype, array.shape, array.stype, b"")
-    vars(moved)["data"] = data  # Flower's constructor takes bytes alone: a copy
-    return moved
+        view = np.frombuffer(place, array.dtype).reshape(array.shape)
+        view[...] = array
+        view.flags.writeable = False
+        return view
 
 
 def _no_space(size: int, reason: str) -> RunError:

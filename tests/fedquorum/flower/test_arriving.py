@@ -10,8 +10,9 @@ import pytest
 from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, FedVarp, QFedAvg, Robustness
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, RunError
-from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.flower.codec import NamedArrays, decode_arrays, encode_arrays
 from fedquorum.flower.drop_in import DropIn
+from fedquorum.flower.reply_store import ReplyStore
 from fedquorum.flower.strategy import ComposedStrategy
 from fedquorum.selection import Everyone
 from fedquorum.types import Call, FloatArray, Population, Responses, Weights
@@ -147,3 +148,18 @@ def test_a_round_without_room_is_refused_before_anybody_trains(
     with pytest.raises(RunError, match=words):
         kind(reply_memory=10**6 if kind is FedVarp else 0).start(grid, encode_arrays(MODEL))
     assert grid.sent == []
+
+
+def test_only_usable_updates_go_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the size of the model: a node that sends more cannot fill the disk."""
+    kept: list[int] = []
+
+    def count(self: ReplyStore, arrays: NamedArrays) -> NamedArrays:
+        kept.append(len(arrays))
+        return arrays
+
+    monkeypatch.setattr(ReplyStore, "kept", count)
+    app = standard_app(by=lambda client: np.nan if client == 1 else 1.0)
+    strategy = MIFA(reply_memory=0)
+    assert train_round(strategy, grid_of(app, 4)) is not None
+    assert len(kept) == 3

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from fedquorum.capacity import machine_memory
 from fedquorum.errors import RunError
-from fedquorum.flower.codec import NamedArrays, count_bytes, encode_arrays, view_arrays
+from fedquorum.flower.codec import NamedArrays
 from fedquorum.flower.reply_store import ReplyStore, allowed, check_space
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 ARRAYS: NamedArrays = {
     "w": np.arange(5, dtype=np.float32),
@@ -22,61 +21,45 @@ ARRAYS: NamedArrays = {
 }
 
 
-def reply() -> RecordDict:
-    """Return a reply with arrays of several kinds."""
-    return RecordDict({"metrics": MetricRecord({"x": 1.0}), "arrays": encode_arrays(ARRAYS)})
+SIZE = sum(array.nbytes + -array.nbytes % 64 for array in ARRAYS.values())
 
 
-def in_memory(content: RecordDict) -> bool:
-    """Say whether the arrays of a reply are bytes, as they came."""
-    record = content["arrays"]
-    assert isinstance(record, ArrayRecord)
-    return all(isinstance(array.data, bytes) for array in record.values())
+def in_memory(arrays: NamedArrays) -> bool:
+    """Say whether arrays are those that came."""
+    return all(arrays[name] is ARRAYS[name] for name in ARRAYS)
 
 
-def test_replies_beyond_the_bound_are_views_of_files(
+def test_updates_beyond_the_bound_are_views_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They read as those in memory do, and the files have no names."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    store = ReplyStore(2 * count_bytes(reply()))
-    kept = [store.kept(reply()) for _ in range(4)]
-    assert [in_memory(content) for content in kept] == [True, False, False, False]
+    store = ReplyStore(2 * SIZE)
+    kept = [store.kept(ARRAYS) for _ in range(4)]
+    assert [in_memory(arrays) for arrays in kept] == [True, True, False, False]
     assert list(tmp_path.iterdir()) == []
-    for content in kept:
-        assert list(content) == ["metrics", "arrays"]
-        assert count_bytes(content) == count_bytes(reply())
-        record = content["arrays"]
-        assert isinstance(record, ArrayRecord)
-        views = view_arrays(record)
-        assert list(views) == list(ARRAYS)
-        for name, array in views.items():
+    for arrays in kept[2:]:
+        assert list(arrays) == list(ARRAYS)
+        for name, array in arrays.items():
             assert not array.flags.writeable
             assert (array.dtype, array.shape) == (ARRAYS[name].dtype, ARRAYS[name].shape)
             np.testing.assert_array_equal(array, ARRAYS[name])
 
 
-def test_a_reply_without_arrays_needs_no_file() -> None:
-    """An error or a silent client's reply is kept as it is."""
-    content = RecordDict({"metrics": MetricRecord({"x": 1.0})})
-    assert ReplyStore(0).kept(content) is content
-
-
-def test_many_replies_share_a_file() -> None:
+def test_many_updates_share_a_file() -> None:
     """A process may have about a thousand files open."""
     store, before = ReplyStore(0), len([*Path("/proc/self/fd").iterdir()])
-    kept = [store.kept(reply()) for _ in range(100)]
+    kept = [store.kept(ARRAYS) for _ in range(100)]
     assert len([*Path("/proc/self/fd").iterdir()]) - before <= 2
     assert not any(map(in_memory, kept))
 
 
-def test_a_reply_larger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_larger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has one of its size; the next one begins another."""
     monkeypatch.setattr("fedquorum.flower.reply_store.FILE_BYTES", 100)
     store = ReplyStore(0)
-    for record in (store.kept(reply())["arrays"] for _ in range(2)):
-        assert isinstance(record, ArrayRecord)
-        np.testing.assert_array_equal(view_arrays(record)["columns"], ARRAYS["columns"])
+    for arrays in (store.kept(ARRAYS) for _ in range(2)):
+        np.testing.assert_array_equal(arrays["columns"], ARRAYS["columns"])
 
 
 def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +70,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(RunError, match=r"^reply_memory must .* GB are needed \(No space left"):
-        ReplyStore(0).kept(reply())
+        ReplyStore(0).kept(ARRAYS)
 
 
 def test_a_round_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
