@@ -18,7 +18,6 @@ waiting      how often the host waits for the GPU within a round, by the number 
 
 import argparse
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -49,6 +48,7 @@ from client_app.examples import Examples
 from client_app.models import SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.training import LocalTraining
+from client_app.workers import available_cores
 
 HERE = Checkout(Path(__file__).resolve().parent.parent, sys.executable)
 COMPARED = {"(a)": "fmnist_logreg", "(b)": "pfl_cifar10", "(f)": "fedau_cnn"}
@@ -210,7 +210,7 @@ def workers(options: argparse.Namespace, folder: Path) -> Table:
     title = "Workers of engine=ray"
     if not _has_flower():
         return Table(title, (), (), ["Ray is not installed"])
-    most = torch.cuda.device_count() if options.device == "cuda" else _cores()
+    most = torch.cuda.device_count() if options.device == "cuda" else available_cores()
     counts = range(1, min(most, MOST_WORKERS) + 1)
     rows = []
     for label, workload in COMPARED.items():
@@ -231,10 +231,6 @@ def workers(options: argparse.Namespace, folder: Path) -> Table:
     if most < MOST_WORKERS:
         left_out.append(f"more than {most} workers, since each has a GPU of its own")
     return Table(title, ["ms a round, workers", *map(str, counts)], rows, left_out)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def switches(options: argparse.Namespace, folder: Path) -> Table:

@@ -31,7 +31,7 @@ from fedquorum.flower.codec import (
     without_metrics,
 )
 from fedquorum.intake import abbreviated
-from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Range
+from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Flag, Range
 from fedquorum.rule import parameter
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -44,19 +44,6 @@ from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 FILE = "node.yaml"
 COUNTED = "node-usage.json"
 """What the node has done today, in Flower's home: the data may be read-only."""
-
-
-@dataclass(frozen=True)
-class Switch(Range):
-    """Yes or no."""
-
-    def describe(self) -> str:
-        """Return both words."""
-        return "true or false"
-
-    def contains(self, value: object) -> bool:
-        """Say whether ``value`` is one of them."""
-        return isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,7 @@ class LeastPrivacy:
 
     noise_multiplier: float | None = parameter(None, POSITIVE)
     clipping_norm: float | None = parameter(None, POSITIVE)
-    clips_here: bool = parameter(False, Switch())
+    clips_here: bool = parameter(False, Flag())
 
     def problem(self, settings: Settings) -> str | None:
         """Return what a run lacks, None if it lacks nothing."""

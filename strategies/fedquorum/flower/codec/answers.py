@@ -409,9 +409,10 @@ def _done(
 
 
 def _metrics(content: RecordDict) -> dict[str, Any]:
-    if METRICS not in records_of(content, MetricRecord):
+    said = records_of(content, MetricRecord).get(METRICS)
+    if said is None:
         raise ProtocolError(f"a reply needs the record '{METRICS}'")
-    metrics = dict(records_of(content, MetricRecord)[METRICS])
+    metrics = dict(said)
     check_names(metrics, "a metric")
     return metrics
 
@@ -447,9 +448,10 @@ def _response_times(content: RecordDict) -> dict[int, float]:
 
 def _by_client(content: RecordDict, name: str, key: str) -> dict[int, Any]:
     """Return what a record that not every reply has says of each client."""
-    if name not in records_of(content, ConfigRecord):
+    found = records_of(content, ConfigRecord).get(name)
+    if found is None:
         return {}
-    record: dict[str, Any] = dict(records_of(content, ConfigRecord)[name])
+    record: dict[str, Any] = dict(found)
     clients, values = record.get(CLIENT_ID), record.get(key)
     if not isinstance(clients, list) or not isinstance(values, list):
         raise ProtocolError(f"'{name}' must hold the lists '{CLIENT_ID}' and '{key}'")
