@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from fedquorum.errors import RunError, one_line
 from fedquorum.intake import shown
 from fedquorum.records.folder import Identity, RunFolder
-from fedquorum.records.parquet import check_size
+from fedquorum.records.parquet import read_columns
 from fedquorum.records.parts import is_covered, is_made_of
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray
@@ -249,16 +249,12 @@ class _Rows:
 
 
 def _read_table(file: BinaryIO, columns: tuple[str, ...]) -> pa.Table:
-    """Return columns of a Parquet file, of the types that they must have.
-
-    Texts stay encoded as in the file, where a long one that recurs is stored once.
-    """
+    """Return columns of a Parquet file, of the types that they must have."""
     missing = set(columns).difference(pq.read_schema(file).names)
     if missing:
         raise RunError(f"expected a column {min(missing)}")
-    parquet = pq.ParquetFile(file, read_dictionary=[name for name in columns if name in _TEXTS])
-    check_size(parquet.metadata)
-    table = parquet.read(columns=[*columns, *_LATER])
+    texts = [name for name in columns if name in _TEXTS]
+    table = read_columns(file, [*columns, *_LATER], texts)
     checked = {name: _checked(table[name], name) for name in table.column_names}
     return pa.table(checked).unify_dictionaries()
 

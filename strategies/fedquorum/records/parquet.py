@@ -56,14 +56,33 @@ def read_file(
             raise RunError(f"{path}: {one_line(error)}") from None
 
 
-def check_size(metadata: Any) -> None:
-    """Compare what a file claims to hold with what is unpacked at most.
+def read_columns(file: BinaryIO, columns: Sequence[str], texts: Sequence[str]) -> pa.Table:
+    """Return columns of an open Parquet file.
+
+    The calling thread reads, alone: a thread of Arrow's that still holds a Python file when the
+    interpreter ends aborts the process (https://github.com/apache/arrow/issues/34314).
+
+    Parameters
+    ----------
+    file : binary file
+        The file.
+    columns : sequence of str
+        Which columns.
+    texts : sequence of str
+        The columns that stay encoded as in the file, where a long text that recurs is stored once.
 
     Raises
     ------
     RunError
-        If it is more.
+        If the file claims to hold more than is unpacked at most.
     """
+    parquet = pq.ParquetFile(file, read_dictionary=list(texts), pre_buffer=False)
+    _check_size(parquet.metadata)
+    return parquet.read(columns=list(columns), use_threads=False)
+
+
+def _check_size(metadata: Any) -> None:
+    """Compare what a file claims to hold with what is unpacked at most."""
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups)
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
@@ -83,9 +102,7 @@ def _read(file: BinaryIO, wanted: Sequence[pa.Field]) -> pa.Table:
         raise RunError(f"expected a column {missing[0]}")
     there = [field for field in wanted if field.name in found]
     texts = [field.name for field in there if pa.types.is_string(field.type)]
-    parquet = pq.ParquetFile(file, read_dictionary=texts)
-    check_size(parquet.metadata)
-    table = parquet.read(columns=[field.name for field in there])
+    table = read_columns(file, [field.name for field in there], texts)
     return pa.table({field.name: _column(table[field.name], field) for field in there})
 
 

@@ -1,5 +1,8 @@
 """Parquet files that anybody may have written."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 from fedquorum.errors import RunError
 from fedquorum.records import parquet
 from fedquorum.records.folder import RunFolder
-from fedquorum.records.parquet import read_file
+from fedquorum.records.parquet import read_columns, read_file
 
 SCHEMA = pa.schema(
     [
@@ -66,3 +69,25 @@ def test_what_would_fill_the_memory_is_refused(
     monkeypatch.setattr(parquet, "MOST_BYTES", 10_000)
     with pytest.raises(RunError, match="MiB of texts in reason, got more"):
         read(tmp_path, {"round": [1] * 1000, "reason": ["x" * 20] * 1000})
+
+
+READING = """
+import os, sys
+from pathlib import Path
+from fedquorum.records.parquet import read_columns
+
+names = [f"x{number}" for number in range(20)]
+with Path(sys.argv[1]).open("rb") as file:
+    threads = os.listdir("/proc/self/task")
+    assert read_columns(file, names, ()).num_rows == 10_000
+assert os.listdir("/proc/self/task") == threads
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed by Linux only")
+def test_no_thread_is_left_that_could_hold_the_file(tmp_path: Path) -> None:
+    """It would abort the process when the interpreter ends."""
+    file = tmp_path / "file.parquet"
+    pq.write_table(pa.table({f"x{number}": [1.0] * 10_000 for number in range(20)}), file)
+    variables = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", READING, str(file)], env=variables, check=True)
