@@ -12,7 +12,7 @@ import pytest
 from fedquorum.errors import RunError
 from fedquorum.records import parquet
 from fedquorum.records.folder import RunFolder
-from fedquorum.records.parquet import read_columns, read_file
+from fedquorum.records.parquet import read_file
 
 SCHEMA = pa.schema(
     [
