@@ -5,6 +5,7 @@ objects that contradict each other, lies about who replies to what. In the other
 reply that they failed. Models, states and weights must agree to the last bit.
 """
 
+import logging
 import math
 import resource
 import time
@@ -53,9 +54,9 @@ from tests.cases import is_long, sampled
 
 NUM_CLIENTS, HONEST = 10, 4
 PRIORITY = frozenset((0, 1, 4, 5))
-TIMEOUT = 1.0  # seconds: of a round in which a node says nothing
+TIMEOUT = 3.0  # seconds: of a round in which a node says nothing
 REFUSED = 0.003  # share of the objects that the SuperLink does not take, which are pushed
-LONGEST = 5.0  # seconds: of a round on a busy machine
+LONGEST = 10.0  # seconds: of a round on a busy machine
 MEMORY = 200 * 2**20  # bytes: by which the server's process may grow
 MODEL: NamedArrays = {
     "w": np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3),
@@ -338,15 +339,14 @@ ROUNDS = 220 if is_long() else 5  # 220 take 2,000 messages
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_hostile_messages_have_no_effect(case: str) -> None:
+def test_hostile_messages_have_no_effect(case: str, caplog: pytest.LogCaptureFixture) -> None:
     """Model, state and weights as if the hostile nodes had failed; a reason for each in words."""
+    caplog.set_level(logging.CRITICAL, "flwr")  # pytest would keep 500 MB of lines
     name, private = case.removeprefix("private "), case.startswith("private ")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     attacked = play(name, private=private, attacks=True, rounds=ROUNDS)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     reference = play(name, private=private, attacks=False, rounds=ROUNDS)
-    assert attacked.models == reference.models
-    assert attacked.state == reference.state
     for decisions, others in zip(attacked.decisions, reference.decisions, strict=True):
         for decision, other in zip(decisions, others, strict=True):
             assert decision.weight == other.weight
@@ -357,6 +357,8 @@ def test_hostile_messages_have_no_effect(case: str) -> None:
                 assert decision.reason
                 assert len(decision.reason) <= 1000
                 assert decision.reason.isprintable()
+    assert attacked.models == reference.models
+    assert attacked.state == reference.state
     assert max(attacked.seconds) < LONGEST
     assert grown < MEMORY
     counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(attacked.pushed.items()))
