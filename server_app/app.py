@@ -1,10 +1,14 @@
 """The Flower ServerApp."""
 
+import sys
+from functools import partial
+
+from fedquorum.errors import FedQuorumError
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.exit import add_exit_handler
 
-from conf import compose
+from conf import Composed, compose
 from server_app.in_process import SimulationGrid
 from server_app.loop import run
 
@@ -14,11 +18,20 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one job: the run config's ``experiment`` and ``overrides``, into ``output-dir``."""
+    if isinstance(grid, SimulationGrid):
+        run(grid, *_job(context), engine=grid.engine)
+        return
+    try:
+        # flwr stop ends the process from its main thread; this code runs in another one.
+        run(grid, *_job(context), engine="flower", at_exit=add_exit_handler)
+    except FedQuorumError as error:
+        # Flower logs the trace of an error and then ends the process: the line is below the trace.
+        add_exit_handler(partial(print, f"fedquorum: {error}", file=sys.stderr))
+        raise
+
+
+def _job(context: Context) -> tuple[Composed, str]:
+    """Return the settings of the job, and its directory."""
     config = context.run_config
     composed = compose(str(config["experiment"]), str(config["overrides"]))
-    output_dir = str(config["output-dir"])
-    if isinstance(grid, SimulationGrid):
-        run(grid, composed, output_dir, engine=grid.engine)
-    else:
-        # flwr stop ends the process from its main thread; this code runs in another one.
-        run(grid, composed, output_dir, engine="flower", at_exit=add_exit_handler)
+    return composed, str(config["output-dir"])

@@ -155,6 +155,18 @@ def test_the_flower_engine_tells_when_the_run_died(flower: Shell) -> None:
     assert missing in done.stderr
 
 
+def test_a_mistake_in_the_settings_is_the_last_line(flower: Shell) -> None:
+    """Plain ``flwr run`` shows it below Flower's trace, and the run counts as failed."""
+    config = run_config(flower, "mistaken", "strategy.epsilon=-1")
+    done = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
+    told = "fedquorum: strategy.epsilon must be a number >= 0 (inf allowed), got -1.0"
+    assert done.stdout.splitlines()[-1] == told, done.stdout
+    run_id = done.stdout.partition("Successfully started run ")[2].split()[0]
+    listed = flower("flwr", "list", "--run-id", run_id, "--format", "json")
+    assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:failed"
+    assert not (flower.cwd / "mistaken").exists()
+
+
 def test_a_ray_cluster_that_is_gone(tmp_path: Path) -> None:
     """Ray would wait for it for minutes, and let nobody say a word meanwhile."""
     address = f"127.0.0.1:{free_port()}"
