@@ -5,7 +5,6 @@ read; what it refuses is answered with the reason, which goes into the audit tra
 compares is the run's own, as all code that a run brings: docs/deployment.md says what follows.
 """
 
-import fcntl
 import json
 from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, field, fields, replace
@@ -33,6 +32,7 @@ from fedquorum.flower.codec import (
 from fedquorum.intake import abbreviated
 from fedquorum.parameters import NON_NEGATIVE_COUNT, POSITIVE, Flag, Range
 from fedquorum.rule import parameter
+from filelock import lock_descriptor
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
@@ -278,7 +278,7 @@ class DailyUsage:
         """Change what was done today, and return what it was before."""
         try:
             with self._path.open("a+", encoding="utf-8") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock_descriptor(file.fileno())
                 file.seek(0)
                 before = _today(file.read())
                 file.truncate(0)

@@ -1,13 +1,16 @@
 """Files that one process holds at a time, and who it is."""
 
-import fcntl
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+
+from filelock import FileLock, Timeout, lock_descriptor
+
+ASKING_SECONDS = 0.01  # much longer than another process needs to ask who holds a file
 
 
 @dataclass(frozen=True)
@@ -29,37 +32,36 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     BlockingIOError
         If another process holds it, unless told to wait.
     """
-    with _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) as file:
-        file.truncate(0)
-        file.write(f"{os.getpid()} {platform.node()}")
-        file.flush()
-        try:
-            yield
-        finally:
+    held = FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_sign)
+    try:
+        held.acquire()
+    except Timeout:
+        raise BlockingIOError(f"another process holds {path}") from None
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # Windows keeps an open file; its release removes it
             path.unlink(missing_ok=True)
+        held.release()
 
 
-def _locked(path: Path, operation: int) -> TextIO:
-    """Return the file, locked; never one that its last holder has removed meanwhile."""
-    while True:
-        file = path.open("a+")
-        try:
-            fcntl.flock(file, operation)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
+def _sign(descriptor: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()} {platform.node()}".encode())
 
 
 def holder(path: Path) -> Holder | None:
     """Return who holds the file of ``lock``, None if nobody does."""
-    with suppress(FileNotFoundError), path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with suppress(FileNotFoundError), path.open("r+") as file:
+        if not _is_free(file.fileno()):
             process, _, host = file.read().partition(" ")
             return Holder(int(process or 0), host)
     return None
+
+
+def _is_free(descriptor: int) -> bool:
+    """Say whether nobody holds a file, by holding it for a moment, as others who ask do."""
+    if lock_descriptor(descriptor, blocking=False):
+        return True
+    time.sleep(ASKING_SECONDS)
+    return lock_descriptor(descriptor, blocking=False)

@@ -141,9 +141,16 @@ class Sweep:
         ------
         RunError
             If another process runs a sweep there.
+        SettingsError
+            On a system without POSIX signals.
         SweepUnfinished
             If not all jobs completed.
         """
+        if not hasattr(signal, "pthread_sigmask"):
+            raise SettingsError(
+                "a sweep (-m) needs POSIX signals, as Linux, macOS and WSL have, got "
+                f"{platform.system()}"
+            )
         interrupted = False
         self.say(f"Sweep in {self.directory}")
         with self._held():

@@ -45,7 +45,7 @@ def test_the_app_repeats_the_librarys_requirements() -> None:
     """Same ranges, those of the extra ``audit`` too; the app does not require the library."""
     app = ranges(PROJECT["dependencies"])
     library = ranges(LIBRARY["dependencies"])
-    assert library.keys() == {"cryptography", "flwr", "numpy", "piqp", "scipy"}
+    assert library.keys() == {"cryptography", "filelock", "flwr", "numpy", "piqp", "scipy"}
     needed = library | ranges(LIBRARY["optional-dependencies"]["audit"])
     assert {name: app.get(name) for name in needed} == needed
     assert "fedquorum" not in app

@@ -1,6 +1,5 @@
 """A memory of every client's last update: the state of FedVarp and MIFA."""
 
-import fcntl
 import gc
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +11,9 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from .capacity import free_disk, gigabytes, machine_memory
+from .capacity import allocate, free_disk, gigabytes, machine_memory
 from .errors import RunError
+from .locks import lock_directory
 from .state import StateArrays, array_like
 from .types import FloatArray
 
@@ -217,22 +217,17 @@ def _locked(directory: Path) -> int:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = lock_directory(directory)
+        if descriptor is None:
+            gc.collect()  # the memory of an earlier run in this process may linger in a cycle
+            descriptor = lock_directory(directory)
     except OSError as error:
         raise _cannot_keep(directory, error) from None
-    for last_try in (False, True):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if last_try:
-                os.close(descriptor)
-                raise RunError(
-                    "strategy.memory_dir must be a folder that no other run uses at this time, "
-                    f"got {directory}"
-                ) from None
-            gc.collect()  # the memory of an earlier run in this process may linger in a cycle
-        else:
-            break
+    if descriptor is None:
+        raise RunError(
+            "strategy.memory_dir must be a folder that no other run uses at this time, "
+            f"got {directory}"
+        )
     return descriptor
 
 
@@ -256,7 +251,7 @@ def _allocate(path: Path) -> None:
         If there is too little.
     """
     with path.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        allocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
 def _cannot_keep(path: Path, error: OSError) -> RunError:

@@ -20,7 +20,7 @@ from tests.integration.conftest import BIN, ROOT
 from tests.reference.fedau import omegas
 
 LIBRARY = ROOT / "strategies"
-REQUIRED = ("cryptography", "flwr", "numpy", "piqp", "scipy")
+REQUIRED = ("cryptography", "filelock", "flwr", "numpy", "piqp", "scipy")
 ABSENT = ("torch", "hydra", "omegaconf", "pyarrow", "safetensors", "pandas", "ray")
 SOURCES = {path.relative_to(LIBRARY).as_posix() for path in (LIBRARY / "fedquorum").rglob("*.py")}
 MOST_BYTES_OF_A_BUNDLE = 10 * 2**20

@@ -50,6 +50,16 @@ def test_jobs_with_the_same_data_follow_each_other(
     assert launcher.launched == [[0, 4, 1, 5, 2, 6, 3, 7]]
 
 
+def test_no_sweep_without_posix_signals(
+    sweep_config: DictConfig, launcher: ScriptedLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as on Windows, where a job could not be told to write its records."""
+    monkeypatch.delattr("signal.pthread_sigmask")
+    with pytest.raises(SettingsError, match=r"a sweep \(-m\) needs POSIX signals"):
+        run(sweep_config, launcher, "seed=1,2", "rounds=2")
+    assert launcher.launched == []
+
+
 def test_a_glob_is_of_the_options() -> None:
     """``glob`` stands for the options that match it."""
 

@@ -14,7 +14,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from ..capacity import free_disk, gigabytes, machine_memory
+from ..capacity import allocate, free_disk, gigabytes, machine_memory
 from ..errors import RunError
 
 ALIGNED = 64
@@ -109,8 +109,7 @@ class _File:
 
     def moved(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
         """Return arrays as views of the file."""
-        # A write to a hole on a full disk would kill the process.
-        os.posix_fallocate(self._descriptor, self._used, max(size, 1))
+        allocate(self._descriptor, self._used, max(size, 1))
         return {name: self._written(array) for name, array in arrays.items()}
 
     def _written(self, array: NDArray[Any]) -> NDArray[Any]:

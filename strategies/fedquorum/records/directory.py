@@ -1,6 +1,5 @@
 """A run's directory: made, locked, brought back to a checkpoint, cleared."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..locks import lock_directory
 from .checkpoint import FOLDER
 from .folder import RunFolder
 from .parts import is_made_of
@@ -82,12 +82,9 @@ def _not_of_the_run(path: Path) -> RunError:
 
 def locked(directory: Path) -> int:
     """Keep other processes from going on with the same run, as long as this one lives."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise RunError(f"another process is at work on the run in {directory}") from None
+    descriptor = lock_directory(directory)
+    if descriptor is None:
+        raise RunError(f"another process is at work on the run in {directory}")
     return descriptor
 
 

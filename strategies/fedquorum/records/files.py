@@ -49,6 +49,8 @@ def cannot_write(path: Path, error: Exception) -> RunError:
 
 def sync(path: Path) -> None:
     """Bring a file's content, or the names in a folder, to the disk."""
+    if not hasattr(os, "O_DIRECTORY") and path.is_dir():
+        return  # Windows has no such thing
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

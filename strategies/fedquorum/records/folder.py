@@ -18,8 +18,12 @@ from ..intake import shown
 from .parts import uncovered
 
 LARGEST_FILE = 32 * 2**20  # of those read as a whole
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not block
+_BY_DESCRIPTOR = {os.open, os.stat} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+"""Whether this system opens a file by its folder's descriptor; Windows does not."""
+
+if _BY_DESCRIPTOR:
+    _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC  # a pipe must not block
 
 
 class Identity(NamedTuple):
@@ -70,11 +74,11 @@ class RunFolder:
             If it is a link, no regular file, or cannot be read.
         """
         *folders, name = names
-        if any(part in ("", ".", "..") or "/" in part or "\0" in part for part in names):
+        if any(part in ("", "..") or Path(part).name != part or "\0" in part for part in names):
             raise RunError(f"expected names of files in {self.path}, got {shown('/'.join(names))}")
         try:
             with self._folder(*folders) as folder:
-                file = os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb")
+                file = _opened(folder, name)
         except FileNotFoundError:
             yield None
             return
@@ -113,7 +117,7 @@ class RunFolder:
         *folders, name = names
         try:
             with self._folder(*folders) as folder:
-                return Identity.from_stat(os.stat(name, dir_fd=folder, follow_symlinks=False))
+                return Identity.from_stat(_status(folder, name))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -143,8 +147,11 @@ class RunFolder:
         return {name: found[name] for name in uncovered(sorted(found))}
 
     @contextmanager
-    def _folder(self, *names: str) -> Iterator[int]:
-        """Yield the descriptor of a folder, reached without following a link."""
+    def _folder(self, *names: str) -> Iterator[int | Path]:
+        """Yield the descriptor of a folder, reached without following a link, or its path."""
+        if not _BY_DESCRIPTOR:
+            yield _without_links(self._root.resolve().joinpath(*self._parts, *names))
+            return
         folder = os.open(self._root, _FOLDER)
         try:
             for name in (*self._parts, *names):
@@ -159,3 +166,28 @@ class RunFolder:
         link = error.errno in (errno.ELOOP, errno.ENOTDIR)
         reason = "links are not followed" if link else error.strerror
         return RunError(f"{self.path.joinpath(*names)} cannot be read: {reason}")
+
+
+def _opened(folder: int | Path, name: str) -> BufferedReader:
+    if isinstance(folder, int):
+        return os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb")
+    return _without_links(folder / name).open("rb")
+
+
+def _status(folder: int | Path, name: str) -> os.stat_result:
+    if isinstance(folder, int):
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return (folder / name).lstat()
+
+
+def _without_links(path: Path) -> Path:
+    """Return a path on which there is no link; one that is made afterwards is followed.
+
+    Raises
+    ------
+    OSError
+        If there is a link.
+    """
+    if path.resolve(strict=True) != path:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return path

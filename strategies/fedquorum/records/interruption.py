@@ -5,7 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PUT_OFF = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+PUT_OFF = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))
 
 
 @contextmanager
