@@ -26,6 +26,9 @@ from conf.schema.rules import rule_settings
 from server_app.provenance import SOURCE
 
 COMPLETED = "finished:completed"
+INSTALLED = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+"""For the SuperLink that ``flwr run`` starts here, where this app runs already."""
+
 STOP_SECONDS = 30.0  # for the ServerApp to write its records when the run is stopped
 
 
@@ -122,7 +125,7 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},  # lines come as they are written
+        env={**INSTALLED, **os.environ, "PYTHONUNBUFFERED": "1"},  # lines come as they are written
         start_new_session=True,  # Ctrl-C is for this process, which needs the run's id first
     ) as process:
         output = _Output(process.stdout or ())

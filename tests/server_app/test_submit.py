@@ -21,7 +21,7 @@ from server_app.submit import submit, with_absolute_paths
 
 # Starts a run, which goes on until flwr stop, and then writes how it ended.
 FLWR = """#!{python}
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 here = Path(__file__).parent
 words = sys.argv[1:]
@@ -30,6 +30,7 @@ with (here / "calls.txt").open("a") as calls:
 if words[0] == "run":
     config = Path(words[words.index("--run-config") + 1])
     (here / "config.toml").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
+    (here / "environment.json").write_text(json.dumps(dict(os.environ)))
     print("Successfully started run 77", flush=True)
     (here / "started").touch()
     while (here / "goes-on").exists():
@@ -70,6 +71,20 @@ def test_a_run_that_completes(flwr: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "--federation-config num-supernodes=3" in command
     assert listing == "list --run-id 77 --format json"
     assert capsys.readouterr().out.splitlines() == ["Successfully started run 77", "the end"]
+
+
+@pytest.mark.parametrize("given", [None, "0"])
+def test_flower_does_not_install_what_is_there(
+    flwr: Path, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the environment says that it should."""
+    name = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+    monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(name, given)
+    submit(compose("", "engine=flower"), str(flwr / "run"))
+    environment = json.loads((flwr / "environment.json").read_text())
+    assert environment[name] == (given or "1")
 
 
 def test_words_with_quotes(flwr: Path) -> None:
