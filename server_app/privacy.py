@@ -189,5 +189,5 @@ def check_private(settings: PrivacySettings, model: NamedArrays) -> None:
     if find_spec(PACKAGE.replace("-", "_")) is None:
         raise SettingsError(
             f"privacy must be none where {PACKAGE} is not installed, which computes epsilon "
-            f"(pip install 'fedquorum-app[privacy]'), got {settings.name}"
+            f"(pip install {PACKAGE}), got {settings.name}"
         )

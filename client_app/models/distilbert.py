@@ -92,7 +92,7 @@ def _transformers() -> Any:
     except ImportError:
         raise SettingsError(
             "model must be another than distilbert where transformers is not installed "
-            "(pip install 'fedquorum-app[text]'), got distilbert"
+            "(pip install transformers), got distilbert"
         ) from None
     return transformers
 

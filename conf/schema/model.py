@@ -112,7 +112,7 @@ class TextCnnSettings(ModelSettings):
 
 @dataclass
 class DistilBertSettings(ModelSettings):
-    """DistilBERT of transformers, of tokens: ``pip install 'fedquorum-app[text]'``.
+    """DistilBERT of transformers, of tokens: ``pip install transformers``.
 
     See ``client_app.models.DistilBERT``; only the server reads ``pretrained``.
     """

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import jinja2
+import yaml
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -19,6 +20,7 @@ from server_app.report.sweep_charts import slug
 from server_app.report.tables import TextTable, experiment_tables, runs_table
 
 TEMPLATE = "page.html"
+FILES = ("page.yaml", "watch/page.yaml")
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,10 @@ def _json(text: str) -> Markup:
 @cache
 def templates() -> jinja2.Environment:
     """Return the templates of pages, and the style and script that they share."""
+    folder = Path(__file__).parent
+    texts = [yaml.safe_load((folder / name).read_text(encoding="utf-8")) for name in FILES]
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent, encoding="utf-8"),
+        loader=jinja2.ChoiceLoader([jinja2.DictLoader(text) for text in texts]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )

@@ -711,7 +711,7 @@ def test_a_release_counts_before_anybody_is_sent_it(
 def test_without_the_accountant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that says what to install, before there is a run."""
     monkeypatch.setattr("server_app.privacy.find_spec", lambda name: None)
-    message = r"privacy must be none where dp-accounting is not installed.*\[privacy\]"
+    message = r"privacy must be none where dp-accounting is not installed.*pip install dp-acc"
     with pytest.raises(SettingsError, match=message):
         run(tmp_path / "run", "strategy=average_all privacy=dp_fixed_server")
     assert not (tmp_path / "run").exists()
