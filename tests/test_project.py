@@ -53,9 +53,12 @@ def test_the_app_repeats_the_librarys_requirements() -> None:
 
 
 def test_library_and_app_say_the_same_of_themselves() -> None:
-    """Licence, Python, authors and classifiers; one licence text."""
-    for key in ("license", "license-files", "requires-python", "authors", "classifiers"):
+    """Python, authors, addresses and classifiers; one licence, for Flower's Hub as a file."""
+    for key in ("requires-python", "authors", "urls"):
         assert PROJECT[key] == LIBRARY[key], key
+    named = {"License :: OSI Approved :: Apache Software License"}
+    assert set(PROJECT["classifiers"]) == {*LIBRARY["classifiers"], *named}
+    assert (PROJECT["license"], LIBRARY["license"]) == ({"file": "LICENSE"}, "Apache-2.0")
     assert (ROOT / "LICENSE").read_text() == (ROOT / "strategies" / "LICENSE").read_text()
 
 
@@ -71,10 +74,35 @@ def test_every_tool_finds_the_library_in_its_folder() -> None:
     assert not (ROOT / "strategies" / "__init__.py").exists()
 
 
+def test_readmes_are_read_anywhere() -> None:
+    """Their pictures, and the links of the library's, lead to files of the repository."""
+    repository = LIBRARY["urls"]["Repository"]
+    raw = repository.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    texts = [(ROOT / name).read_text() for name in ("README.md", "strategies/README.md")]
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", "".join(texts))
+    links = [*pictures, *re.findall(r"[^!]\[[^]]*\]\(([^)]+)\)", texts[1])]
+    assert len(pictures) == 2
+    assert all(picture.startswith(raw) for picture in pictures)
+    for link in links:
+        path = link.removeprefix(raw).removeprefix(f"{repository}/blob/main/")
+        assert path.startswith("https://flower.ai") or (ROOT / path).is_file(), link
+
+
+def test_no_document_installs_a_name_that_a_stranger_may_own() -> None:
+    """Neither name is reserved on the package index: the repository is what can be installed."""
+    tracked = subprocess.check_output(
+        ["git", "-C", str(ROOT), "ls-files", "*.md", "*.py", "*.sh"], text=True
+    )
+    by_name = re.compile(r"(?:pip|uv) (?:install|add)\W+fedquorum\b(?! @)")
+    for name in set(tracked.split()) - {"CHANGELOG.md"}:
+        found = by_name.search((ROOT / name).read_text())
+        assert found is None, (name, found)
+
+
 def test_the_papers_are_cited() -> None:
     """The three methods' papers, where the README links them."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["license"] == PROJECT["license"]
+    assert citation["license"] == LIBRARY["license"]
     assert [r["notes"] for r in citation["references"]] == ["FedALIGN", "FedAU", "AAggFF"]
     readme = (ROOT / "README.md").read_text()
     for reference in citation["references"]:

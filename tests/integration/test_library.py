@@ -1,6 +1,7 @@
 """The library alone: its wheel, and another project's app in an environment without ours."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -121,10 +122,32 @@ def build_wheel(source: Path, folder: Path) -> Path:
     return built
 
 
+def build_all(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command that builds what is published."""
+    return subprocess.run(
+        ["bash", str(ROOT / ".ci" / "build"), str(folder)],
+        env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.fixture(scope="module")
-def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the library's wheel from a checkout."""
-    return build_wheel(clone / "strategies", tmp_path_factory.mktemp("library"))
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with what is published; the command has checked it."""
+    folder = tmp_path_factory.mktemp("built")
+    done = build_all(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2  # of twine check
+    assert f"{next(folder.glob('*.whl'))}: OK" in done.stdout  # of check-wheel-contents
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """Return the library's wheel."""
+    return next(built.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -190,11 +213,18 @@ def test_the_apps_wheel_has_the_same_package(app_wheel: Path, wheel: Path) -> No
     assert not folders & {"strategies", "tests", "benchmarks"}
 
 
-def test_the_bundle_has_the_library(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_only_an_empty_folder_is_built_into(built: Path) -> None:
+    """What an earlier version left would be published with it."""
+    done = build_all(built)
+    assert done.returncode == 2
+    assert done.stderr == f"the folder to build into must be empty, got {built}\n"
+
+
+@pytest.mark.slow
+def test_the_bundle_has_the_library(built: Path) -> None:
     """All its modules, in its folder, in a bundle that Flower accepts."""
-    command = [str(BIN / "flwr"), "build", "--app", str(ROOT)]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    (bundle,) = tmp_path.glob("*.fab")
+    (bundle,) = built.glob("*.fab")
     assert bundle.stat().st_size < MOST_BYTES_OF_A_BUNDLE
     names = zipfile.ZipFile(bundle).namelist()
     assert {name for name in names if name.startswith("strategies/")} == {

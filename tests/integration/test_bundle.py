@@ -1,0 +1,90 @@
+"""The bundle alone: the main job, the report and the audit in an empty directory."""
+
+import json
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Shell, local_superlink, results_directory
+
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
+
+WITHOUT_THIS_CHECKOUT = f"""
+import sys
+
+sys.path[:] = [place for place in sys.path if not place.startswith({str(ROOT)!r})]
+"""
+READ = """
+from server_app.report.command_line import main
+from server_app.report.watch.page import WatchPage
+
+print(WatchPage.made().policy)
+sys.exit(main(["--audit", sys.argv[1]]) or main([sys.argv[1], "--output", "report"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Return a shell in a folder with the bundle's files, whose processes lack this checkout.
+
+    Python imports ``sitecustomize`` when it starts, after the paths of editable installs are there.
+    """
+    folder = tmp_path_factory.mktemp("bundle")
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(WITHOUT_THIS_CHECKOUT)
+    with local_superlink(folder / "home") as variables:
+        shell = Shell(folder, {**variables, "PYTHONPATH": str(folder / "site")})
+        assert shell("flwr", "build", "--app", str(ROOT)).status == 0
+        (bundle,) = folder.glob("*.fab")
+        zipfile.ZipFile(bundle).extractall(folder / "app")
+        shell.cwd = folder / "app"
+        yield shell
+
+
+@pytest.fixture(scope="module")
+def run(unpacked: Shell) -> Path:
+    """Return what the main job, of two rounds, left behind."""
+    done = unpacked("flwr", "run", ".", "--stream", "--run-config", 'overrides="rounds=2"')
+    assert "Results in " in done.stdout, done.stdout + done.stderr
+    return results_directory(done.stdout)
+
+
+def python(shell: Shell, program: str, *words: str) -> str:
+    """Run a program with the modules of the folder; return what it prints."""
+    done = shell(Path(sys.executable).name, "-c", f"import sys\n{program}", *words)
+    assert done.status == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_this_checkout_is_missing_there(unpacked: Shell) -> None:
+    """So that the other tests show what they say."""
+    program = "import server_app, fedquorum; print(server_app.__file__, fedquorum.__file__)"
+    files = python(unpacked, program).split()
+    assert files == [
+        str(unpacked.cwd / "server_app" / "__init__.py"),
+        str(unpacked.cwd / "strategies" / "fedquorum" / "__init__.py"),
+    ]
+    elsewhere = Shell(unpacked.cwd.parent / "site", unpacked.env)
+    done = elsewhere(Path(sys.executable).name, "-c", "import fedquorum")
+    assert "No module named 'fedquorum'" in done.stderr
+
+
+def test_the_main_job_runs(run: Path) -> None:
+    """On Flower's simulation."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 2)
+    assert manifest["engine"] == "flower"
+
+
+def test_the_report_and_the_audit_run(unpacked: Shell, run: Path) -> None:
+    """The pages have their templates, styles and scripts."""
+    printed = python(unpacked, READ, str(run))
+    assert "all of them fit" in printed
+    assert "script-src" in printed
+    (page,) = (unpacked.cwd / "report").glob("*.html")
+    text = page.read_text()
+    assert "<h1>FedQuorum report</h1>" in text
+    assert "<style>\n" in text
