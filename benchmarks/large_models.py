@@ -220,7 +220,7 @@ def measure(name: str, parameters: int, clients: int, options: Mapping[str, Any]
             begin = time.thread_time() - grid.seconds
 
         grid = Replies(clients, started)
-        strategy.start(WaitingGrid(grid), model_of(parameters), num_rounds=ROUNDS)
+        strategy.start(strategy.waiting(grid), model_of(parameters), num_rounds=ROUNDS)
         seconds = (time.thread_time() - grid.seconds - begin) / (ROUNDS - 1)
         size = 4 * parameters
         return Measured(

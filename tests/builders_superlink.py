@@ -194,11 +194,12 @@ class Federation:
         *behaviours: Behaviour,
         enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
+        one_by_one: bool = False,
         database: str = FLWR_IN_MEMORY_DB_NAME,
     ) -> None:
         self.link = SuperLink(database)
         self.nodes = [self.link.node() for _ in behaviours]
-        self.grid = WaitingGrid(self.link.grid(), enough=enough, grace=grace)
+        self.grid = WaitingGrid(self.link.grid(), enough=enough, grace=grace, one_by_one=one_by_one)
         self._behaviours = behaviours
         self._ended = threading.Event()
         self._threads = [

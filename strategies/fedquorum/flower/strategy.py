@@ -205,9 +205,9 @@ class ComposedStrategy(Strategy):
 
     def waiting(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
-        if not self.communication.closes_early:
-            return WaitingGrid(grid)
-        return WaitingGrid(grid, enough=self._is_quorum, grace=self.communication.quorum.grace)
+        enough = self._is_quorum if self.communication.closes_early else None
+        grace, once = self.communication.quorum.grace, _read_once(type(self))
+        return WaitingGrid(grid, enough=enough, grace=grace, one_by_one=once)
 
     def _is_quorum(self, arrival: Arrival) -> bool:
         return self._exchange.is_quorum(arrival)
@@ -386,3 +386,9 @@ class ComposedStrategy(Strategy):
         return self._exchange.evaluate_messages(
             server_round, grid, arrays, measuring, priority=priority, extra=extra
         )
+
+
+def _read_once(kind: type[Strategy]) -> bool:
+    """Say whether replies are read once: the methods of a user's subclass may read them as well."""
+    methods = (kind.aggregate_train, kind.aggregate_evaluate)
+    return all(method.__module__.rpartition(".")[0] == __package__ for method in methods)

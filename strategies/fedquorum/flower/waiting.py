@@ -123,6 +123,9 @@ class WaitingGrid(Grid):
         so far are a quorum. By default an exchange waits for all.
     grace : float
         Seconds to wait for further replies after the quorum.
+    one_by_one : bool
+        Whether ``send_and_receive`` hands over each reply as it comes, once. By default it returns
+        a list, as Flower's grids do: strategies such as Flower's adaptive clipping read it twice.
 
     Attributes
     ----------
@@ -138,7 +141,9 @@ class WaitingGrid(Grid):
         *,
         enough: Callable[[Arrival], bool] | None = None,
         grace: float = 0.0,
+        one_by_one: bool = False,
     ) -> None:
+        self._one_by_one = one_by_one
         self._grid = inner_grid(grid)
         self._enough = enough
         self._grace = grace
@@ -182,12 +187,13 @@ class WaitingGrid(Grid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterator[Message]:
-        """Send messages; yield the replies that come within ``timeout`` seconds, as they come.
+    ) -> Iterable[Message]:
+        """Send messages; return the replies that come within ``timeout`` seconds.
 
-        A reply takes memory only as long as its reader keeps it.
+        With ``one_by_one`` a reply takes memory only as long as its reader keeps it.
         """
-        return map(attrgetter("message"), self._exchange(messages, timeout))
+        replies = map(attrgetter("message"), self._exchange(messages, timeout))
+        return replies if self._one_by_one else list(replies)
 
     def exchange(
         self, messages: Iterable[Message], *, timeout: float | None = None

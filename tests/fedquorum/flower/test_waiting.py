@@ -92,11 +92,19 @@ def test_a_reply_is_handed_over_before_the_others_are_there() -> None:
         assert read.wait(ENOUGH)
         honest(node, message)
 
-    with Federation(honest, waits) as federation:
+    with Federation(honest, waits, one_by_one=True) as federation:
         replies = iter(federation.grid.send_and_receive(asked(federation.nodes), timeout=ENOUGH))
         assert value_of(next(replies)) == float(federation.nodes[0].id)
         read.set()
         assert [value_of(reply) for reply in replies] == [float(federation.nodes[1].id)]
+
+
+def test_replies_can_be_read_twice_as_flowers_can() -> None:
+    """By default; Flower's adaptive clipping counts them, and then reads them."""
+    with Federation(honest, honest) as federation:
+        replies = federation.grid.send_and_receive(asked(federation.nodes), timeout=ENOUGH)
+        assert [*map(value_of, replies)] == [*map(value_of, replies)]
+        assert len([*replies]) == 2
 
 
 # --- attacks -----------------------------------------------------------------------------------
