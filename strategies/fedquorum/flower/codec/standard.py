@@ -121,16 +121,6 @@ def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str)
     return EvaluateAnswer(None, Status.DONE, num_examples=_needed(metrics, weighted_by_key))
 
 
-def _of_the_mod(content: RecordDict) -> TrainAnswer:
-    """Return what ``AvailabilityMod`` says for the node's client, whatever id it gives it."""
-    answers = decode_train_reply(content)
-    if len(answers) != 1 or answers[0].status is Status.DONE:
-        raise ProtocolError(
-            "a reply in this project's protocol, asked was in Flower's standard one"
-        )
-    return replace(answers[0], client=None)
-
-
 def _metrics(content: RecordDict) -> Mapping[str, Any]:
     said, arrays = records_of(content, MetricRecord), records_of(content, ArrayRecord)
     if len(said) != 1:
