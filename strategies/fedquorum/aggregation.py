@@ -78,16 +78,16 @@ class AsFloat64(Mapping[str, FloatArray]):
 
 
 def like(parameters: Parameters, model: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return ``parameters`` in the dtypes of ``model``; whole numbers (counters) are rounded.
+    """Return ``parameters`` in the dtypes of ``model``; whole numbers and truth values are rounded.
 
     What is too large for its dtype becomes infinite.
     """
     with np.errstate(over="ignore"):
         return {
             name: (
-                np.rint(parameters[name])
-                if np.issubdtype(array.dtype, np.integer)
-                else parameters[name]
+                parameters[name]
+                if np.issubdtype(array.dtype, np.inexact)
+                else np.rint(parameters[name])
             ).astype(array.dtype)
             for name, array in model.items()
         }

@@ -185,7 +185,12 @@ def fits(
 
 def _fits(array: NDArray[Any], start: NDArray[Any], bound: float) -> bool:
     blocks = (slice(low, low + BLOCK) for low in range(0, array.size, BLOCK))
-    return all(float(np.abs(array[at] - start[at]).max()) <= bound for at in blocks)
+    # Truth values have no difference, and that of unsigned numbers would begin again at 0.
+    dtype = array.dtype if array.dtype.kind == "f" else np.float64
+    return all(
+        float(np.abs(np.subtract(array[at], start[at], dtype=dtype)).max()) <= bound
+        for at in blocks
+    )
 
 
 def combined_update(

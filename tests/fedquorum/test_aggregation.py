@@ -33,6 +33,13 @@ def test_counters_are_rounded_not_cut() -> None:
     assert moved["n"].dtype == np.int64
 
 
+def test_truth_values_are_rounded_too() -> None:
+    """A mask stays where most of the weight says so; it is not true wherever one client's is."""
+    moved = like({"mask": np.array([0.1, 0.9, 1e-9])}, {"mask": np.array([False, True, False])})
+    assert moved["mask"].tolist() == [False, True, False]
+    assert moved["mask"].dtype == np.bool_
+
+
 def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """<Delta_i, Delta_j> over all floating arrays, however they are cut into blocks."""
     rng = np.random.default_rng(0)

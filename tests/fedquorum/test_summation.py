@@ -115,3 +115,12 @@ def test_fits() -> None:
     assert fits(model, {"a": np.array([1.0, -2.0], np.float32), "b": np.zeros(0)}, 2.0)
     assert not fits(model, {"a": np.array([1.0, -2.1], np.float32)}, 2.0)
     assert not fits(model, {"a": np.array([np.nan, 0.0], np.float32)}, 2.0)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64])
+def test_whole_numbers_and_truth_values_fit(dtype: type[np.generic]) -> None:
+    """By their difference as numbers: truth values have none, and unsigned ones not below 0."""
+    model: NamedArrays = {"n": np.array([1, 0, 1], dtype=dtype)}
+    client: NamedArrays = {"n": np.array([0, 1, 1], dtype=dtype)}
+    assert fits(model, client, 1.0)
+    assert not fits(model, client, 0.5)
