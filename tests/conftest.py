@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -112,6 +113,19 @@ def cifar10_subset(real_data: Path) -> Path:
     if not path.is_file():
         _skip(f"FEDQUORUM_DATA must be a folder with cifar10_15k3k.npz, got {str(real_data)!r}")
     return path
+
+
+@pytest.fixture(scope="session")
+def flower_with_quickstarts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the wheel of the Flower that has its quickstarts, or skip likewise."""
+    folder = tmp_path_factory.mktemp("flower")
+    pinned = Path(__file__).parent.parent / "examples" / "quickstart" / "flower.txt"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    command += ["--requirement", str(pinned), "--dest", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        _skip(f"pip must reach a package index, for {pinned.name}: {done.stderr[-200:]}")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,0 @@
-"""Flower's PyTorch quickstart, on data that need no download."""
