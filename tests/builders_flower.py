@@ -3,9 +3,11 @@
 The model of most tests is ``MODEL``, one array of three numbers, so a step is read off its first.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import fedquorum
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -26,6 +28,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.communication import Communication
 from fedquorum.flower.directory import fingerprint
+from fedquorum.flower.drop_in import DropIn
 from fedquorum.named import build
 from fedquorum.report import TrainReport
 from fedquorum.rule import RunFacts
@@ -41,7 +44,14 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
+)
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from numpy.typing import NDArray
 
 from client_app.node import hosted_clients
@@ -86,6 +96,43 @@ def fedalign(num_clients: int, priority: Collection[int], **options: Any) -> Com
 def clipping(clip_norm: float) -> Communication:
     """Return the project's protocol with bounded updates."""
     return Communication(robustness=Robustness(clip_norm=clip_norm))
+
+
+RATES = dict.fromkeys(range(4), 0.5)
+GATE: dict[str, Any] = {"priority": [0, 1], "num_rounds": 3}
+DROP_INS: dict[str, Callable[..., DropIn]] = {
+    name: getattr(fedquorum, name)
+    for name in fedquorum.__all__
+    if inspect.isclass(getattr(fedquorum, name)) and issubclass(getattr(fedquorum, name), DropIn)
+}
+NEEDED: Mapping[str, dict[str, Any]] = {
+    "FedALIGN": GATE,
+    "KnownStatistics": {"probabilities": RATES},
+}
+
+
+def drop_in(name: str, **options: Any) -> DropIn:
+    """Return a strategy with what it needs, and as it stands else."""
+    return DROP_INS[name](**{**NEEDED.get(name, {}), **options})
+
+
+WRAPPERS: dict[str, Callable[..., Any]] = {
+    "fixed server": DifferentialPrivacyServerSideFixedClipping,
+    "fixed client": DifferentialPrivacyClientSideFixedClipping,
+    "adaptive server": DifferentialPrivacyServerSideAdaptiveClipping,
+    "adaptive client": DifferentialPrivacyClientSideAdaptiveClipping,
+}
+
+
+def wrapped(kind: str, strategy: Strategy, *, norm: float = 0.01, noise: float = 1e-9) -> Strategy:
+    """Return one of Flower's four wrappers for 4 clients, by default with hardly any noise."""
+    options: dict[str, Any] = {"noise_multiplier": noise, "num_sampled_clients": 4}
+    if kind.startswith("adaptive"):
+        options |= {"initial_clipping_norm": norm, "clipped_count_stddev": noise}
+    else:
+        options |= {"clipping_norm": norm}
+    private: Strategy = WRAPPERS[kind](strategy, **options)
+    return private
 
 
 # --- answers and replies -------------------------------------------------------------------
@@ -369,6 +416,21 @@ class HostingGrid(InProcessGrid):
             hosted = self.hosted[message.metadata.dst_node_id]
             return Message(encode_hosted_clients(hosted), reply_to=message)
         return Message(self.answer(message), reply_to=message)
+
+
+def simulated(app: ClientApp, nodes: int) -> InMemoryGrid:
+    """Return nodes on a grid that takes itself for that of Flower's simulation."""
+
+    class Simulated(InMemoryGrid):
+        def __init__(self) -> None:
+            self.inner = grid_of(app, nodes)
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("inner", "__class__"):
+                return object.__getattribute__(self, name)
+            return getattr(self.inner, name)
+
+    return Simulated()
 
 
 # --- rounds --------------------------------------------------------------------------------

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from threading import Timer
-from types import SimpleNamespace
 from typing import Any
 
-import fedquorum
 import numpy as np
 import pytest
 from fedquorum import (
@@ -56,51 +54,35 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
-from flwr.serverapp import SamplingMethod
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
     Strategy,
 )
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from server_app.in_process import InProcessGrid
 from tests.builders_flower import (
+    DROP_INS,
+    GATE,
     LOSSES,
     MODEL,
     ChangingGrid,
+    drop_in,
     evaluate_round,
     grid_of,
     moved,
     request_of,
     scripted_app,
+    simulated,
     standard_app,
     standard_reply,
     train_round,
+    wrapped,
 )
 
 K = 4
-RATES = dict.fromkeys(range(K), 0.5)
-GATE: dict[str, Any] = {"priority": [0, 1], "num_rounds": 3}
-EVERY: dict[str, Callable[..., DropIn]] = {
-    name: getattr(fedquorum, name)
-    for name in fedquorum.__all__
-    if inspect.isclass(getattr(fedquorum, name)) and issubclass(getattr(fedquorum, name), DropIn)
-}
-NEEDED: Mapping[str, dict[str, Any]] = {
-    "FedALIGN": GATE,
-    "KnownStatistics": {"probabilities": RATES},
-}
 NEEDS_LOSS = {"AAggFFS", "AAggFFD", "QFedAvg", "TERM", "PropFair", "AFL", "FedMGDAPlus"}
 KEEPS_POPULATION = {"AAggFFS": "AAggFF-S", "AAggFFD": "AAggFF-D", "AFL": "AFL"}
-
-
-def made(name: str, **options: Any) -> DropIn:
-    """Return a strategy with what it needs, and as it stands else."""
-    return EVERY[name](**{**NEEDED.get(name, {}), **options})
 
 
 @pytest.fixture
@@ -163,28 +145,28 @@ def trained(client: int, message: Message, **metrics: Any) -> Message:
 # --- 1: the signature ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_the_ten_keywords_are_fedavgs(name: str) -> None:
     """By name, order and default, all visible, and then the rule's own; none is required."""
     flowers = list(inspect.signature(FlowerFedAvg).parameters.values())
-    ours = list(inspect.signature(EVERY[name]).parameters.values())
+    ours = list(inspect.signature(DROP_INS[name]).parameters.values())
     assert [(p.name, p.default) for p in ours[:10]] == [(p.name, p.default) for p in flowers]
     assert [p.kind for p in ours[:10]] == [p.kind for p in flowers]
     assert all(p.default is not inspect.Parameter.empty for p in ours)
-    names = [item.name for item in EVERY[name].declared.parameters]  # type: ignore[attr-defined]
+    names = [item.name for item in DROP_INS[name].declared.parameters]  # type: ignore[attr-defined]
     assert [p.name for p in ours[len(ours) - len(names) :]] == names
     assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in ours)
 
 
 def test_there_are_sixteen() -> None:
     """All named strategies but the one whose clients keep models of their own."""
-    assert len(EVERY) == 16
+    assert len(DROP_INS) == 16
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_all_start_as_they_stand(name: str) -> None:
     """With an app written for FedAvg: three rounds, a model that moves, Flower's metrics."""
-    result = made(name).start(grid_of(standard_app(), K), encode_arrays(MODEL), num_rounds=3)
+    result = drop_in(name).start(grid_of(standard_app(), K), encode_arrays(MODEL), num_rounds=3)
     assert first_number(result.arrays) > 1.0
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert sorted(result.evaluate_metrics_clientapp) == [1, 2, 3]
@@ -301,12 +283,12 @@ def test_other_nodes_are_drawn_in_other_rounds() -> None:
     assert drawn(0) == drawn(0) != drawn(1)
 
 
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - {"AAggFFS"}))
+@pytest.mark.parametrize("name", sorted(DROP_INS.keys() - {"AAggFFS"}))
 def test_a_fraction_of_zero_asks_nobody_and_says_so(
     name: str, told: pytest.LogCaptureFixture
 ) -> None:
     """Evaluation goes on, the model stays; likewise without evaluation."""
-    strategy = made(name, fraction_train=0.0)
+    strategy = drop_in(name, fraction_train=0.0)
     assert "fraction_train is set to 0.0. Federated training will be skipped." in told.text
     grid = grid_of(standard_app(), K)
     seen: list[float] = []
@@ -320,7 +302,7 @@ def test_a_fraction_of_zero_asks_nobody_and_says_so(
     assert result.train_metrics_clientapp == {}
     assert sorted(result.evaluate_metrics_clientapp) == [1, 2]
     assert "no update counted" not in told.text
-    assert configured(made(name, fraction_train=0.0), grid) == []
+    assert configured(drop_in(name, fraction_train=0.0), grid) == []
 
 
 def test_evaluation_can_be_left_out(told: pytest.LogCaptureFixture) -> None:
@@ -381,12 +363,12 @@ def test_fedalign_waits_for_its_priority_clients_once(monkeypatch: pytest.Monkey
     assert [d.client for d in strategy.outcome.report.decisions] == [0, 1]
 
 
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - KEEPS_POPULATION.keys()))
+@pytest.mark.parametrize("name", sorted(DROP_INS.keys() - KEEPS_POPULATION.keys()))
 def test_joiners_are_asked_and_who_comes_back_is_who_it_was(name: str) -> None:
     """From the next round on; a node keeps its client's id however long it was away."""
     loss = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}  # by node; partition = node - 1
     app = standard_app(lambda partition: {"num-examples": 10, "loss": loss[partition + 1]})
-    strategy = made(name, **({"warmup_rounds": 0} if name == "FedALIGN" else {}))
+    strategy = drop_in(name, **({"warmup_rounds": 0} if name == "FedALIGN" else {}))
     grid = ChangingGrid(app, 4, {2, 4})
     heard, model = [], encode_arrays(MODEL)
     rounds = ({2, 4}, {2, 4, 1}, {4, 1}, {2, 4, 1, 3})
@@ -410,7 +392,7 @@ def test_a_joiner_is_refused_by_name_where_k_is_fixed(
     name: str, told: pytest.LogCaptureFixture
 ) -> None:
     """The run goes on with those of round 1, also while one of them is away, and says so once."""
-    strategy = made(name)
+    strategy = drop_in(name)
     grid = ChangingGrid(standard_app(), 5, {1, 2, 3})
     statuses = []
     for t, there in enumerate(({1, 2, 3}, {1, 2, 3, 4}, {1, 3, 4, 5}, {1, 2, 3, 4}), 1):
@@ -426,7 +408,7 @@ def test_a_joiner_is_refused_by_name_where_k_is_fixed(
 @pytest.mark.parametrize("name", KEEPS_POPULATION)
 def test_k_is_fixed_whoever_answers_in_round_1(name: str) -> None:
     """It is how many were there, not how many replies came."""
-    strategy = made(name)
+    strategy = drop_in(name)
     replying(strategy, lambda k, m: trained(k, m) if k < 2 else None)
     assert strategy.population.clients == (0, 1, 2, 3)
     moved_on, _ = replying(strategy, trained, round_number=2)
@@ -455,21 +437,6 @@ def test_fedau_counts_the_rounds_that_a_client_was_away() -> None:
         train_round(strategy, grid, t)
     omega = {d.client: d.omega for d in strategy.outcome.report.decisions}
     assert omega == {0: 1.0, 1: 1.0, 2: 1.5}
-
-
-def simulated(app: ClientApp, nodes: int) -> InMemoryGrid:
-    """Return nodes as in a simulation."""
-
-    class Simulated(InMemoryGrid):
-        def __init__(self) -> None:
-            self.inner = grid_of(app, nodes)
-
-        def __getattribute__(self, name: str) -> Any:
-            if name in ("inner", "__class__"):
-                return object.__getattribute__(self, name)
-            return getattr(self.inner, name)
-
-    return Simulated()
 
 
 def test_a_simulation_cannot_tell_priority_by_chance() -> None:
@@ -545,23 +512,23 @@ UNREAD: list[dict[str, Any]] = [
 ODD = {"accuracy": 87.5, "train_loss": [1.0], "other": math.nan, "history": [1.0, 2.0]}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_metrics_that_no_rule_reads_may_be_anything(name: str) -> None:
     """Accuracies in per cent, lists, NaN: every update counts, in all 16."""
-    strategy = made(name)
+    strategy = drop_in(name)
     arrays, _ = replying(strategy, lambda k, m: trained(k, m, **ODD))
     assert arrays is not None
     statuses = {d.status for d in strategy.outcome.report.decisions}
     assert statuses == {"trained"}
 
 
-@pytest.mark.parametrize("name", sorted(EVERY.keys() - NEEDS_LOSS))
+@pytest.mark.parametrize("name", sorted(DROP_INS.keys() - NEEDS_LOSS))
 @pytest.mark.parametrize("metrics", UNREAD, ids=str)
 def test_a_loss_that_is_not_read_may_be_anything(name: str, metrics: dict[str, Any]) -> None:
     """The model is that of the same replies with a proper loss, to the last bit."""
     options: dict[str, Any] = {"epsilon": 0.0} if name == "FedALIGN" else {}
-    odd, _ = replying(made(name, **options), lambda k, m: trained(k, m, **metrics))
-    plain, _ = replying(made(name, **options), trained)
+    odd, _ = replying(drop_in(name, **options), lambda k, m: trained(k, m, **metrics))
+    plain, _ = replying(drop_in(name, **options), trained)
     assert odd is not None
     assert odd == plain
 
@@ -576,11 +543,11 @@ def test_fedalign_counts_priority_clients_whatever_their_loss(metrics: dict[str,
     assert [d.weight for d in report.decisions] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 0])
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 @pytest.mark.parametrize("weights", [(0, 1, 2.5, 3), (0.1, 0.2, 0.0, 1e-9), (1e300, 1, 1, 1)])
 def test_weights_may_be_any_finite_numbers(name: str, weights: tuple[float, ...]) -> None:
     """From 0 on; the run goes on whatever they are."""
-    strategy = made(name)
+    strategy = drop_in(name)
     arrays, _ = replying(strategy, lambda k, m: trained(k, m, num_examples=weights[k]))
     assert {d.status for d in strategy.outcome.report.decisions} == {"trained"}
     assert arrays is not None
@@ -598,31 +565,31 @@ def test_a_weight_of_zero_counts_as_nothing() -> None:
     assert dict(results[0][1] or {}) == pytest.approx(dict(results[1][1] or {}))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_no_data_at_all_ends_no_run(name: str) -> None:
     """Where FedAvg divides by zero."""
-    strategy = made(name)
+    strategy = drop_in(name)
     for t in (1, 2):
         arrays, _ = replying(strategy, lambda k, m: trained(k, m, num_examples=0), round_number=t)
         assert arrays is None or np.isfinite(decode_arrays(arrays)["w"]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_arrays_of_another_precision_are_converted(name: str, dtype: str) -> None:
     """The model keeps its own."""
-    strategy = made(name)
+    strategy = drop_in(name)
     arrays = train_round(strategy, grid_of(standard_app(dtype=dtype), K))
     assert arrays is not None
     assert decode_arrays(arrays)["w"].dtype == np.float32
     assert {d.status for d in strategy.outcome.report.decisions} == {"trained"}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_partial_models_are_fine(name: str) -> None:
     """An adapter alone, as long as the replies and the initial arrays agree."""
     adapter = encode_arrays({"lora.a": np.zeros((2, 1), np.float32), "lora.b": MODEL["w"]})
-    result = made(name).start(grid_of(standard_app(), K), adapter, num_rounds=2)
+    result = drop_in(name).start(grid_of(standard_app(), K), adapter, num_rounds=2)
     assert list(result.arrays) == ["lora.a", "lora.b"]
 
 
@@ -652,7 +619,7 @@ def test_partial_models_are_fine(name: str) -> None:
 def test_a_run_that_cannot_learn_stops_in_round_1(name: str, app: ClientApp, message: str) -> None:
     """With an error that names the key, what was found and what to set."""
     with pytest.raises(ProtocolError, match=re.escape(message)):
-        made(name).start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
+        drop_in(name).start(grid_of(app, K), encode_arrays(MODEL), num_rounds=2)
 
 
 def test_replies_that_are_all_too_large_stop_as_well() -> None:
@@ -766,14 +733,14 @@ def start(strategy: Strategy, grid: InProcessGrid, num_rounds: int = 3) -> Array
 
 
 @pytest.mark.parametrize("hosted", [1, 2])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_the_projects_protocol_is_recognised(
     name: str, hosted: int, told: pytest.LogCaptureFixture
 ) -> None:
     """Round 1 counts nothing; then the rules begin with the clients that the nodes host."""
     clients = hosted * K
     options = {"probabilities": dict.fromkeys(range(clients), 0.5)}
-    strategy = made(name, **(options if name == "KnownStatistics" else {}))
+    strategy = drop_in(name, **(options if name == "KnownStatistics" else {}))
     grid = CallsGrid(protocol_app(clients), K)
     model = start(strategy, grid)
     assert strategy.population.clients == tuple(range(clients))
@@ -794,10 +761,10 @@ def test_the_projects_protocol_is_recognised(
     assert "Round 1 counts nothing; from round 2 on" in line
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_the_rules_begin_in_round_2(name: str) -> None:
     """The models are those of a strategy that knows its clients and begins one round later."""
-    strategy = made(name)
+    strategy = drop_in(name)
     path = []
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -855,7 +822,7 @@ def test_fractions_and_minima_count_clients() -> None:
 def test_joiners_take_part_in_the_protocol(name: str, told: pytest.LogCaptureFixture) -> None:
     """A node that connects after round 2 is queried; its clients join where rules allow it."""
     grid = ChangingGrid(protocol_app(6), 3, there=[1, 2])
-    strategy = made(name)
+    strategy = drop_in(name)
 
     def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         if server_round == 2:
@@ -995,7 +962,7 @@ def test_the_loss_is_found_and_told_once(
     name: str, key: str, told: pytest.LogCaptureFixture
 ) -> None:
     """Under the usual names or the one given; told where a rule reads it."""
-    strategy = made(name, loss_key="mine" if key == "mine" else None)
+    strategy = drop_in(name, loss_key="mine" if key == "mine" else None)
     app = standard_app(lambda k: {"num-examples": 10, key: LOSSES[k]})
     for t in (1, 2):
         train_round(strategy, grid_of(app, K), t)
@@ -1332,17 +1299,17 @@ def test_the_result_is_flowers(kind: type[DropIn], num_rounds: int) -> None:
     assert ours.evaluate_metrics_serverapp[0]["w"] == 1.0
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_one_object_may_start_twice(name: str) -> None:
     """On the same nodes, or on a grid with others."""
-    strategy = made(name)
+    strategy = drop_in(name)
     for grid in (grid_of(standard_app(), K), grid_of(standard_app(), K)):
         result = strategy.start(grid, encode_arrays(MODEL), num_rounds=2)
         assert first_number(result.arrays) > 1.0
         assert sorted(result.train_metrics_clientapp) == [1, 2]
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", DROP_INS)
 def test_one_bad_reply_never_ends_a_run(name: str) -> None:
     """Of every kind that comes to mind, from another node in every round."""
     good = {"num-examples": 2, "loss": 1.0}
@@ -1361,7 +1328,7 @@ def test_one_bad_reply_never_ends_a_run(name: str) -> None:
         lambda m: Message(Error(5, "x" * 10**5), reply_to=m),
         lambda m: None,
     ]
-    strategy = made(name, **({"num_rounds": 20} if name == "FedALIGN" else {}))
+    strategy = drop_in(name, **({"num_rounds": 20} if name == "FedALIGN" else {}))
 
     def answer(t: int, client: int, message: Message) -> Message | None:
         return wrong[t - 1](message) if client == t % K else trained(client, message)
@@ -1370,72 +1337,6 @@ def test_one_bad_reply_never_ends_a_run(name: str) -> None:
         arrays, _ = replying(strategy, partial(answer, t), round_number=t)
         assert arrays is not None
         assert np.isfinite(decode_arrays(arrays)["w"]).all()
-
-
-# --- Flower's wrappers ---------------------------------------------------------------------
-
-
-def wrapped(kind: str, strategy: Strategy) -> Strategy:
-    """Return one of Flower's four wrappers, with hardly any noise."""
-    options: dict[str, Any] = {"noise_multiplier": 1e-9, "num_sampled_clients": K}
-    made_by: dict[str, Callable[[], Strategy]] = {
-        "fixed server": lambda: DifferentialPrivacyServerSideFixedClipping(
-            strategy, clipping_norm=0.01, **options
-        ),
-        "fixed client": lambda: DifferentialPrivacyClientSideFixedClipping(
-            strategy, clipping_norm=0.01, **options
-        ),
-        "adaptive server": lambda: DifferentialPrivacyServerSideAdaptiveClipping(
-            strategy, initial_clipping_norm=0.01, clipped_count_stddev=1e-9, **options
-        ),
-        "adaptive client": lambda: DifferentialPrivacyClientSideAdaptiveClipping(
-            strategy, initial_clipping_norm=0.01, clipped_count_stddev=1e-9, **options
-        ),
-    }
-    return made_by[kind]()
-
-
-WRAPPERS = ("fixed server", "fixed client", "adaptive server", "adaptive client")
-
-
-@pytest.mark.parametrize("kind", WRAPPERS)
-@pytest.mark.parametrize("name", ["FedAU", "FedAvgAll", "AAggFFD", "FedALIGN"])
-def test_flowers_privacy_wraps_the_strategies(kind: str, name: str) -> None:
-    """Updates of length 1.7 and more are clipped by the server before any rule sees them."""
-    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
-    private = wrapped(kind, made(name))
-    result = private.start(grid_of(app, K), encode_arrays(MODEL), num_rounds=1)
-    step = decode_arrays(result.arrays)["w"] - MODEL["w"]
-    if "server" in kind:
-        assert np.linalg.norm(step) == pytest.approx(0.01, rel=1e-2)
-    else:  # which trusts the clients to clip
-        assert np.linalg.norm(step) > 1
-
-
-@pytest.mark.parametrize("kind", WRAPPERS)
-def test_flowers_privacy_with_a_failed_reply(kind: str) -> None:
-    """The wrapper skips that round, and the next one goes on."""
-    app = standard_app(lambda k: {"num-examples": 10, "loss": LOSSES[k], "norm_bit": 1.0})
-    strategy = FedAU(fraction_evaluate=0.0)
-    private = wrapped(kind, strategy)
-    grid = ChangingGrid(app, K)
-    grid.failing = {2: "boom"}
-    assert train_round(private, grid) is None
-    grid.failing = {}
-    assert train_round(private, grid, 2) is not None
-    assert strategy.outcome.report.count("trained") == K
-
-
-def test_flowers_accountant_takes_fedavgs_own_class_only() -> None:
-    """13, as docs/drop-in.md tells: a budget is for rules that weigh all alike."""
-    accountant: Any = SimpleNamespace(
-        config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION)
-    )
-    for strategy in (FedAvg(), FedAvgAll()):
-        with pytest.raises(ValueError, match=r"requires a strategy using FedAvg\.aggregate_train"):
-            DifferentialPrivacyServerSideFixedClipping(
-                strategy, 1.0, 1.0, num_sampled_clients=K, accountant=accountant
-            )
 
 
 def test_the_seed_of_python_is_left_alone() -> None:
