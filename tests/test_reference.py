@@ -89,3 +89,13 @@ def test_every_relative_link_of_the_documentation_leads_somewhere(page: Path) ->
             assert anchor in {
                 re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings
             }, link
+
+
+def test_the_tests_that_the_drop_in_page_names_are_there() -> None:
+    """Every ``file::test`` of its table is a test in that file."""
+    text = (ROOT / "docs" / "drop-in.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", text)
+    assert len(named) > 20
+    for file, name in named:
+        source = (ROOT / "tests" / "fedquorum" / "flower" / file).read_text()
+        assert f"def {name}(" in source, (file, name)
