@@ -115,6 +115,17 @@ def test_both_wait_for_as_many(
     assert flowers >= 4
 
 
+def test_settings_are_read_when_the_strategy_is_made() -> None:
+    """The difference: what is assigned later means nothing, where Flower reads its attributes."""
+
+    def later(made: Made) -> int:
+        strategy: Any = made()
+        strategy.fraction_train = 0.5
+        return len(asked(strategy, K, "train"))
+
+    assert both(later) == (K, K // 2)
+
+
 # --- what is sent ---------------------------------------------------------------------------
 
 
