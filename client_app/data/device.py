@@ -26,6 +26,7 @@ from client_app.data.sources.base import LabelledArrays
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
+    HfSettings,
     ImageFolderSettings,
     NpzSettings,
     settled_clients,
@@ -134,7 +135,9 @@ def device_table(settings: CsvSettings, seed: int) -> DeviceData:
 
 
 def device_arrays(
-    settings: NpzSettings | ImageFolderSettings, seed: int, arrays: Callable[[], LabelledArrays]
+    settings: NpzSettings | HfSettings | ImageFolderSettings,
+    seed: int,
+    arrays: Callable[[], LabelledArrays],
 ) -> DeviceData:
     """Return the data of a file or folder that has the samples of one client.
 
@@ -142,7 +145,7 @@ def device_arrays(
     """
     from client_app.data.partitioned import whole_client
 
-    if isinstance(settings, NpzSettings):
+    if isinstance(settings, NpzSettings | HfSettings):
         input_shape = tuple(settings.input_shape or ())
         num_classes = settings.num_classes or 1
         target: Target = "number" if settings.regression else "class"

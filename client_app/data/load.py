@@ -11,6 +11,7 @@ from conf.schema.data import (
     CsvSettings,
     DataSettings,
     HeartSettings,
+    HfSettings,
     ImageFolderSettings,
     Isic2019Settings,
     LeafSettings,
@@ -65,7 +66,9 @@ def _make(settings: DataSettings, seed: int) -> FederatedData:
         from client_app.data.device import device_table
 
         return device_table(settings, seed)
-    if isinstance(settings, NpzSettings | ImageFolderSettings) and of_devices(settings):
+    if isinstance(settings, NpzSettings | HfSettings | ImageFolderSettings) and of_devices(
+        settings
+    ):
         from client_app.data.device import device_arrays
 
         return device_arrays(settings, seed, lambda: _arrays(settings))
@@ -96,7 +99,7 @@ def _table(settings: TableSettings) -> "Table":
     raise TypeError(f"no table for {type(settings).__name__}")
 
 
-def _arrays(settings: PartitionedSettings) -> LabelledArrays:  # noqa: PLR0911 - one per source
+def _arrays(settings: PartitionedSettings) -> LabelledArrays:  # noqa: C901, PLR0911 - one per source
     if isinstance(settings, TorchvisionSettings):
         from client_app.data.sources.torchvision import torchvision_arrays
 
@@ -109,6 +112,10 @@ def _arrays(settings: PartitionedSettings) -> LabelledArrays:  # noqa: PLR0911 -
         from client_app.data.sources.npz import npz_arrays
 
         return npz_arrays(settings)
+    if isinstance(settings, HfSettings):
+        from client_app.data.sources.hf import hf_arrays
+
+        return hf_arrays(settings)
     if isinstance(settings, ImageFolderSettings):
         from client_app.data.sources.image_folder import image_folder_arrays
 

@@ -13,6 +13,7 @@ from conf.schema.availability import RandomAvailabilitySettings
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
+    HfSettings,
     ImageFolderSettings,
     NpzSettings,
     PartitionedSettings,
@@ -49,6 +50,7 @@ def check(settings: Settings) -> None:
         _check_device(settings.data)
         _check_columns(settings.data)
         _check_texts(settings.data)
+        _check_client_column(settings.data)
         _check_draws(settings)
         _check_device_availability(settings)
         _check_engine(settings.engine, settings.data)
@@ -170,7 +172,7 @@ def _check_shards(data: DataSettings) -> None:
 def _check_device(data: DataSettings) -> None:
     """Check that all is agreed on that a device cannot tell from its own rows."""
     needed: tuple[str, ...] = ()
-    if isinstance(data, NpzSettings) and data.partition == "device":
+    if isinstance(data, NpzSettings | HfSettings) and data.partition == "device":
         needed = ("input_shape", *(() if data.regression else ("num_classes",)))
     elif isinstance(data, ImageFolderSettings) and data.partition == "device":
         needed = ("image_size", "classes")
@@ -258,6 +260,21 @@ def _check_texts(data: DataSettings) -> None:
     if data.length < least:
         raise SettingsError(
             f"data.length must be at least {least} for {len(columns)} texts, got {data.length}"
+        )
+
+
+def _check_client_column(data: DataSettings) -> None:
+    if not isinstance(data, HfSettings):
+        return
+    if (data.partition == "natural") != (data.client_column is not None):
+        raise SettingsError(
+            "data.client_column must be the name of a column with data.partition=natural, and "
+            f"null with the others, got {data.client_column!r} with {data.partition}"
+        )
+    if {data.target, data.client_column} & {*(data.features or ())} - {None}:
+        raise SettingsError(
+            "data.features must be columns other than data.target and data.client_column, got "
+            f"{data.features}"
         )
 
 

@@ -13,6 +13,9 @@ from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, N
 TEST_FRACTION = Number(low=0.01, high=0.9)
 DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
 """Where data sets lie that are found by their names: what an environment variable says."""
+SPLIT = Name("the name of a split")
+TEXT_LENGTH = Number(low=2, integer=True)
+HASHED_WORDS = Number(low=8, integer=True)
 PARTITIONS = ("shards", "dirichlet", "iid", "quantity")
 
 
@@ -166,6 +169,46 @@ class ImageFolderSettings(NaturalSettings):
 
 
 @dataclass
+class HfSettings(NaturalSettings):
+    """A data set of Hugging Face, from the Hub or from a folder, by Flower Datasets.
+
+    ``fedquorum experiment=custom data=hf data.path=ylecun/mnist model=cnn``. See
+    ``client_app.data.sources.hf``.
+
+    ``path``: a Hub id, a folder that ``save_to_disk`` wrote, or one that ``load_dataset`` reads.
+    ``revision``: a commit, branch or tag on the Hub. ``cache_dir``: null for Hugging Face's
+    (``HF_HOME``). ``download``: false for what is in the cache alone. ``subset``: the name of a
+    configuration. ``test_split``: null for ``test`` where there is one, else the test rows are
+    taken out of the training rows.
+
+    ``features`` and ``target``: the columns; null where the data leaves no choice.
+    ``client_column``: whose each row is, with ``partition`` natural. ``image_size`` (height and
+    width) and ``image_mode`` (grey L or RGB): null for those of the first image. ``length`` and
+    ``vocabulary_size``: of texts, in hashed words. The rest is as with ``NpzSettings``.
+    """
+
+    name: str = "hf"
+    path: str = parameter("", Name("a folder with a data set, or a Hub id such as ylecun/mnist"))
+    subset: str | None = parameter(None, Name("the name of a subset"))
+    revision: str | None = parameter(None, Name("a commit, branch or tag"))
+    cache_dir: str | None = parameter(None, FilePath("a folder"))
+    download: bool = True
+    train_split: str = parameter("train", SPLIT)
+    test_split: str | None = parameter(None, SPLIT)
+    features: list[str] | None = field(default=None, metadata={"allowed": COLUMNS})
+    target: str | None = parameter(None, COLUMN)
+    client_column: str | None = parameter(None, COLUMN)
+    partition: str = parameter("iid", OneOf((*PARTITIONS, "natural", "device")))
+    regression: bool = False
+    input_shape: list[int] | None = field(default=None, metadata={"allowed": COUNTS})
+    num_classes: int | None = parameter(None, COUNT)
+    image_size: list[int] | None = field(default=None, metadata={"allowed": IMAGE_SIZE})
+    image_mode: str | None = parameter(None, OneOf(("L", "RGB")))
+    length: int = parameter(80, TEXT_LENGTH)
+    vocabulary_size: int = parameter(10000, HASHED_WORDS)
+
+
+@dataclass
 class CelebASettings(NaturalSettings):
     """CelebA by torchvision, a person a client, with smiling as the target.
 
@@ -252,8 +295,8 @@ class TextSettings(NaturalSettings):
     group_column: str | None = parameter(None, COLUMN)
     rows: int | None = parameter(None, COUNT)
     tokens: str = parameter("words", OneOf(("words", "characters")))
-    length: int = parameter(80, Number(low=2, integer=True))
-    vocabulary_size: int = parameter(10000, Number(low=8, integer=True))
+    length: int = parameter(80, TEXT_LENGTH)
+    vocabulary_size: int = parameter(10000, HASHED_WORDS)
 
 
 @dataclass
@@ -331,4 +374,5 @@ def of_devices(data: DataSettings) -> bool:
     """Say whether each device has the data of its own client only, and nobody has all."""
     if isinstance(data, CsvSettings):
         return data.client_column is None
-    return isinstance(data, NpzSettings | ImageFolderSettings) and data.partition == "device"
+    of_files = NpzSettings | HfSettings | ImageFolderSettings
+    return isinstance(data, of_files) and data.partition == "device"

@@ -10,7 +10,9 @@ from fedquorum.errors import DataError
 from PIL import Image
 
 from conf.compose import compose_words
+from server_app.clients_table.command_line import main as show_clients
 from server_app.job import run_in_process
+from tests.builders_hf import grey_images, image_rows, saved
 from tests.integration.conftest import read_rounds
 
 QUICK = ("experiment=custom", "strategy=fedavg", "rounds=2", "client.local_epochs=1")
@@ -85,6 +87,28 @@ def test_folders_of_images(tmp_path: Path) -> None:
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     rows = run(tmp_path / "run", "data=image_folder", f"data.path={tmp_path / 'images'}")
     assert [row["num_examples"] for row in rows[:2]] == [10, 5]
+
+
+@pytest.mark.parametrize("model", ["logistic_regression", "small_cnn"])
+def test_a_data_set_of_hugging_face(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder is all that is needed, and the run is that of the same arrays in an .npz file."""
+    (x, y), (x_test, y_test) = grey_images(90), grey_images(30)
+    rows = {"train": image_rows(x, y), "test": image_rows(x_test, y_test)}
+    folder = saved(tmp_path / "data", **rows)
+    arrays = tmp_path / "mine.npz"
+    np.savez(arrays, allow_pickle=False, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    words = ("data.partition=dirichlet", "data.num_clients=4", "data.alpha=5", "data.priority=all")
+    losses = []
+    for name, path in (("hf", folder), ("npz", arrays)):
+        more = (f"data={name}", f"data.path={path}", f"model={model}", *words)
+        losses.append([row["loss"] for row in run(tmp_path / name, *more)])
+        show_clients(["experiment=custom", *more, "--output", str(tmp_path / f"{name}-clients")])
+    assert losses[0] == losses[1]
+    tables = [(tmp_path / f"{name}-clients" / "clients.csv").read_text() for name in ("hf", "npz")]
+    assert tables[0] == tables[1]
+    assert "custom: hf, seed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("samples", [1, 2, 31])

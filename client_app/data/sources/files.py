@@ -55,7 +55,6 @@ class ImageFiles:
         return pixels
 
     def _read(self, path: Path) -> NDArray[np.uint8]:
-        height, width = self._size
         try:
             with Image.open(path) as file:
                 mode, image = file.mode, file.convert("RGB")
@@ -64,22 +63,49 @@ class ImageFiles:
                 f"{self._setting} must lead to images, got {path}, which is no image: "
                 f"{one_line(error)}"
             ) from None
-        if mode in WIDE_MODES:
+        return pixels_of(image, mode, self._size, self._fit, setting=self._setting, place=str(path))
+
+
+def pixels_of(
+    image: Image.Image, mode: str, size: tuple[int, int], fit: str, *, setting: str, place: str
+) -> NDArray[np.uint8]:
+    """Return the pixels of an image that was converted to 8 bits a channel.
+
+    Parameters
+    ----------
+    image : Image
+        The converted image.
+    mode : str
+        Pillow's mode before the conversion.
+    size : tuple of int
+        Height and width.
+    fit : str
+        See ``ImageFiles``.
+    setting, place : str
+        The setting that leads to the image, and where it is, for messages.
+
+    Raises
+    ------
+    DataError
+        If it had more than 8 bits, or is of another size where ``fit`` is ``exact``.
+    """
+    height, width = size
+    if mode in WIDE_MODES:
+        raise DataError(
+            f"{setting} must lead to images of 8 bits a channel, got {place} of Pillow's mode "
+            f"{mode}"
+        )
+    if image.size != (width, height):
+        if fit == "exact":
             raise DataError(
-                f"{self._setting} must lead to images of 8 bits a channel, got {path} of Pillow's "
-                f"mode {mode}"
+                f"{setting} must lead to images of {height} x {width}, got {place} of "
+                f"{image.size[1]} x {image.size[0]}"
             )
-        if image.size != (width, height):
-            if self._fit == "exact":
-                raise DataError(
-                    f"{self._setting} must lead to images of {height} x {width}, got {path} of "
-                    f"{image.size[1]} x {image.size[0]}"
-                )
-            if self._fit == "crop":
-                image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-            else:
-                image = image.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(image)
+        if fit == "crop":
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+        else:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image)
 
 
 def image_size(path: Path) -> tuple[int, int]:

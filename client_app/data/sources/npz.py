@@ -10,15 +10,17 @@ import numpy as np
 from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
 
-from client_app.data.base import Labels, Samples, Targets
 from client_app.data.sources.base import LabelledArrays, count_classes
+from client_app.data.sources.checked import (
+    CHUNK_BYTES,
+    labels_of,
+    numbers_of,
+    samples_of,
+    whole_numbers,
+)
 from conf.schema.data import NpzSettings
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-IMAGES = "uint8 images (n, height, width) or (n, height, width, channels)"
-KINDS = f"{IMAGES}, int16 sound (n, length) or floats (n, ...)"
-SOUND_AXES = ("n", "length")
-CHUNK_BYTES = 2**22
 LOCAL_HEADER = 30
 """Bytes of a zip file before the name of a member; its length and that of extras end them."""
 
@@ -71,31 +73,15 @@ def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabelledA
         y_train, y_test = (np.asarray(archive[key]) for key in ("y_train", "y_test"))
         x_train, x_test = (_mapped(path, archive, key) for key in ("x_train", "x_test"))
         clients: dict[str, Any] = {
-            key: _whole_numbers(key, np.asarray(archive[key]))
+            key: whole_numbers(key, np.asarray(archive[key]))
             for key in ("client_train", "client_test")
             if "client_train" in wanted and key in archive.files
         }
-    kind = _targets if settings.regression else _labels
+    kind = numbers_of if settings.regression else labels_of
     labels = kind("y_train", y_train), kind("y_test", y_test)
     num_classes = 1 if settings.regression else count_classes(settings.num_classes, *labels)
-    samples = _samples("x_train", x_train), _samples("x_test", x_test)
+    samples = samples_of("x_train", x_train), samples_of("x_test", x_test)
     return LabelledArrays(samples[0], labels[0], samples[1], labels[1], num_classes, **clients)
-
-
-def _samples(key: str, x: NDArray[Any]) -> Samples:
-    if x.dtype == np.uint8 and x.ndim in {3, 4}:
-        return x
-    if x.dtype == np.int16 and x.ndim == len(SOUND_AXES):
-        return x
-    if not np.issubdtype(x.dtype, np.floating) or x.ndim in {0, 1}:
-        raise ValueError(f"{key} must be {KINDS}, got {x.dtype} {x.shape}")
-    with np.errstate(over="ignore"):  # what overflows is refused below
-        inputs = np.ascontiguousarray(x, dtype=np.float32)
-    rows = max(1, CHUNK_BYTES // max(1, inputs[:1].nbytes))
-    for start in range(0, len(inputs), rows):
-        if not np.isfinite(inputs[start : start + rows]).all():
-            raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
-    return inputs
 
 
 def _mapped(path: Path, archive: Any, key: str) -> NDArray[Any]:
@@ -127,27 +113,3 @@ def _mapped(path: Path, archive: Any, key: str) -> NDArray[Any]:
         order: Literal["F", "C"] = "F" if fortran else "C"
         array = np.memmap(path, dtype, "r", offset=file.tell(), shape=shape, order=order)
     return array.view(np.ndarray)
-
-
-def _targets(key: str, y: NDArray[Any]) -> Targets:
-    kinds = np.issubdtype(y.dtype, np.floating) or np.issubdtype(y.dtype, np.integer)
-    if not kinds or y.ndim != 1:
-        raise ValueError(f"{key} must be numbers (n,), got {y.dtype} {y.shape}")
-    with np.errstate(over="ignore"):
-        targets = y.astype(np.float32)
-    if not np.isfinite(targets).all():
-        raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
-    return targets
-
-
-def _labels(key: str, y: NDArray[Any]) -> Labels:
-    labels = _whole_numbers(key, y)
-    if labels.min(initial=0) < 0:
-        raise ValueError(f"{key} must be whole numbers >= 0, got {labels.min()}")
-    return labels
-
-
-def _whole_numbers(key: str, numbers: NDArray[Any]) -> Labels:
-    if not np.issubdtype(numbers.dtype, np.integer) or numbers.ndim != 1:
-        raise ValueError(f"{key} must be whole numbers (n,), got {numbers.dtype} {numbers.shape}")
-    return numbers.astype(np.int64)

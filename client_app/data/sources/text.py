@@ -77,7 +77,7 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
     classes, labels = _classes(table, settings.target, settings.classes, path)
     groups = _distinct(table, settings.group_column)[1] if settings.group_column else None
     return pooled_arrays(
-        _hashed(texts, settings.length, settings.vocabulary_size),
+        hashed_texts(texts, settings.length, settings.vocabulary_size),
         labels,
         len(classes),
         client_train=clients,
@@ -155,8 +155,18 @@ def _classes(
     return classes, labels
 
 
-def _hashed(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
-    """Return the tokens of all rows, (n, length)."""
+def hashed_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
+    """Return the hashed words of all rows, (n, length), with 0 after the last one.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of str
+        One or more texts of every row, (texts, n). Each has an equal part of the length.
+    length : int
+        Number of tokens of a row.
+    size : int
+        Number of different tokens; see ``hashed_id``.
+    """
     # Every text but the last is followed by a separator.
     words_each = (length - (len(texts) - 1)) // len(texts)
     x = np.full((len(texts[0]), length), PADDING, dtype=np.int32)
