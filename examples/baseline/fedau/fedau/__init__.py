@@ -1,0 +1,1 @@
+"""fedau: A Flower Baseline."""
