@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import yaml
@@ -137,6 +138,7 @@ def fedau(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Return what imports the baseline's modules."""
     monkeypatch.syspath_prepend(str(BASELINE))
     monkeypatch.setattr(federated_dataset, "event", lambda *_: None)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     yield lambda name: import_module(f"fedau.{name}")
     for name in [name for name in sys.modules if name.partition(".")[0] == "fedau"]:
