@@ -12,6 +12,7 @@ from typing import Any
 import hydra
 from fedquorum.errors import SettingsError
 from fedquorum.records.settings import load_settings, upgraded
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -35,8 +36,10 @@ __all__ = [
     "compose",
     "compose_words",
     "composed_job",
+    "hydra_in_progress",
     "options",
     "parse_word",
+    "quoted",
     "recorded_words",
     "settings_of",
     "split_overrides",
@@ -104,6 +107,15 @@ def parse_word(word: str) -> Override:
         raise SettingsError(explain(error)) from None
 
 
+def quoted(text: str) -> str:
+    """Return a text as the value of a Hydra override, whatever characters it has.
+
+    Only backslashes before a quote, or before the end, are escapes to Hydra.
+    """
+    escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + (m[2] and f"\\{m[2]}"), text)
+    return f"'{escaped}'"
+
+
 def recorded_words(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the words that a run's manifest names, for which anybody may have chosen them.
 
@@ -145,7 +157,7 @@ def composed_job(words: tuple[str, ...]) -> Iterator[DictConfig]:
     SettingsError
         As ``compose`` does.
     """
-    with _hydra_in_progress():
+    with hydra_in_progress():
         config = _hydra_composes(words)
         take_over(config, str(config.hydra.runtime.choices.experiment), words)
         yield config
@@ -213,18 +225,20 @@ def _defaults_of(words: tuple[str, ...]) -> DictConfig:
 
 
 def _compose_config(words: Sequence[str]) -> DictConfig:
-    with _hydra_in_progress():
+    with hydra_in_progress():
         return _hydra_composes(words)
 
 
 @contextmanager
-def _hydra_in_progress() -> Iterator[None]:
-    # The command line has a Hydra of its own in progress; composing must not disturb it.
+def hydra_in_progress() -> Iterator[Hydra]:
+    """Start a Hydra over the folder ``conf``, and put back one that is in progress at the end."""
     saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_module("conf", version_base="1.3", job_name="fedquorum"):
-            yield
+            started = GlobalHydra.instance().hydra
+            assert started is not None
+            yield started
     finally:
         if saved is not None:
             Singleton.set_state(saved)

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 
 import hydra
 from fedquorum.errors import FedQuorumError, SettingsError
@@ -15,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word
 from conf.mistakes import explain
 from server_app.help import help_text
-from server_app.job import EXIT_INTERRUPTED, SweepUnfinished, fail, run_job
+from server_app.job import EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, fail, run_job
 from server_app.resuming import resumed_words
 
 _OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
@@ -35,11 +36,12 @@ def main() -> None:
             _run_alone(words)
             return
         if flags <= {"-m", "--multirun"}:
-            compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
-            sys.argv[1:] = [_left_to_the_jobs(word) for word in words]
+            sys.argv[1:] = words_of_a_sweep(words)
         _hydra_main()
     except FedQuorumError as error:
         fail(error)
+    except SweepRefused as end:
+        fail(end.error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted before anything was run", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
@@ -79,12 +81,29 @@ def _run_composed(config: DictConfig) -> None:
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error)) from None
     except OSError as error:
-        raise SettingsError(
-            f"hydra.run.dir must be a folder that can be written, got {error.filename} "
-            f"({error.strerror})"
-        ) from None
+        raise cannot_write(error) from None
     callbacks.on_run_end(config=config, config_name=CONFIG_NAME, job_return=done)
     _ = done.return_value  # raises what the job did
+
+
+def cannot_write(error: OSError) -> SettingsError:
+    """Return the error of a run whose folder cannot be made."""
+    return SettingsError(
+        f"hydra.run.dir must be a folder that can be written, got {error.filename} "
+        f"({error.strerror})"
+    )
+
+
+def words_of_a_sweep(words: Sequence[str]) -> list[str]:
+    """Return the words of a sweep as Hydra takes them, those of the whole sweep checked.
+
+    Raises
+    ------
+    SettingsError
+        If a word of the whole sweep is wrong, or a word is no override.
+    """
+    compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
+    return [_left_to_the_jobs(word) for word in words]
 
 
 def _left_to_the_jobs(word: str) -> str:

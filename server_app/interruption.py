@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,10 +17,12 @@ _told_to_stop = False  # in a process of a sweep: no further job begins in it
 def interruptible() -> Iterator[None]:
     """Let a polite kill end a job as Ctrl-C does; it is also how a sweep ends its processes.
 
-    Slurm kills politely what it preempts, and there submitit answers.
+    Slurm kills politely what it preempts, and there submitit answers. Signals reach the main thread
+    alone, so a job in another one is not interruptible.
     """
     global _busy  # noqa: PLW0603 - of the process, like the handlers
-    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm" or not in_main_thread:
         yield
         return
     before = signal.signal(signal.SIGTERM, _on_sigterm)

@@ -17,10 +17,12 @@ import shlex
 import sys
 import threading
 import traceback
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fedquorum.errors import FedQuorumError
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -59,12 +61,20 @@ def run_job(config: DictConfig) -> None:
     words, directory = tuple(job.overrides.task), Path(job.runtime.output_dir)
     if told_to_stop():
         raise KeyboardInterrupt
-    threading.excepthook = _without_disk_errors
+    threading.excepthook = without_disk_errors
     with interruptible():
         if job.mode == RunMode.MULTIRUN:
             _run_in_sweep(config, words, directory)
         else:
             _run_alone(config, words, directory)
+
+
+class SweepRefused(SystemExit):
+    """The end of a sweep that cannot start; ``error`` says why."""
+
+    def __init__(self, error: FedQuorumError) -> None:
+        super().__init__(EXIT_ERROR)
+        self.error = error
 
 
 def fail(error: object) -> NoReturn:
@@ -74,12 +84,10 @@ def fail(error: object) -> NoReturn:
 
 
 def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
-    from fedquorum.errors import ClientsMissingError, FedQuorumError
-
     try:
         _check(config, words)
-        _run(words, directory)
-    except (FedQuorumError, ClientsMissingError) as error:
+        run_words(words, directory)
+    except FedQuorumError as error:
         fail(error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
@@ -98,7 +106,7 @@ def _trust(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
-    from fedquorum.errors import ClientsMissingError, FedQuorumError, RunError
+    from fedquorum.errors import RunError
 
     reason = ""
     with lock(directory / LOCK_FILE), (directory / OUTPUT_FILE).open("w") as output:
@@ -107,12 +115,12 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
                 (directory / name).unlink(missing_ok=True)
             _check(config, words)
             with redirect_stdout(output), redirect_stderr(output):
-                _run(_going_on(words, directory), directory)
+                run_words(_going_on(words, directory), directory)
         except KeyboardInterrupt:
             if not in_worker():
                 raise
             reason = "interrupted"
-        except (FedQuorumError, ClientsMissingError) as error:
+        except FedQuorumError as error:
             reason = str(error)
             (directory / ERROR_FILE).write_text(reason + "\n")
         except Exception as error:
@@ -134,10 +142,10 @@ def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
     """Return the words with which a job goes on from its checkpoint, or begins anew without."""
     from fedquorum.records.directory import remove_unfinished
 
-    from server_app.resuming import quoted_path
+    from conf.compose import quoted
 
     if _can_go_on(words, directory):
-        return (*words, f"resume={quoted_path(directory)}")
+        return (*words, f"resume={quoted(str(directory))}")
     remove_unfinished(directory)
     return words
 
@@ -155,7 +163,16 @@ def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
     return kept and Checkpoints(directory).newest().checkpoint is not None
 
 
-def _run(words: tuple[str, ...], directory: Path) -> None:
+def run_words(words: tuple[str, ...], directory: Path) -> None:
+    """Run the job that words compose to, on its engine, into a folder.
+
+    Raises
+    ------
+    FedQuorumError
+        If it cannot start, or did not complete.
+    KeyboardInterrupt
+        If it was interrupted; the records hold its complete rounds.
+    """
     from conf.compose import compose_words
 
     composed = compose_words(words)
@@ -194,15 +211,30 @@ def run_on_ray(composed: "Composed", output_dir: str) -> None:
 
 def _run_server_app(grid: "Grid", composed: "Composed", output_dir: str) -> None:
     from flwr.app import Context, RecordDict
-    from flwr.common.logger import console_handler, update_console_handler
 
     from server_app.app import app as server_app
 
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    update_console_handler(colored=sys.stderr.isatty())
-    console_handler.setStream(_Stderr())
     run_config: dict[str, Any] = {**composed.run_config, "output-dir": output_dir}
-    server_app(grid, Context(0, 0, {}, RecordDict(), run_config))
+    with _flower_warns_only():
+        server_app(grid, Context(0, 0, {}, RecordDict(), run_config))
+
+
+@contextmanager
+def _flower_warns_only() -> Iterator[None]:
+    """Let Flower log warnings alone, to the standard error of the moment."""
+    from flwr.common.logger import console_handler
+
+    log = logging.getLogger("flwr")
+    level, colored = log.level, console_handler.colored
+    log.setLevel(logging.WARNING)
+    console_handler.colored = sys.stderr.isatty()
+    stream = console_handler.setStream(_Stderr())
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        console_handler.colored = colored
+        console_handler.setStream(stream or sys.stderr)
 
 
 class _Stderr(io.TextIOBase):
@@ -215,7 +247,7 @@ class _Stderr(io.TextIOBase):
         sys.stderr.flush()
 
 
-def _without_disk_errors(failure: threading.ExceptHookArgs) -> None:
+def without_disk_errors(failure: threading.ExceptHookArgs) -> None:
     """Leave out what TensorBoard's thread cannot write: the run says so itself, in one line."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)

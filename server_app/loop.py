@@ -76,7 +76,7 @@ def run(
     arrays = initial_arrays(settings, data)
     check_private(settings.privacy, decode_arrays(arrays))
     parts = _Parts(strategy.waiting(grid), strategy, settings, rates)
-    console = Console()
+    console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{settings.strategy.name} on {settings.data.name}"
     device = grid.device if isinstance(grid, SimulationGrid) else None
     in_process = isinstance(grid, InProcessGrid)

@@ -18,7 +18,7 @@ from fedquorum.intake import shown
 from fedquorum.records.settings import flat_settings, masked, upgraded_words
 
 from conf import Settings
-from conf.compose import compose_words, parse_word, recorded_words
+from conf.compose import compose_words, parse_word, quoted, recorded_words
 from conf.schema.rules import named_code
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
         If the run's records name what only ``engine.trust=true`` takes from them.
     """
     given = [word for word in words if word.startswith("resume=")]
-    value = given[-1].partition("=")[2].strip("'\"") if given else ""
+    value = _directory_in(given[-1]) if given else ""
     if value in ("", "null"):
         return tuple(words)
     if {"-m", "--multirun"}.intersection(words):
@@ -60,16 +60,22 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     manifest = resumed_manifest(run)
     again = {_key(word) for word in words}
     before = recorded_words(manifest["experiment"], upgraded_words(manifest["overrides"]))
-    quoted = quoted_path(run)
+    place = quoted(str(run))
     together = (
         *(word for word in before if _key(word) not in again),
         *(word for word in words if not word.startswith("resume=")),
-        f"resume={quoted}",
-        f"hydra.run.dir={quoted}",
+        f"resume={place}",
+        f"hydra.run.dir={place}",
     )
     if not _says_trust(words):
         _check_trusted(together, again, run)
     return together
+
+
+def _directory_in(word: str) -> str:
+    """Return the value of ``resume``, which need not be quoted as others whatever it contains."""
+    value = word.partition("=")[2]
+    return str(parse_word(word).value()) if value.startswith(("'", '"')) else value
 
 
 def _says_trust(words: Sequence[str]) -> bool:
@@ -135,11 +141,6 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
         check_unchanged({**added, **checkpoint.settings}, now, free=free)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
-
-
-def quoted_path(path: Path) -> str:
-    """Return a path as the value of a Hydra override."""
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _key(word: str) -> str:

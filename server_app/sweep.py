@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -130,7 +131,8 @@ class Sweep:
         self._launcher = launcher
         self._at_a_time = int(config.engine.jobs)
         self._jobs: list[Job] = []
-        self._console = Console(file=sys.stdout)  # this one, wherever jobs redirect theirs
+        # This standard output, wherever jobs redirect theirs.
+        self._console = Console(file=sys.stdout, force_jupyter=False)
         self._display = SweepDisplay(self._console)
 
     @contextmanager
@@ -273,6 +275,9 @@ def _interruptible(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]
     no job just then, and with it all others. So they are started with SIGINT blocked; here it
     arrives all the same, by the thread of the display, which was there before.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread alone
+        return
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         for number in before:

@@ -28,16 +28,22 @@ class GridSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the jobs; end the process unless all completed."""
+        """Run the jobs; end the process unless all completed.
+
+        Raises
+        ------
+        SweepRefused, SweepUnfinished
+            Hydra lets the end of a process pass, and adds a trace to every other error.
+        """
         from fedquorum.errors import FedQuorumError
 
-        from server_app.job import fail
+        from server_app.job import SweepRefused
 
         overrides = self._parser.parse_overrides(arguments)
         try:
             self._sweep([o for o in overrides if o.get_key_element() != "engine.jobs"])
         except FedQuorumError as error:
-            fail(error)
+            raise SweepRefused(error) from None
 
     def _sweep(self, overrides: Sequence[Override]) -> None:
         from server_app.sweep import run_grid

@@ -16,7 +16,7 @@ import pytest
 from fedquorum.errors import RunError
 
 from conf import compose
-from server_app.resuming import quoted_path
+from conf.compose import quoted
 from server_app.submit import submit, with_absolute_paths
 
 # Starts a run, which goes on until flwr stop, and then writes how it ended.
@@ -90,7 +90,7 @@ def test_flower_does_not_install_what_is_there(
 def test_words_with_quotes(flwr: Path) -> None:
     """A path in quotes, as of ``resume``, and a mapping arrive as they are."""
     folder = flwr / "it's \N{SNOWMAN} \N{ROCKET}"
-    words = f'engine=flower "resume={quoted_path(folder)}" "data.priority_weights={{0: 0.5}}"'
+    words = f'engine=flower "resume={quoted(str(folder))}" "data.priority_weights={{0: 0.5}}"'
     submit(compose("", words), str(flwr / "run"))
     config = tomllib.loads((flwr / "config.toml").read_text(encoding="utf-8"))
     settings = compose(config["experiment"], config["overrides"]).settings
