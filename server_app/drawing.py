@@ -1,11 +1,27 @@
-"""Figures as files: what all that is drawn has in common."""
+"""Figures as files and in notebooks: what all that is drawn has in common."""
 
+import io
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 DPI = 150
+NOTEBOOK_DPI = 80
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows, without pyplot and its backends."""
+
+    def _repr_png_(self) -> bytes:
+        return picture(self, NOTEBOOK_DPI)
+
+
+def picture(figure: Figure, dpi: int) -> bytes:
+    """Return a figure as PNG."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=dpi)
+    return out.getvalue()
 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:

@@ -16,7 +16,10 @@ from fedquorum.flower.codec import keys
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "strategies"
-APP = {"conf", "client_app", "server_app", "hydra_plugins", "benchmarks", "tests"}
+APP = {
+    *("conf", "client_app", "server_app", "fedquorum_app", "hydra_plugins"),
+    *("benchmarks", "tests"),
+}
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,7 @@ ALLOWED = {
     "conf": {"conf"},
     "client_app": {"client_app", "conf"},
     "server_app": {"server_app", "client_app", "conf"},
+    "fedquorum_app.py": {"server_app"},
     "hydra_plugins": {"hydra_plugins", "conf", "server_app"},
 }
 
@@ -167,7 +171,7 @@ def upward(imports: Iterable[Import], allowed: Collection[str]) -> list[str]:
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_parts_of_the_app_import_what_is_below_them(package: str) -> None:
-    """conf <- client_app <- server_app, never the other way."""
+    """conf <- client_app <- server_app <- fedquorum_app, never the other way."""
     assert upward(imports_of(modules(package)), ALLOWED[package]) == []
 
 
@@ -177,12 +181,12 @@ def drawing(imports: Iterable[Import]) -> list[str]:
         str(one)
         for one in imports
         if one.within("server_app.report")
-        and not one.module.startswith(("server_app.report", "server_app.command_line"))
+        and not one.module.startswith(("server_app.report", "server_app.api"))
     ]
 
 
 def test_the_report_only_draws() -> None:
-    """Nobody imports it but the command line: what others need of runs is the library's."""
+    """Nobody imports it but the Python API: what others need of runs is the library's."""
     assert drawing(imports_of(modules("client_app", "conf", "server_app", "hydra_plugins"))) == []
 
 
@@ -281,7 +285,9 @@ def thawed(source: str) -> list[int]:
 
 def test_nobody_changes_a_frozen_value() -> None:
     """A new one is made, or a cached property computes what follows from the fields."""
-    for path in modules("strategies", "conf", "client_app", "server_app", "hydra_plugins"):
+    for path in modules(
+        *("strategies", "conf", "client_app", "server_app", "hydra_plugins"), "fedquorum_app.py"
+    ):
         assert thawed(path.read_text()) == [], path
     assert thawed("x = 1\nobject.__setattr__(self, 'x', 2)\n") == [2]
 

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import fedquorum_app
+
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
@@ -69,6 +71,9 @@ def test_every_tool_finds_the_library_in_its_folder() -> None:
     assert "strategies" in wheel["dev-mode-dirs"]
     assert "strategies/fedquorum" in wheel["packages"]
     assert "strategies/fedquorum/**/*.py" in tools["flwr"]["app"]["fab-include"]
+    assert "fedquorum_app.py" in wheel["packages"]
+    assert "/fedquorum_app.py" in tools["flwr"]["app"]["fab-include"]
+    assert tools["mypy"]["modules"] == ["fedquorum_app"]
     assert tools["mypy"]["mypy_path"] == "strategies"
     assert "strategies" in tools["pytest"]["ini_options"]["pythonpath"]
     assert not (ROOT / "strategies" / "__init__.py").exists()
@@ -97,6 +102,15 @@ def test_no_document_installs_a_name_that_a_stranger_may_own() -> None:
     for name in set(tracked.split()) - {"CHANGELOG.md"}:
         found = by_name.search((ROOT / name).read_text())
         assert found is None, (name, found)
+
+
+def test_every_command_is_a_function_of_one_module() -> None:
+    """``server_app`` is a name that users' apps have."""
+    assert PROJECT["scripts"].keys() == {"fedquorum", "fedquorum-data", "fedquorum-report"}
+    for place in PROJECT["scripts"].values():
+        module, _, function = place.partition(":")
+        assert module == "fedquorum_app"
+        assert callable(getattr(fedquorum_app, function))
 
 
 def test_the_papers_are_cited() -> None:

@@ -23,22 +23,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from fedquorum.errors import RunError, one_line
 from fedquorum.intake import shown
-from fedquorum.records.folder import RunFolder
 from fedquorum.records.reader import Run, read_parts
 from rich.markup import escape
 from rich.table import Table
-from safetensors.torch import load
 
 from client_app.data import FederatedData
 from client_app.examples import Examples
 from client_app.measurements import Measurements
-from client_app.models import model_for
 from client_app.tasks import build_task
 from conf import Settings
 from server_app.build import build_population
-from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data
+from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data, trained_model
 from server_app.report.methods import trains_alone
 
 
@@ -133,13 +129,7 @@ def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
 
 def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
     """Return F_k of a run's last model for every client."""
-    model = model_for(settings, data, pretrained=False)
-    try:
-        with RunFolder(run.directory).opened("model.safetensors") as file:
-            model.load_state_dict(load(b"" if file is None else file.read()))
-    except Exception as error:  # safetensors and PyTorch raise what they please
-        text = shown(one_line(error))
-        raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
+    model = trained_model(run, settings, data)
     everyone = range(data.num_clients)
     examples = Examples(data.pool("train", everyone), torch.device("cpu"))
     measurements = Measurements(model, {"train": examples}, build_task(settings, data))

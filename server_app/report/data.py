@@ -4,10 +4,14 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedquorum.errors import RunError, SettingsError
+from fedquorum.errors import RunError, SettingsError, one_line
+from fedquorum.intake import shown
+from fedquorum.records.folder import RunFolder
 from fedquorum.records.reader import Run
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from client_app.data import FederatedData
     from conf import Settings
 
@@ -15,8 +19,15 @@ SHARED_GROUPS = ("data.", "model.")
 WHERE_DATA_LIES = ("data.root", "data.path", "data.download")
 
 
-def run_data(run: Run) -> tuple["FederatedData", "Settings"]:
+def run_data(run: Run, *, trust: bool = False) -> tuple["FederatedData", "Settings"]:
     """Return a run's data and settings, composed again; files are where the settings say now.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    trust : bool
+        Whether a model that the records name by import path may be imported.
 
     Raises
     ------
@@ -24,7 +35,7 @@ def run_data(run: Run) -> tuple["FederatedData", "Settings"]:
         If the data is not here.
     RunError
         If data or model settings no longer compose to what they were, or the model is code that
-        the records name: a report does not import it.
+        the records name, and they are not trusted: a report does not import it.
     """
     # These take seconds to import: not for those who only draw.
     from client_app.data import load_data
@@ -35,7 +46,7 @@ def run_data(run: Run) -> tuple["FederatedData", "Settings"]:
         settings = compose_words(recorded_words(run.experiment, run.overrides)).settings
     except SettingsError as error:
         raise RunError(f"{run.directory}/manifest.json: {error}") from None
-    if "model.path" in named_code(settings):
+    if not trust and "model.path" in named_code(settings):
         raise RunError(f"{run.directory}: the model in model.path is code, which no report imports")
     now = dict(_flat(settings, ""))
     for key, value in run.settings.items():
@@ -45,6 +56,28 @@ def run_data(run: Run) -> tuple["FederatedData", "Settings"]:
                 f"{value!r}, is {now.get(key)!r}"
             )
     return load_data(settings.data, settings.seed), settings
+
+
+def trained_model(run: Run, settings: "Settings", data: "FederatedData") -> "nn.Module":
+    """Return a run's model with its last weights; settings and data are those of ``run_data``.
+
+    Raises
+    ------
+    RunError
+        If the run has no model, or another one than its settings.
+    """
+    from safetensors.torch import load
+
+    from client_app.models import model_for
+
+    model = model_for(settings, data, pretrained=False)
+    try:
+        with RunFolder(run.directory).opened("model.safetensors") as file:
+            model.load_state_dict(load(b"" if file is None else file.read()))
+    except Exception as error:  # safetensors and PyTorch raise what they please
+        text = shown(one_line(error))
+        raise RunError(f"{run.directory}/model.safetensors: cannot be read: {text}") from None
+    return model
 
 
 def _flat(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:

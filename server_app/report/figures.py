@@ -11,12 +11,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from server_app.drawing import ShownFigure
 from server_app.report.charts import (
     COLOURS,
     FEW_POINTS,
@@ -42,7 +42,7 @@ PAGE_SCALE = 2 / 3
 PAGE_QUALITY = 80
 
 
-def draw(chart: Chart) -> Figure:
+def draw(chart: Chart) -> ShownFigure:
     """Return a chart's figure; of tables the first six, side by side."""
     return _grids(chart) if isinstance(chart, GridChart) else _lines(chart)
 
@@ -57,8 +57,8 @@ def small_picture(path: Path) -> bytes:
     return out.getvalue()
 
 
-def _figure(size: tuple[float, float]) -> Figure:
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05))
+def _figure(size: tuple[float, float]) -> ShownFigure:
+    figure = ShownFigure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05))
     FigureCanvasAgg(figure)
     return figure
 
@@ -66,7 +66,7 @@ def _figure(size: tuple[float, float]) -> Figure:
 # --- lines ------------------------------------------------------------------------------------
 
 
-def _lines(chart: LineChart) -> Figure:
+def _lines(chart: LineChart) -> ShownFigure:
     labels = {line.label: line.style for panel in chart.panels for line in panel.lines}
     labels |= {level.label: level.style for panel in chart.panels for level in panel.levels}
     rows, columns = grid_shape(len(chart.panels))
@@ -141,7 +141,7 @@ def _line(axes: Axes, line: Line, panel: Panel) -> Artist:
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _grids(chart: GridChart) -> Figure:
+def _grids(chart: GridChart) -> ShownFigure:
     layers = chart.layers[:MOST_GRIDS]
     columns = min(GRIDS_IN_A_ROW, len(layers))
     rows = math.ceil(len(layers) / columns)

@@ -236,6 +236,7 @@ def test_the_bundle_holds_what_it_needs(tmp_path: Path) -> None:
         for path in (ROOT / package).rglob("*"):
             if path.suffix in (".py", ".yaml"):
                 assert path.relative_to(ROOT).as_posix() in found
+    assert "fedquorum_app.py" in found
     assert not [name for name in found if name.startswith(("tests/", "outputs/", "benchmarks/"))]
 
 

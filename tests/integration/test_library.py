@@ -209,7 +209,7 @@ def test_the_apps_wheel_has_the_same_package(app_wheel: Path, wheel: Path) -> No
     app, library = ({n: z.read(n) for n in in_library(z.namelist())} for z in archives)
     assert app == library
     folders = {name.partition("/")[0] for name in archives[0].namelist()}
-    assert {"client_app", "conf", "fedquorum", "server_app"} <= folders
+    assert {"client_app", "conf", "fedquorum", "fedquorum_app.py", "server_app"} <= folders
     assert not folders & {"strategies", "tests", "benchmarks"}
 
 

@@ -38,9 +38,9 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_command_is_installed() -> None:
-    """fedquorum-data is this module's main."""
+    """fedquorum-data calls this module's main."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["fedquorum-data"] == "server_app.clients_table.command_line:main"
+    assert scripts["fedquorum-data"] == "fedquorum_app:main_data"
 
 
 def test_table_file_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,228 @@
+"""FedQuorum from Python, with the settings, the records and the errors of its commands.
+
+>>> from fedquorum_app import run
+>>> result = run("fedalign/fmnist", rounds=20, seed=2, strategy="fedau")  # doctest: +SKIP
+>>> result.rounds[["round", "test.all.accuracy"]]  # doctest: +SKIP
+
+``run`` and ``load`` return a ``RunResult``, ``sweep`` and ``load_sweep`` a ``SweepResult``. Every
+mistake is a ``fedquorum.errors.FedQuorumError`` with the one line that the command prints.
+
+Settings are keywords. One below a group is a mapping or a dotted key, and any word of the command
+line will do as well:
+
+>>> run("fedalign/fmnist", strategy="fedau", client={"lr": 0.1})  # doctest: +SKIP
+>>> run("fedalign/fmnist", strategy="fedau", **{"strategy.cutoff": 50})  # doctest: +SKIP
+>>> run("fedalign/fmnist", "strategy=fedau", "strategy.cutoff=50")  # doctest: +SKIP
+
+The commands start here too, so nothing is imported before it is needed.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from server_app.api.result import RunAudit, RunResult
+    from server_app.api.sweeping import SweepError, SweepResult
+    from server_app.in_process import InProcessGrid
+
+_EXPORTS = {
+    "InProcessGrid": "server_app.in_process",
+    "RunAudit": "server_app.api.result",
+    "RunResult": "server_app.api.result",
+    "SweepError": "server_app.api.sweeping",
+    "SweepResult": "server_app.api.sweeping",
+}
+__all__ = [
+    "InProcessGrid",
+    "RunAudit",
+    "RunResult",
+    "SweepError",
+    "SweepResult",
+    "load",
+    "load_sweep",
+    "run",
+    "sweep",
+]
+
+
+def run(
+    experiment: str = "",
+    /,
+    *overrides: str,
+    output: Path | str | None = None,
+    verbose: bool = True,
+    **settings: Any,
+) -> "RunResult":
+    """Run one job, as ``fedquorum`` does, and return what it leaves behind.
+
+    Parameters
+    ----------
+    experiment : str
+        A preset, such as ``fedalign/fmnist``; by default ``fedalign/synth_low``.
+    *overrides : str
+        Words of the command line, such as ``"strategy.cutoff=50"``.
+    output : Path or str, optional
+        The run's folder, which is ``hydra.run.dir``; by default a new one,
+        ``outputs/<experiment>/<time>``.
+    verbose : bool
+        Whether to print what the command prints.
+    **settings
+        Settings: ``rounds=20``, ``strategy="fedau"``, ``client={"lr": 0.1}``. None is null. They
+        win over ``overrides``. ``resume=DIR`` resumes an interrupted run.
+
+    Raises
+    ------
+    FedQuorumError
+        If a setting is wrong, data is missing, or the run did not complete.
+    KeyboardInterrupt
+        If it was interrupted; the records hold all complete rounds, and ``resume`` goes on.
+    """
+    _import_packages_beside_this_module()
+    from server_app.api.result import RunResult
+    from server_app.api.running import run_here
+
+    given = (experiment, *overrides)
+    return RunResult.read(run_here(given, settings, output=output, verbose=verbose), trust=True)
+
+
+def load(directory: Path | str, *, trust: bool = False) -> "RunResult":
+    """Return the run in a folder, as far as it went.
+
+    Parameters
+    ----------
+    directory : Path or str
+        The run's folder.
+    trust : bool
+        Whether ``model``, ``audit`` and ``explain`` may import code that the records name by
+        import path. Use it for runs of your own.
+
+    Raises
+    ------
+    RunError
+        If there is no run, or a record is damaged.
+    """
+    _import_packages_beside_this_module()
+    from server_app.api.result import RunResult
+
+    return RunResult.read(Path(directory), trust=trust)
+
+
+def sweep(
+    experiment: str = "",
+    /,
+    *overrides: str,
+    output: Path | str | None = None,
+    verbose: bool = True,
+    **settings: Any,
+) -> "SweepResult":
+    """Run all combinations of the settings that are lists, as ``fedquorum -m`` does.
+
+    >>> sweep(strategy=["fedalign", "fedavg"], seed=range(1, 4), rounds=5)  # doctest: +SKIP
+
+    Parameters
+    ----------
+    experiment, *overrides, verbose
+        As of ``run``; ``"seed=1,2"`` is an axis too.
+    output : Path or str, optional
+        The sweep's folder, which is ``hydra.sweep.dir``; by default a new one,
+        ``outputs/sweeps/<time>``. In a folder that holds jobs already, those that completed are
+        not run again, and the result has all of them.
+    **settings
+        Settings; a list, a range or an array is an axis, a tuple one value. ``engine={"jobs": 2}``
+        runs two jobs at a time.
+
+    Raises
+    ------
+    SweepError
+        If a job failed, after all others have run; its ``sweep`` is the result.
+    FedQuorumError
+        If the sweep cannot start, as where the same is wrong with every job.
+    KeyboardInterrupt
+        If it was interrupted; the same call with ``output`` goes on.
+    """
+    _import_packages_beside_this_module()
+    from server_app.api.running import sweep_here
+    from server_app.api.sweeping import SweepError, SweepResult
+
+    given = (experiment, *overrides)
+    folder, completed = sweep_here(given, settings, output=output, verbose=verbose)
+    result = SweepResult.read(folder, trust=True)
+    if not completed:
+        raise SweepError(result)
+    return result
+
+
+def load_sweep(directory: Path | str, *, trust: bool = False) -> "SweepResult":
+    """Return all runs in or below a folder, such as that of a sweep.
+
+    Parameters
+    ----------
+    directory : Path or str
+        The folder.
+    trust : bool
+        As of ``load``.
+
+    Raises
+    ------
+    RunError
+        If there is neither a run nor a failed job.
+    """
+    _import_packages_beside_this_module()
+    from server_app.api.sweeping import SweepResult
+
+    return SweepResult.read(Path(directory), trust=trust)
+
+
+def main() -> None:
+    """Be the command ``fedquorum``."""
+    from server_app.command_line import main as command
+
+    command()
+
+
+def main_data() -> int:
+    """Be the command ``fedquorum-data``; return the exit status."""
+    from server_app.clients_table.command_line import main as command
+
+    return command()
+
+
+def main_report() -> int:
+    """Be the command ``fedquorum-report``; return the exit status."""
+    from server_app.report.command_line import main as command
+
+    return command()
+
+
+def _import_packages_beside_this_module() -> None:
+    """Import the app's packages from this folder, though another may have one of their names.
+
+    Flower apps often have a ``server_app`` and a ``client_app``, and a notebook's folder comes
+    first on the path.
+
+    Raises
+    ------
+    ImportError
+        If another package of such a name is imported already.
+    """
+    folder = Path(__file__).absolute().parent
+    sys.path.insert(0, str(folder))
+    try:
+        for name in ("client_app", "server_app"):
+            found = Path(str(import_module(name).__file__)).parent
+            if found.resolve() != (folder / name).resolve():
+                raise ImportError(
+                    f"{name} must be FedQuorum's, in {folder}, got the one in {found}: use "
+                    "fedquorum_app in a process of its own"
+                )
+    finally:
+        sys.path.remove(str(folder))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _import_packages_beside_this_module()
+    return getattr(import_module(_EXPORTS[name]), name)

@@ -1,0 +1,1 @@
+"""Runs and sweeps from Python; ``fedquorum_app`` is the face of it."""

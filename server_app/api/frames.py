@@ -1,0 +1,72 @@
+"""The records of a run as pandas frames, in the columns that docs/records.md describes.
+
+A column that is never null has NumPy's type. In the others null is NaN where they are float64, and
+``pd.NA`` where they are of pandas' nullable types: whole numbers and texts.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pandas as pd
+import pyarrow as pa
+from fedquorum.records.reader import TABLES, Run, read_parts
+from fedquorum.records.round_record import RoundRecord
+
+_ROUND_TYPES = {
+    name: {int: "int64", float: "float64", float | None: "float64"}.get(kind, "object")
+    for name, kind in get_type_hints(RoundRecord).items()
+    if name != "test"
+}
+_FROM_ARROW = {
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+    pa.float64(): None,
+    pa.string(): pd.StringDtype(),
+}
+
+
+def rounds_frame(run: Run) -> pd.DataFrame:
+    """Return one row per round; ``test`` becomes columns such as ``test.priority.accuracy``."""
+    rows = [
+        {item.name: getattr(record, item.name) for item in fields(record) if item.name != "test"}
+        | dict(_tested(record))
+        for record in run.rounds
+    ]
+    names = dict.fromkeys([*_ROUND_TYPES, *(name for row in rows for name in row)])
+    types = {name: _ROUND_TYPES.get(name, "float64") for name in names}
+    return pd.DataFrame(rows, columns=list(names)).astype(types)
+
+
+def _tested(record: RoundRecord) -> Iterator[tuple[str, float]]:
+    for group, values in (record.test or {}).items():
+        for name, value in (values or {}).items():
+            yield f"test.{group}.{name}", value
+
+
+def table_frame(run: Run, name: str) -> pd.DataFrame:
+    """Return the rows of ``clients`` or ``evaluations``, with columns that older runs lack as null.
+
+    Raises
+    ------
+    RunError
+        If the table is missing or damaged.
+    """
+    schema, table = TABLES[name], read_parts(run.directory / name)
+    known = [field for field in schema if field.name in table.column_names]
+    typed = table.select([field.name for field in known]).cast(pa.schema(known))
+    frame = typed.to_pandas(types_mapper=_FROM_ARROW.get)
+    return frame.reindex(columns=schema.names).astype(_types(schema))
+
+
+def _types(schema: pa.Schema) -> Mapping[str, Any]:
+    """Return the pandas type of each column."""
+    return {field.name: _type(field) for field in schema}
+
+
+def _type(field: pa.Field) -> Any:
+    nullable = _FROM_ARROW[field.type]
+    if nullable is None or field.nullable or pa.types.is_string(field.type):
+        return nullable or "float64"
+    return nullable.numpy_dtype

@@ -1,0 +1,219 @@
+"""A run as Python sees it: its records as frames, its model, its charts and its audit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pandas as pd
+from fedquorum.records.reader import Run, load_run
+
+from server_app.api.display import facts_table, image, place
+from server_app.api.frames import rounds_frame, table_frame
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from server_app.drawing import ShownFigure
+
+PROBLEM_COLUMNS = {"round": "Int64", "client": "Int64", "text": "string"}
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What came of replaying every decision of a run from its records.
+
+    Parameters
+    ----------
+    rounds, decisions : int
+        How many rounds, and answers of clients, were decided again.
+    problems : pandas.DataFrame
+        The mismatches: ``round`` and ``client``, null for the run or the round as a whole, and
+        ``text``.
+    unknown : tuple of str
+        What the records cannot show.
+    """
+
+    rounds: int
+    decisions: int
+    problems: pd.DataFrame
+    unknown: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every decision follows from the records."""
+        return len(self.problems) == 0
+
+    def __repr__(self) -> str:
+        ending = "all of them fit" if self.fits else f"{len(self.problems)} do not fit"
+        lines = [
+            f"{self.rounds} rounds and {self.decisions} answers of clients decided again: {ending}",
+            *(f"not in the records: {text}" for text in self.unknown),
+            *(f"does not fit: {text}" for text in self.problems["text"]),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class RunResult:
+    """The records of one run, read when they are asked for, once.
+
+    Parameters
+    ----------
+    records : fedquorum.records.reader.Run
+        Manifest, settings and rounds.
+    trusted : bool
+        Whether code that the records name by import path may be imported.
+    """
+
+    records: Run
+    trusted: bool = False
+
+    @classmethod
+    def read(cls, directory: Path, *, trust: bool = False) -> Self:
+        """Return the run in a folder; see ``fedquorum_app.load``."""
+        return cls(load_run(directory), trust)
+
+    @property
+    def directory(self) -> Path:
+        """Where the records lie, absolute."""
+        return self.records.directory
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per complete round; the test metrics are columns like ``test.all.accuracy``."""
+        return rounds_frame(self.records)
+
+    @property
+    def status(self) -> str:
+        """``completed``, ``interrupted``, ``failed``, or ``running``, also where it was killed."""
+        return self.records.status
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per client asked and round: the audit trail."""
+        return table_frame(self.records, "clients")
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All settings by dotted key, such as ``client.lr``."""
+        return self.records.settings
+
+    @cached_property
+    def evaluations(self) -> pd.DataFrame:
+        """One row per client evaluated and round."""
+        return table_frame(self.records, "evaluations")
+
+    @cached_property
+    def charts(self) -> tuple[str, ...]:
+        """The names of the charts that ``plot`` draws."""
+        from server_app.api.charts import charts_of
+
+        return tuple(charts_of([self.records]))
+
+    def plot(self, chart: str = "") -> "ShownFigure":
+        """Return one of the report's charts, a Matplotlib figure that a notebook shows.
+
+        Parameters
+        ----------
+        chart : str
+            A name in ``charts``; by default the first, accuracy and loss over rounds.
+
+        Raises
+        ------
+        ParameterError
+            If there is no chart of that name.
+        RunError
+            If the run has no complete round.
+        """
+        from server_app.api.charts import drawn
+
+        return drawn([self.records], chart)
+
+    def model(self) -> "nn.Module":
+        """Return the model with its last weights, made anew, in evaluation mode.
+
+        Its shape follows from the data, which is read where the settings say.
+
+        Raises
+        ------
+        DataError
+            If the data is not there.
+        RunError
+            If the run has no model, or the settings no longer compose to the model it has.
+        """
+        from server_app.report.data import run_data, trained_model
+
+        data, settings = run_data(self.records, trust=self.trusted)
+        return trained_model(self.records, settings, data).eval()
+
+    def audit(self) -> RunAudit:
+        """Replay every decision from the records, as ``fedquorum-report --audit`` does.
+
+        Raises
+        ------
+        RunError
+            If a record is missing or damaged, or names a rule by import path and is not trusted.
+        """
+        from fedquorum.audit.check import audit
+
+        found = audit(self.directory, trust=self.trusted)
+        rows = [(problem.round, problem.client, str(problem)) for problem in found.problems]
+        problems = pd.DataFrame(rows, columns=list(PROBLEM_COLUMNS)).astype(PROBLEM_COLUMNS)
+        return RunAudit(found.rounds, found.decisions, problems, found.unknown)
+
+    def explain(self, server_round: int, client: int) -> str:
+        """Return why a client was asked in a round, what it answered, and how its weight came.
+
+        Raises
+        ------
+        RunError
+            If there is no such round or client, and as ``audit``.
+        """
+        from fedquorum.audit.explain import explain
+        from fedquorum.audit.replay import read_recorded, refusing_damage
+
+        with refusing_damage(self.directory):
+            recorded = read_recorded(self.directory, trust=self.trusted)
+            return "\n".join(explain(recorded, client, server_round))
+
+    def resume(self, *overrides: str, verbose: bool = True, **settings: Any) -> "RunResult":
+        """Go on with the run where it was interrupted; see ``fedquorum_app.run``.
+
+        Parameters
+        ----------
+        *overrides, **settings
+            Settings that may change, such as those of ``engine``.
+        verbose : bool
+            As of ``fedquorum_app.run``.
+
+        Raises
+        ------
+        FedQuorumError
+            As ``fedquorum_app.run``.
+        """
+        from server_app.api.running import run_here
+
+        directory = run_here((*overrides,), {**settings, "resume": self.directory}, verbose=verbose)
+        return type(self).read(directory, trust=self.trusted)
+
+    @property
+    def _facts(self) -> Mapping[str, object]:
+        run = self.records
+        facts: dict[str, object] = {
+            "experiment": run.experiment,
+            "strategy": run.strategy,
+            "seed": run.seed,
+            "status": f"{run.status}, {len(run.rounds)} of {run.planned} rounds",
+            "folder": place(run.directory),
+        }
+        return facts | ({"error": run.error} if run.error else {})
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name}: {fact}" for name, fact in self._facts.items())
+        return f"<run, {facts}>"
+
+    def _repr_html_(self) -> str:
+        picture = image(self.plot()) if self.records.rounds else ""
+        return facts_table(self._facts) + picture

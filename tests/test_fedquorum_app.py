@@ -1,0 +1,412 @@
+"""The Python face: what the commands do, as functions of a process that goes on."""
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from fedquorum.errors import DataError, FedQuorumError, RunError, SettingsError
+from fedquorum.records.round_record import RoundRecord
+from flwr.common.logger import console_handler
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+
+import fedquorum_app
+from fedquorum_app import SweepError, load, load_sweep, run, sweep
+from server_app.command_line import main
+from server_app.display import Display
+from tests.integration.conftest import assert_same_rounds, lines_of_rounds
+
+SMALL: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"num_clients": 4, "num_priority": 2, "sizes": "equal", "samples_per_client": 20},
+    "client": {"local_epochs": 1},
+}
+WORDS = (
+    *("rounds=2", "data.num_clients=4", "data.num_priority=2", "data.sizes=equal"),
+    *("data.samples_per_client=20", "client.local_epochs=1"),
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def process_state() -> dict[str, object]:
+    """Return what a run could leave changed."""
+    return {
+        "folder": Path.cwd(),
+        "environment": {**os.environ, "PYTEST_CURRENT_TEST": ""},
+        "signals": [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
+        "hook": threading.excepthook,
+        "output": (sys.stdout, sys.stderr),
+        "path": list(sys.path),
+        "root log": (logging.root.level, list(logging.root.handlers)),
+        "flwr log": (logging.getLogger("flwr").level, logging.getLogger("flwr").disabled),
+        "flwr output": (console_handler.stream, console_handler.colored),
+        "hydra": (GlobalHydra.instance().is_initialized(), HydraConfig.instance().cfg),
+        "torch": (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()),
+        "random": torch.random.get_rng_state().tolist(),
+    }
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Import what a sweep imports: Flower and joblib, once, set up themselves."""
+    sweep(verbose=False, output=tmp_path_factory.mktemp("first"), seed=[1], **SMALL)
+
+
+@pytest.fixture
+def unchanged(imported: None) -> Iterator[None]:
+    """Fail if the test leaves the process another than it was."""
+    before = process_state()
+    yield
+    assert changed(before) == set()
+
+
+def changed(before: dict[str, object]) -> set[str]:
+    """Return in which respects the process is another than it was."""
+    after = process_state()
+    return {key for key in before if before[key] != after[key]}
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ((*WORDS, "strategy=fedau", "strategy.cutoff=5", "seed=3"), {}),
+        (WORDS, {"strategy": {"name": "fedau", "cutoff": 5}, "seed": 3}),
+        ((), {**SMALL, "strategy": "fedau", "strategy.cutoff": 5, "seed": 3}),
+        (("fedalign/synth_low",), {**SMALL, "strategy": "fedau", "strategy.cutoff": 5, "seed": 3}),
+    ],
+)
+def test_a_run_is_the_commands(
+    words: tuple[str, ...], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same records byte by byte, however its settings are given."""
+    command = [*WORDS, "strategy=fedau", "strategy.cutoff=5", "seed=3", "hydra.run.dir=command"]
+    monkeypatch.setattr("sys.argv", ["fedquorum", *command])
+    main()
+    result = run(*words, output="python", verbose=False, **settings)
+    assert (result.directory, result.status) == (Path.cwd() / "python", "completed")
+    assert lines_of_rounds(result.directory) == lines_of_rounds(Path("command"))
+    for name in ("config.yaml", "model.safetensors"):
+        assert (result.directory / name).read_bytes() == (Path("command") / name).read_bytes()
+    assert set(result.records.overrides) == set(load("command").records.overrides)
+
+
+def test_without_a_folder_runs_have_new_ones_where_the_commands_are() -> None:
+    """Two in the same second as well."""
+    first, other = run(verbose=False, **SMALL), run(verbose=False, **SMALL)
+    assert (
+        first.directory.parent
+        == other.directory.parent
+        == Path.cwd() / "outputs/fedalign/synth_low"
+    )
+    assert first.directory != other.directory
+    assert lines_of_rounds(first.directory) == lines_of_rounds(other.directory)
+
+
+def test_hydras_own_word_names_the_folder() -> None:
+    """With its interpolations."""
+    words = ("hydra.run.dir=here/${hydra:runtime.choices.strategy}", "strategy=fedavg")
+    assert run(*words, verbose=False, **SMALL).directory == Path.cwd() / "here" / "fedavg"
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"rounds": 0}, "rounds=0"),
+    ({"roundz": 3}, "roundz=3"),
+    ({"client.lr": "fast"}, "client.lr=fast"),
+    ({"strategy": "fedua"}, "strategy=fedua"),
+    ({"strategy": {"epsilonn": 1}}, "strategy.epsilonn=1"),
+    ({"rounds": [1, 2]}, "rounds=[1,2]"),
+    ({"experiment": "fedalign/nope"}, "experiment=fedalign/nope"),
+    ({"data": "npz", "data.path": "none.npz"}, "data=npz data.path=none.npz"),
+    ({"resume": "nowhere"}, "resume=nowhere"),
+    ({"output": "/proc/nope"}, "hydra.run.dir=/proc/nope"),
+    ({"engine": "ray", "engine.address": "nowhere"}, "engine=ray engine.address=nowhere"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), MISTAKES)
+def test_a_mistake_is_the_commands_line(
+    settings: dict[str, Any],
+    words: str,
+    imported: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As an exception of the library, with nothing printed and nothing left."""
+    monkeypatch.setattr("sys.argv", ["fedquorum", *words.split()])
+    with pytest.raises(SystemExit):
+        main()
+    line, before = capsys.readouterr().err, process_state()
+    with pytest.raises(FedQuorumError) as error:
+        run(**settings)
+    assert f"fedquorum: {error.value}\n" == line
+    assert error.value.__cause__ is None
+    assert changed(before) == set()
+    assert not [path for path in Path().rglob("*") if path.is_file()]
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("seed=1,2",), "seed must be one value"),
+        (("fedalign/fmnist", "fast"), "missing EQUAL"),
+        (("-m", "seed=1"), "experiment must be one of"),
+        (("hydra.job.chdir=true",), r"a run in Python has hydra\.run\.dir alone, got hydra\.job"),
+        (("hydra.mode=MULTIRUN",), r"a run in Python has hydra\.run\.dir alone, got hydra\.mode"),
+    ],
+)
+def test_words_that_a_function_does_not_take(given: tuple[str, ...], message: str) -> None:
+    """Several values are a sweep's; Hydra's own settings are a process's."""
+    with pytest.raises(SettingsError, match=message):
+        run(*given)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_run_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    """After completing, after a failure, and with PyTorch's switches set by the user."""
+    run(verbose=False, **SMALL)
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(DataError):
+        run(data="npz", **{"data.path": "none.npz"})
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        run(verbose=False, **SMALL)
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_run_within_the_users_own_hydra_app() -> None:
+    """Hydra that is in progress stays so."""
+    with initialize_config_module("conf", version_base="1.3", job_name="the user's"):
+        run(verbose=False, **SMALL)
+        assert GlobalHydra.instance().is_initialized()
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_run_in_another_thread() -> None:
+    """Where no signal handlers can be set; a sweep too."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, verbose=False, **SMALL).result().status == "completed"
+        assert len(pool.submit(sweep, verbose=False, seed=[1, 2], **SMALL).result()) == 2
+
+
+def test_what_is_printed_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless told otherwise."""
+    result = run(**SMALL)
+    told = capsys.readouterr().out
+    assert told.count(f"Results in {result.directory}\n") == 2
+    assert "round 2/2" in told
+
+
+def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is a KeyboardInterrupt; ``resume`` gives the rounds of a run in one go."""
+    settings = {**SMALL, "rounds": 4, "engine.checkpoint_every": 2}
+    whole = run(output="whole", verbose=False, **settings)
+
+    def show(_: Display, record: RoundRecord) -> None:
+        if record.round == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as interrupting:
+        interrupting.setattr(Display, "show", show)
+        with pytest.raises(KeyboardInterrupt):
+            run(output="it's, [broken]", verbose=False, **settings)
+    broken = load("it's, [broken]")
+    assert (broken.status, len(broken.rounds)) == ("interrupted", 3)
+    done = broken.resume(verbose=False)
+    assert (done.directory, done.status, len(done.rounds)) == (broken.directory, "completed", 4)
+    assert_same_rounds(done.directory, whole.directory, tolerance=0.0)
+    with pytest.raises(SettingsError, match="seed"):
+        broken.resume(seed=9, verbose=False)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_sweep_has_a_row_for_each_run() -> None:
+    """Of the settings that vary, and of what was measured last."""
+    result = sweep(strategy=["fedalign", "fedavg"], seed=range(1, 3), verbose=False, **SMALL)
+    frame = result.frame
+    assert list(frame.index) == ["0", "1", "2", "3"]
+    assert list(zip(frame["strategy"], frame["seed"], strict=True)) == [
+        ("fedalign", 1),
+        ("fedalign", 2),
+        ("fedavg", 1),
+        ("fedavg", 2),
+    ]
+    assert list(frame.columns[:5]) == ["strategy", "seed", "status", "round", "global_loss"]
+    assert set(frame["status"]) == {"completed"}
+    assert frame["round"].dtype.kind == "i"
+    for one, (_, row) in zip(result, frame.iterrows(), strict=True):
+        assert row["test.all.worst"] == one.rounds["test.all.worst"].iloc[-1]
+    assert result[3].settings["strategy.name"] == "fedavg"
+    assert result.failed == {}
+    labels = [text.get_text() for text in result.plot().legends[0].get_texts()]
+    assert labels == ["fedalign", "fedavg"]
+    assert "data:image/png" in result._repr_html_()
+    pd.testing.assert_frame_equal(load_sweep(result.directory).frame, frame)
+
+
+def test_a_sweeps_words_are_axes_too() -> None:
+    """As on the command line; a tuple is one value."""
+    settings = {**SMALL, "data.priority": [(0,), (1, 2)]}
+    result = sweep("fedalign/synth_low", "seed=1,2", verbose=False, output="sweep", **settings)
+    assert result.directory == Path.cwd() / "sweep"
+    assert list(result.frame["data.priority"]) == [[0], [1, 2], [0], [1, 2]]
+
+
+def test_a_sweep_goes_on_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """What completed is not run again."""
+    sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
+    before = Path("sweep/1/manifest.json").read_bytes()
+    result = sweep(seed=[2, 3], output="sweep", **SMALL)
+    assert "1 of 2 jobs are completed already" in capsys.readouterr().out
+    assert Path("sweep/1/manifest.json").read_bytes() == before
+    assert list(result.frame["seed"]) == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_sweep_with_failed_jobs_runs_the_others() -> None:
+    """The error at the end lists them, and has the result."""
+    with pytest.raises(
+        SweepError, match=r"that failed \(1\): job 0: client\.lr must be a n"
+    ) as error:
+        sweep(**{**SMALL, "client": {"lr": ["fast", 0.1], "local_epochs": 1}}, verbose=False)
+    result = error.value.sweep
+    assert [one.status for one in result] == ["completed"]
+    assert list(result.failed) == ["0"]
+    assert "job 0" not in repr(result)
+    assert "failed: 0" in result._repr_html_()
+    again = load_sweep(result.directory)
+    assert (len(again), again.failed) == (1, result.failed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": [1, 2], "rounds": 0}, "rounds must be a whole number >= 1, got 0"),
+        ({"seed": [1, 2], "strategy.epsilonn": 1}, r"strategy\.epsilonn is not a setting"),
+        ({"seed": [1, 2], "engine": {"jobs": 0}}, r"engine\.jobs must be a whole number >= 1"),
+        ({"seed": [1, 2], "resume": "x"}, "resume goes on with one run, not in a sweep"),
+        ({"seed": []}, "seed must have at least one value in a sweep"),
+    ],
+)
+def test_a_mistake_in_every_job_is_told_once(
+    settings: dict[str, Any],
+    message: str,
+    unchanged: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is run."""
+    with pytest.raises(FedQuorumError, match=message):
+        sweep(output="sweep", **settings)
+    assert not Path("sweep").exists()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_an_interrupted_sweep_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on by the same call."""
+    with monkeypatch.context() as interrupting:
+        interrupting.setattr(
+            "server_app.job.run_in_process", lambda *_: signal.raise_signal(signal.SIGINT)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
+    assert len(sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)) == 2
+
+
+@pytest.mark.slow
+def test_jobs_of_a_sweep_in_processes() -> None:
+    """Two at a time; the records are those of one process."""
+    result = sweep(seed=[1, 2], engine={"jobs": 2}, verbose=False, **SMALL)
+    alone = run(seed=2, verbose=False, **SMALL)
+    assert lines_of_rounds(result[1].directory) == lines_of_rounds(alone.directory)
+
+
+def test_folders_without_runs_are_told() -> None:
+    """One run is loaded by ``load``, several by ``load_sweep``."""
+    sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        load("sweep")
+    with pytest.raises(RunError, match=r"expected a folder that can be read, got .*nowhere"):
+        load_sweep("nowhere")
+    assert len(load_sweep("sweep")) == 2
+
+
+# --- the module ---------------------------------------------------------------------------------
+
+
+def python(code: str, **variables: str) -> str:
+    """Return what code prints in a process of its own, or its error."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", fedquorum_app.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    """Those that are imported when they are asked for, too."""
+    assert getattr(fedquorum_app, name).__doc__
+
+
+def test_importing_it_imports_nothing_else() -> None:
+    """The commands start here."""
+    slow = ("hydra", "omegaconf", "torch", "flwr", "pandas", "pyarrow", "numpy", "server_app")
+    code = f"import fedquorum_app, sys; print([name for name in {slow} if name in sys.modules])"
+    assert python(code) == "[]\n"
+
+
+def test_a_mistake_waits_for_no_slow_import() -> None:
+    """Neither PyTorch nor Flower nor Arrow is imported for a typo."""
+    code = (
+        "import fedquorum_app, sys\n"
+        "try: fedquorum_app.run(roundz=3)\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "print([name for name in ('torch', 'flwr', 'scipy') if name in sys.modules])"
+    )
+    assert python(code) == "SettingsError\n[]\n"
+
+
+@pytest.mark.parametrize("package", ["server_app", "client_app", "conf"])
+def test_a_users_own_package_of_the_same_name_is_passed_over(package: str) -> None:
+    """Such as the app in whose folder a notebook is; the path stays as it was."""
+    Path(package).mkdir()
+    Path(package, "__init__.py").write_text("raise RuntimeError('not this one')")
+    code = (
+        "import sys; before = [*sys.path]; import fedquorum_app\n"
+        "try: fedquorum_app.run(roundz=3)\n"
+        "except Exception as error: print(type(error).__name__)\n"
+    )
+    assert python(code) == "SettingsError\n"
+
+
+@pytest.mark.parametrize("package", ["server_app", "client_app"])
+def test_a_users_own_package_that_is_imported_already_is_named(package: str) -> None:
+    """Two packages of one name cannot be in one process."""
+    Path(f"{package}.py").write_text("")
+    told = python(f"import {package}, fedquorum_app; fedquorum_app.run(rounds=1)")
+    assert re.search(rf"ImportError: {package} must be FedQuorum's, in .*, got the one in ", told)
