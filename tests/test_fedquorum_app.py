@@ -185,7 +185,7 @@ def test_a_run_leaves_the_process_as_it_was(capsys: pytest.CaptureFixture[str]) 
     run(verbose=False, **SMALL)
     assert capsys.readouterr() == ("", "")
     with pytest.raises(DataError):
-        run(data="npz", **{"data.path": "none.npz"})
+        run(data={"name": "npz", "path": "none.npz"})
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         run(verbose=False, **SMALL)

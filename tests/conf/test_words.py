@@ -14,7 +14,7 @@ from conf import SettingsError
 from conf.compose import compose_words, parse_word, quoted
 from conf.words import words_of
 
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12) | st.text(
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.text(
     "ab01.,:=+-/\\'\"${}[]() \n\t", max_size=8
 )
 SCALARS = (

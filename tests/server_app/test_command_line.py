@@ -126,7 +126,7 @@ def test_help_and_mistakes_wait_for_no_slow_import(words: list[str], status: int
     code = (
         "import atexit, sys; "
         f"atexit.register(lambda: print([m for m in {SLOW} if m in sys.modules])); "
-        "from server_app.command_line import main; main()"
+        "from fedquorum_app import main; main()"
     )
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,58 @@
+"""The Python API on the other engines, in processes of their own, as a script uses it."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.cases import is_long
+from tests.integration.conftest import Outcome, Shell, assert_same_bits, run_here
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+from fedquorum_app import run
+from fedquorum.errors import FedQuorumError
+
+if __name__ == "__main__":
+    settings = dict(rounds=3, client={{"local_epochs": 1}}, **{engine!r})
+    for output in {outputs!r}:
+        result = run(output=output, **settings)
+        print(output, result.status, len(result.rounds), result.audit().fits)
+    if {mistake!r}:
+        try:
+            run(output="bad", **settings, data="npz", **{{"data.path": "none.npz"}})
+        except FedQuorumError as error:
+            print("told:", error)
+"""
+
+
+def assert_as_in_process(done: Outcome, runs: list[Path], tmp_path: Path) -> None:
+    """Check that the script's runs completed, with the records of the run in process."""
+    assert done.status == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    expected = run_here(tmp_path / "here", "rounds=3", "client.local_epochs=1")
+    for run in runs:
+        assert f"{run.name} completed 3 True" in done.stdout.splitlines()
+        assert_same_bits(run, expected, 3)
+
+
+def test_runs_on_ray(tmp_path: Path) -> None:
+    """Ray is started and left twice in one process, and the error is the one of this process."""
+    engine, outputs = {"engine": "ray", "engine.workers": 1}, ["first", "second"]
+    script = SCRIPT.format(engine=engine, outputs=outputs, mistake=True)
+    (tmp_path / "script.py").write_text(script)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="fq-") as folder:
+        shell = Shell(tmp_path, {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"})
+        done = shell("python", "script.py")
+    assert_as_in_process(done, [tmp_path / name for name in outputs], tmp_path)
+    assert "\ntold: data.path must be " in done.stdout
+
+
+@pytest.mark.flower
+def test_runs_on_flower(flower: Shell, tmp_path: Path) -> None:
+    """By ``flwr run``, whose true status is the run's; an error has Flower's words."""
+    script = SCRIPT.format(engine={"engine": "flower"}, outputs=["run"], mistake=is_long())
+    (flower.cwd / "script.py").write_text(script)
+    done = flower("python", "script.py")
+    assert_as_in_process(done, [flower.cwd / "run"], tmp_path)
+    assert ("\ntold: the Flower run " in done.stdout) == is_long()
