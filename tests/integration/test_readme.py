@@ -21,6 +21,7 @@ COMMANDS = [
     for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     for line in block.strip().splitlines()
 ]
+IN_PYTHON, STRATEGY, MOD = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 # What installs is done before the tests can run, and what tests is running now.
 DONE_BY_CI = ["pip install -e .", 'pip install -e ".[dev]"', "pytest"]
 
@@ -93,15 +94,24 @@ def for_fedavg(app: ClientApp, trained: list[tuple[Any, Any]]) -> ClientApp:
     return app
 
 
+@pytest.mark.slow
+def test_a_run_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line shows all that it names."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(IN_PYTHON, names)  # noqa: S102 - our own README
+    assert names["result"].status == "completed"
+    assert len(names["result"].rounds) == 20
+
+
 def test_the_code_of_the_readme_runs() -> None:
     """The strategy in someone's own app: two clients with priority, two with the same loss."""
-    strategy_code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     trained: list[tuple[Any, Any]] = []
     names: dict[str, Any] = {
         "grid": InProcessGrid(for_fedavg(ClientApp(), trained), {}, 4),
         "initial_arrays": ArrayRecord({"w": Array(np.zeros(2))}),
     }
-    exec(strategy_code, names)  # noqa: S102 - our own README
+    exec(STRATEGY, names)  # noqa: S102 - our own README
     assert sorted(names["result"].evaluate_metrics_clientapp) == [1, 2, 3]
     assert names["result"].arrays["w"].numpy() == pytest.approx([3.0, 3.0])
     assert {server_round for server_round, _ in trained} == {1, 2, 3}
@@ -109,9 +119,8 @@ def test_the_code_of_the_readme_runs() -> None:
 
 def test_the_mod_of_the_readme_keeps_clients_away() -> None:
     """In someone's own ClientApp, one client a node: each trains in some rounds only."""
-    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(code, names)  # noqa: S102 - our own README
+    exec(MOD, names)  # noqa: S102 - our own README
     trained: list[tuple[Any, Any]] = []
     grid = InProcessGrid(for_fedavg(names["app"], trained), {}, 2)
     FedAU().start(grid, ArrayRecord({"w": Array(np.zeros(2))}), num_rounds=100)
