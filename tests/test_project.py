@@ -54,6 +54,12 @@ def test_the_app_repeats_the_librarys_requirements() -> None:
     assert (PROJECT["name"], LIBRARY["name"]) == ("fedquorum-app", "fedquorum")
 
 
+def test_the_app_has_the_librarys_commands() -> None:
+    """It ships the library, and its environment lacks nothing that the library's has."""
+    assert LIBRARY["scripts"] == {"fedquorum-audit": "fedquorum.audit.command_line:main"}
+    assert LIBRARY["scripts"].items() <= PROJECT["scripts"].items()
+
+
 def test_library_and_app_say_the_same_of_themselves() -> None:
     """Python, authors, addresses and classifiers; one licence, for Flower's Hub as a file."""
     for key in ("requires-python", "authors", "urls"):

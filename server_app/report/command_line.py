@@ -6,22 +6,28 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedquorum.audit.command_line import (
+    CLIENT,
+    LONGEST_LINE,
+    ROUND,
+    TOGETHER,
+    TRUST,
+    audit_runs,
+    explain_decision,
+)
 from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.intake import shown
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from fedquorum.audit.check import Audit
     from fedquorum.records.reader import Run
 
     from server_app.report.experiment import Experiment
 
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
-SHOWN_PROBLEMS = 20
 DEFAULT_PORT = 8475
 HIGHEST_PORT = 65535
-LONGEST_LINE = 1000
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
         elif arguments.audit is None:
             report(arguments.directories, arguments.output)
         elif arguments.client is None:
-            return audit_runs(arguments.audit, trust=arguments.trust)
+            return audit_runs(arguments.audit, _tell, trust=arguments.trust)
         else:
             one = (arguments.client, arguments.round)
             explain_decision(arguments.audit, *one, trust=arguments.trust)
@@ -66,7 +72,7 @@ def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespa
     if arguments.audit is None and one_decision != (None, None):
         parser.error("--client and --round explain a decision: expected --audit RUN with them")
     if (arguments.client is None) != (arguments.round is None):
-        parser.error("--client and --round go together")
+        parser.error(TOGETHER)
     if arguments.trust and arguments.audit is None:
         parser.error("--trust imports the rules of a run: expected --audit RUN with it")
 
@@ -173,66 +179,6 @@ def _write(
     return [*written, output / "table.csv", output / "differences.csv", figures]
 
 
-def audit_runs(directory: Path, *, trust: bool = False) -> int:
-    """Decide every run in or below ``directory`` again and print what does not fit.
-
-    Returns 1 if anything does not, or a run cannot be decided again, otherwise 0.
-
-    Parameters
-    ----------
-    directory : Path
-        A run, or a folder with runs.
-    trust : bool
-        Whether to import rules that the runs name by import path, and so to run their code.
-
-    Raises
-    ------
-    RunError
-        If there is no run.
-    """
-    from fedquorum.audit.check import audit
-    from fedquorum.records.reader import find_runs
-
-    status = 0
-    for run in find_runs([directory], _tell):
-        try:
-            problems = _tell_audit(audit(run, trust=trust))
-        except FedQuorumError as error:
-            problems = 1
-            _tell(error)
-        status = EXIT_ERROR if problems else status
-    return status
-
-
-def _tell_audit(audited: "Audit") -> int:
-    """Print an audit and return how much does not fit."""
-    console, run, problems = _console(), audited.run, audited.problems
-    summary = (
-        f"  {run.strategy}, seed {run.seed}, {run.status}: {audited.rounds} of {len(run.rounds)} "
-        f"rounds and {audited.decisions} answers of clients decided again"
-    )
-    lines = [
-        str(run.directory),
-        summary,
-        *(f"  not in the records: {text}" for text in audited.unknown),
-        *(f"  does not fit: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
-    ]
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
-    ending = f"{len(problems)} do not fit" if problems else "all of them fit"
-    lines.append(f"  {ending}")
-    _print(console, lines)
-    return len(problems)
-
-
-def _print(console: Console, lines: Iterable[str]) -> None:
-    """Print lines, whatever a record has put into them; their indentation stays."""
-    for line in lines:
-        indentation = line[: len(line) - len(line.lstrip(" "))]
-        text = indentation + shown(line, LONGEST_LINE)
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-
 def watch(directory: Path, port: int) -> None:
     """Serve a page that follows a run, and its metrics, until Ctrl-C.
 
@@ -257,40 +203,6 @@ def watch(directory: Path, port: int) -> None:
             server.serve_forever()
     except KeyboardInterrupt:
         print("fedquorum-report: no longer followed", file=sys.stderr)
-
-
-def explain_decision(
-    directory: Path, client: int, server_round: int, *, trust: bool = False
-) -> None:
-    """Print why a client was asked in a round, what it answered, and how its weight came about.
-
-    Parameters
-    ----------
-    directory : Path
-        A run.
-    client, server_round : int
-        The decision's client and round.
-    trust : bool
-        As for ``audit_runs``.
-
-    Raises
-    ------
-    RunError
-        If ``directory`` is not one run, or has no such client or round.
-    """
-    from fedquorum.audit.explain import explain
-    from fedquorum.audit.replay import read_recorded, refusing_damage
-    from fedquorum.records.reader import find_runs
-
-    runs = find_runs([directory])
-    if len(runs) > 1:
-        raise RunError(
-            f"--audit must be one run where a decision is explained, got {directory} with "
-            f"{len(runs)}"
-        )
-    with refusing_damage(runs[0]):
-        recorded = read_recorded(runs[0], trust=trust)
-        _print(_console(), explain(recorded, client, server_round))
 
 
 def _console() -> Console:
@@ -349,13 +261,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"with --watch: where the page is (default: {DEFAULT_PORT}; 0 takes any free port)",
     )
     parser.add_argument(
-        "--client", type=int, metavar="K", help="with --audit and --round: explain one decision"
+        "--client", type=int, metavar="K", help=f"with --audit and --round: {CLIENT}"
     )
-    parser.add_argument("--round", type=int, metavar="T", help="see --client; rounds count from 1")
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="with --audit: import the rules that a run names by import path, which runs their "
-        "code; for runs of your own",
-    )
+    parser.add_argument("--round", type=int, metavar="T", help=ROUND)
+    parser.add_argument("--trust", action="store_true", help=f"with --audit: {TRUST}")
     return parser

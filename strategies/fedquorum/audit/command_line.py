@@ -1,0 +1,184 @@
+"""The command ``fedquorum-audit``: replay, check and explain runs from their records alone."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import FedQuorumError, RunError
+from ..intake import shown
+
+if TYPE_CHECKING:
+    from .check import Audit
+
+EXIT_ERROR = 1
+SHOWN_PROBLEMS = 20
+LONGEST_LINE = 1000
+NEEDED = ("pyarrow", "yaml", "safetensors")
+"""The modules of the extra ``audit``."""
+
+TOGETHER = "--client and --round go together"
+TRUST = "import the rules that a run names by import path, which runs their code; for runs of "
+TRUST += "your own"
+CLIENT, ROUND = "explain one decision", "see --client; rounds count from 1"
+
+Tell = Callable[[object], None]
+"""Prints one line to standard error."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit status.
+
+    It is 1 for an error of the user's, and where an audit finds what does not fit.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The arguments, by default those of the process.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    one_decision = (arguments.client, arguments.round)
+    if (arguments.client is None) != (arguments.round is None):
+        parser.error(TOGETHER)
+    try:
+        check_installed()
+        if arguments.client is None:
+            return audit_runs(arguments.directory, _tell, trust=arguments.trust)
+        explain_decision(arguments.directory, *one_decision, trust=arguments.trust)
+    except FedQuorumError as error:
+        _tell(error)
+        return EXIT_ERROR
+    return 0
+
+
+def check_installed() -> None:
+    """Refuse to go on without the packages that read and write records.
+
+    Raises
+    ------
+    RunError
+        With what to install.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise RunError(
+            f"run records need {', '.join(missing)}: pip install 'fedquorum[audit]', from a "
+            "checkout pip install './strategies[audit]'"
+        )
+
+
+def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:
+    """Decide every run in or below ``directory`` again and print what does not fit.
+
+    Returns 1 if anything does not, or a run cannot be decided again, otherwise 0.
+
+    Parameters
+    ----------
+    directory : Path
+        A run, or a folder with runs.
+    tell : callable
+        Prints one line to standard error.
+    trust : bool
+        Whether to import rules that the runs name by import path, and so to run their code.
+
+    Raises
+    ------
+    RunError
+        If there is no run.
+    """
+    from ..records.reader import find_runs
+    from .check import audit
+
+    status = 0
+    for run in find_runs([directory], tell):
+        try:
+            problems = _tell_audit(audit(run, trust=trust))
+        except FedQuorumError as error:
+            problems = 1
+            tell(error)
+        status = EXIT_ERROR if problems else status
+    return status
+
+
+def explain_decision(
+    directory: Path, client: int, server_round: int, *, trust: bool = False
+) -> None:
+    """Print why a client was asked in a round, what it answered, and how its weight came about.
+
+    Parameters
+    ----------
+    directory : Path
+        A run.
+    client, server_round : int
+        The decision's client and round.
+    trust : bool
+        As for ``audit_runs``.
+
+    Raises
+    ------
+    RunError
+        If ``directory`` is not one run, or has no such client or round.
+    """
+    from ..records.reader import find_runs
+    from .explain import explain
+    from .replay import read_recorded, refusing_damage
+
+    runs = find_runs([directory])
+    if len(runs) > 1:
+        raise RunError(
+            f"expected one run where a decision is explained, got {directory} with {len(runs)}"
+        )
+    with refusing_damage(runs[0]):
+        recorded = read_recorded(runs[0], trust=trust)
+        _print(explain(recorded, client, server_round))
+
+
+def _tell_audit(audited: "Audit") -> int:
+    """Print an audit and return how much does not fit."""
+    run, problems = audited.run, audited.problems
+    summary = (
+        f"  {run.strategy}, seed {run.seed}, {run.status}: {audited.rounds} of {len(run.rounds)} "
+        f"rounds and {audited.decisions} answers of clients decided again"
+    )
+    lines = [
+        str(run.directory),
+        summary,
+        *(f"  not in the records: {text}" for text in audited.unknown),
+        *(f"  does not fit: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
+    ]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
+    ending = f"{len(problems)} do not fit" if problems else "all of them fit"
+    lines.append(f"  {ending}")
+    _print(lines)
+    return len(problems)
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Print lines, whatever a record has put into them; their indentation stays."""
+    for line in lines:
+        indentation = line[: len(line) - len(line.lstrip(" "))]
+        print(indentation + shown(line, LONGEST_LINE))
+
+
+def _tell(text: object) -> None:
+    """Print one line to standard error, whatever a record has put into it."""
+    print(f"fedquorum-audit: {shown(text, LONGEST_LINE)}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedquorum-audit",
+        description="Decide runs again from their records, and say what does not fit (exit "
+        "status 1).",
+    )
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth"
+    )
+    parser.add_argument("--client", type=int, metavar="K", help=f"with --round: {CLIENT}")
+    parser.add_argument("--round", type=int, metavar="T", help=ROUND)
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+    return parser

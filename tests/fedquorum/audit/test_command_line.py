@@ -1,0 +1,92 @@
+"""``fedquorum-audit``, the library's command: the words and the status of ``fedquorum-report``."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fedquorum.audit import command_line
+from fedquorum.audit.command_line import main
+
+from server_app.report.command_line import main as report
+
+LIBRARY = Path(__file__).parents[3] / "strategies"
+ABSENT = ("torch", "hydra", "omegaconf", "flwr", "rich", "server_app", "client_app", "conf")
+
+Made = Callable[[str], Path]
+
+
+def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Return the status of a command, and what it prints."""
+    capsys.readouterr()
+    status = main(words)
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("one", [(), ("--client", "3", "--round", "2")])
+def test_it_says_what_the_report_says(
+    runs: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], one: tuple[str, ...]
+) -> None:
+    """Line by line, of a run that fits and of one that does not, with the same status."""
+    spoilt = Path(shutil.copytree(runs("qfedavg"), tmp_path / "spoilt"))
+    rounds = (spoilt / "rounds.jsonl").read_text()
+    (spoilt / "rounds.jsonl").write_text(rounds.replace('"asked": 8', '"asked": 9'))
+    for run, status in ((runs("qfedavg"), 0), (spoilt, 0 if one else 1)):
+        capsys.readouterr()
+        assert report(["--audit", str(run), *one]) == status
+        of_report = capsys.readouterr()
+        assert told([str(run), *one], capsys) == (status, of_report.out, of_report.err)
+
+
+def test_a_bad_run_hides_no_other(
+    runs: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is one line that names the file, and the status is 1."""
+    for name in ("a", "b"):
+        shutil.copytree(runs("qfedavg"), tmp_path / name)
+    (tmp_path / "a" / "manifest.json").write_text("{")
+    status, out, err = told([str(tmp_path)], capsys)
+    assert (status, out.splitlines()[-1]) == (1, "  all of them fit")
+    (line,) = err.splitlines()
+    assert line.startswith(f"fedquorum-audit: {tmp_path}/a/manifest.json, line 1: expected JSON")
+
+
+def test_a_decision_is_of_one_run(
+    runs: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a folder with several none is explained; the words go together."""
+    for name in ("a", "b"):
+        shutil.copytree(runs("qfedavg"), tmp_path / name)
+    status, _, err = told([str(tmp_path), "--client", "0", "--round", "1"], capsys)
+    assert status == 1
+    assert err.endswith(f"expected one run where a decision is explained, got {tmp_path} with 2\n")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path), "--client", "0"])
+
+
+def test_a_missing_package_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what to install."""
+    monkeypatch.setattr(command_line, "NEEDED", ("yaml", "nowhere_installed"))
+    status, _, err = told([str(tmp_path)], capsys)
+    assert (status, len(err.splitlines())) == (1, 1)
+    assert "run records need nowhere_installed: pip install 'fedquorum[audit]'" in err
+
+
+def test_it_needs_the_library_alone(runs: Made) -> None:
+    """Neither the app, nor torch, nor Hydra, nor Flower is imported, or could be."""
+    program = f"""
+import sys
+for name in {ABSENT!r}:
+    sys.modules[name] = None
+sys.path[:0] = [{str(LIBRARY)!r}]
+from fedquorum.audit.command_line import main
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-P", "-c", program, str(runs("fedau"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "  all of them fit"
