@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy, WaitingGrid
-from fedquorum.errors import FedQuorumError, RunError, SettingsError, one_line
+from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
-from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.flower.going_on import go_on
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints, Pace
 from fedquorum.records.directory import new_run_directory
 from fedquorum.records.interruption import uninterrupted
 from fedquorum.records.reader import load_run
@@ -17,7 +18,6 @@ from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.records.settings import flat_settings
 from fedquorum.records.writer import RunRecords
 from fedquorum.report import ClientEvaluation
-from fedquorum.state import array_like
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from rich.console import Console
@@ -34,9 +34,6 @@ from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
 from server_app.resuming import check_resumable, resumed_manifest
-
-CHECKPOINT_SECONDS = 1.0  # at least, between two checkpoints that nobody has asked for
-CHECKPOINT_SHARE = 0.05  # of the time that they may take
 
 
 def run(
@@ -147,16 +144,13 @@ def _begin(
             f"output-dir must be empty or the directory in resume ({directory}), got {output_dir}"
         )
     manifest = resumed_manifest(directory)
-    found = Checkpoints(directory).newest()
+    checkpoints = Checkpoints(directory)
+    found = checkpoints.newest()
     for problem in found.problems:
         console.print(f"Not used: {problem}", soft_wrap=True, markup=False, highlight=False)
     start = found.checkpoint
     if start is None:
-        # A run has a checkpoint before its first round; without any it was killed before that.
-        rounds = directory / "rounds.jsonl"
-        if rounds.exists() and rounds.stat().st_size > 0:
-            raise RunError(f"resume needs a checkpoint, and the run in {directory} wrote none")
-        start = Checkpoint(0, {}, {}, {}, {}, {}, {})
+        start = checkpoints.beginning()
     else:
         check_resumable(start, composed.settings)
         if start.server_round > 0:
@@ -184,12 +178,7 @@ class _Parts:
 
 def _go_on(parts: _Parts, start: Checkpoint, initial: ArrayRecord) -> ArrayRecord:
     """Bring strategy and nodes to where they were, and return the model."""
-    try:
-        for name, array in decode_arrays(initial).items():
-            array_like(array, name, start.model)
-        parts.strategy.restore(start.strategy, start.model)
-    except (FedQuorumError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise RunError(f"the checkpoint does not fit the strategy: {one_line(error)}") from None
+    go_on(parts.strategy, start, decode_arrays(initial))
     grid, keeps_models = parts.grid.inner, parts.strategy.rules.keeps_models
     if isinstance(grid, SimulationGrid) and start.nodes:
         # Of availability nodes keep what follows from the seed, too: other nodes find it again.
@@ -245,14 +234,12 @@ class _Checkpointing:
         self._records = records
         self._parts = parts
         self._every = parts.settings.engine.checkpoint_every
-        self._due = 0.0  # when the next one is, on the clock, with auto
+        self._pace = Pace()  # with auto
 
     def after(self, server_round: int, arrays: ArrayRecord) -> None:
         """Save a checkpoint if one is due."""
-        if isinstance(self._every, int):
-            due = server_round % self._every == 0
-        else:
-            due = time.monotonic() >= self._due
+        every = self._every
+        due = server_round % every == 0 if isinstance(every, int) else self._pace.due
         if due or server_round == self._parts.settings.rounds:
             self.save(server_round, arrays)
 
@@ -260,10 +247,8 @@ class _Checkpointing:
         """Save a checkpoint, unless there are to be none."""
         if self._every is None:
             return
-        started = time.monotonic()
-        self._write(server_round, arrays)
-        ended = time.monotonic()
-        self._due = ended + max(CHECKPOINT_SECONDS, (ended - started) / CHECKPOINT_SHARE)
+        with self._pace.writing():
+            self._write(server_round, arrays)
 
     def _write(self, server_round: int, arrays: ArrayRecord) -> None:
         parts, grid = self._parts, self._parts.grid.inner

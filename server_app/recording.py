@@ -51,17 +51,12 @@ def run_records(
     SettingsError
         If the tracker is not installed.
     """
-    fraction = rules.selection.sampling.fraction
-
-    def regret_bound(rounds: int, clients: int) -> float | None:
-        return rules.weighting.regret_bound(rounds, clients, fraction)
-
     return RunRecords(
         directory,
         _identity(composed, engine, arithmetic or {}),
         _config(composed),
         observers=observers_of(composed),
-        regret_bound=regret_bound,
+        regret_bound=rules.regret_bound,
         resumed=resumed,
     )
 

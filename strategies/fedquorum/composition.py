@@ -145,6 +145,11 @@ class Rules:
             raise ParameterError("privacy", "none", "differential privacy", self.unbounded)
         return self.weighting.largest_share(num_clients)
 
+    def regret_bound(self, rounds: int, clients: int) -> float | None:
+        """Return the bound on the regret of the decisions of T rounds, None where there is none."""
+        fraction = self.selection.sampling.fraction
+        return self.weighting.regret_bound(rounds, clients, fraction)
+
     def proportions(self, state: Any, call: Call) -> Proportions | None:
         """Return what updates may be added up by before all are there, None if they may not be."""
         if self.memory is not None or call.keeps_model or not self.selection.admits_all:

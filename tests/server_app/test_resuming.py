@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
+from fedquorum.records import checkpoint
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
 
 import server_app.job
@@ -216,11 +217,11 @@ def test_checkpoints_that_nobody_has_asked_for_cost_little(
     written: list[int] = []
     save, play = Checkpoints.save, server_app.loop._round
 
-    def saved(self: Checkpoints, checkpoint: Checkpoint) -> None:
+    def saved(self: Checkpoints, after: Checkpoint) -> None:
         nonlocal now
-        save(self, checkpoint)
-        now += 2.0 if checkpoint.server_round else 0.01
-        written.append(checkpoint.server_round)
+        save(self, after)
+        now += 2.0 if after.server_round else 0.01
+        written.append(after.server_round)
 
     def played(*given: Any) -> Any:
         nonlocal now
@@ -230,7 +231,7 @@ def test_checkpoints_that_nobody_has_asked_for_cost_little(
     monkeypatch.setattr(Checkpoints, "save", saved)
     monkeypatch.setattr(server_app.loop, "_round", played)
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(server_app.loop, "time", clock)
+    monkeypatch.setattr(checkpoint, "time", clock)
     run(tmp_path / "run", "engine.checkpoint_every=auto", "rounds=14")
     # After a second of quick rounds; then after 40 s, three rounds of 15 s; and after the last.
     assert written == [0, 4, 12, 14]

@@ -13,7 +13,9 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ from .settings import upgraded
 
 FORMAT = 1
 KEPT = 2
+SECONDS_BETWEEN = 1.0  # at least, between two checkpoints that nobody has asked for
+SHARE_OF_TIME = 0.05  # that they may take
 FOLDER = "checkpoints"
 _NAME = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
 _WITHOUT = "tensorboard/"  # what the names of files begin with that a run can do without
@@ -145,6 +149,20 @@ class Checkpoints:
             raise RunError(f"no checkpoint of {self._run} can be used: {'; '.join(problems)}")
         return Found(None, tuple(problems))
 
+    def beginning(self) -> Checkpoint:
+        """Return what a run without a checkpoint goes on from: nothing.
+
+        Raises
+        ------
+        RunError
+            If the run has rounds.
+        """
+        # A run has a checkpoint before its first round; without any it was killed before that.
+        rounds = self._run / "rounds.jsonl"
+        if rounds.exists() and rounds.stat().st_size > 0:
+            raise RunError(f"resume needs a checkpoint, and the run in {self._run} wrote none")
+        return Checkpoint(0, {}, {}, {}, {}, {}, {})
+
     def forget_after(self, server_round: int) -> None:
         """Remove the checkpoints of later rounds, which a run that goes on writes again."""
         for later in self._rounds():
@@ -209,6 +227,26 @@ class Checkpoints:
             raise _UnfinishedError(f"{path.name} has no checksum") from None
         if digest.encode() != expected:
             raise _DamagedError(f"{path.name} is damaged (its SHA-256 is not the one recorded)")
+
+
+class Pace:
+    """When the next checkpoint is due that nobody has asked for, so that they take little time."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for one."""
+        return time.monotonic() >= self._next
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Time the writing of one."""
+        started = time.monotonic()
+        yield
+        ended = time.monotonic()
+        self._next = ended + max(SECONDS_BETWEEN, (ended - started) / SHARE_OF_TIME)
 
 
 class _DamagedError(Exception):
