@@ -203,10 +203,10 @@ def build(
     Parameters
     ----------
     strategy : mapping
-        ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``
-        and ``server_lr``; and the parameters of its rules. Of ``composed`` those are in the
-        mappings ``selection``, ``weighting`` and ``participation``, each with a ``name``; a part
-        named ``custom`` has ``path`` and ``args``, see ``fedquorum.imports``.
+        ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``,
+        ``minimum`` and ``server_lr``; and the parameters of its rules. Of ``composed`` those are in
+        the mappings ``selection``, ``weighting`` and ``participation``, each with a ``name``; a
+        part named ``custom`` has ``path`` and ``args``, see ``fedquorum.imports``.
     server_optimizer : mapping
         ``name`` and the optimizer's parameters.
     facts : RunFacts
@@ -223,7 +223,10 @@ def build(
     options = dict(strategy)
     name = options.pop("name")
     sampling = Sampling(
-        options.pop("fraction", 1.0), options.pop("priority_draws", None), facts.seed
+        options.pop("fraction", 1.0),
+        options.pop("priority_draws", None),
+        facts.seed,
+        options.pop("minimum", None),
     )
     rate = options.pop("server_lr", None)
     optimizer = _optimizer(server_optimizer, rate, facts, custom)

@@ -19,6 +19,7 @@ from .errors import SolverError
 from .regret import kl_divergence
 from .report import ClientDecision, Decided, TrainReport
 from .robustness import Robustness
+from .state import grown
 from .types import (
     Admission,
     ByClient,
@@ -36,6 +37,9 @@ NO_OBJECTIVE = Objective(math.nan, math.nan)
 NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
 TOO_HEAVY = "an update would count for more than the noise is made for"
+RECOGNISED = "its node answered in FedQuorum's protocol, in which the run goes on"
+"""Why no update counts of the round in which a drop-in strategy recognised the protocol."""
+
 REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
 """Why a round is refused as a whole; after ``NOT_SOLVED`` stands what the solver said."""
 
@@ -107,6 +111,19 @@ class RoundState:
     def initial(cls, rules: Rules, population: Population) -> "RoundState":
         """Return the state before round 1; that of a population of nobody is empty."""
         return cls(rules.weighting.init(population) if population.clients else None)
+
+    def grown(self, rules: Rules, before: Population, after: Population) -> "RoundState":
+        """Return the state with room for clients that joined, each as before its first round."""
+        fresh = RoundState.initial(rules, after)
+        count = len(before.clients)
+        if count == 0:
+            return fresh
+        places = np.searchsorted(after.ascending, before.ascending)
+        covered = self.covered
+        if covered is not None:
+            covered = grown(covered, after.priority_weights, count, places)
+        weighting = grown(self.weighting, fresh.weighting, count, places)
+        return replace(self, weighting=weighting, covered=covered)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .composition import Rules
 from .memory import UpdateMemory
 from .report import ClientEvaluation
 from .round import RoundState
-from .state import StateArrays, array_like, bytes_of, from_arrays, grown, to_arrays
+from .state import StateArrays, array_like, bytes_of, from_arrays, to_arrays
 from .types import ByClient, IntArray, Objective, Population, Told
 from .virtual_clock import Clock, OnItsWay
 
@@ -63,16 +63,7 @@ class ServerState:
 
     def grown(self, rules: Rules, before: Population, after: Population) -> Self:
         """Return the state with room for clients that joined, each as before its first round."""
-        fresh = RoundState.initial(rules, after)
-        count = len(before.clients)
-        if count == 0:
-            return replace(self, rounds=fresh)
-        places = np.searchsorted(after.ascending, before.ascending)
-        covered = self.rounds.covered
-        if covered is not None:
-            covered = grown(covered, after.priority_weights, count, places)
-        weighting = grown(self.rounds.weighting, fresh.weighting, count, places)
-        return replace(self, rounds=replace(self.rounds, weighting=weighting, covered=covered))
+        return replace(self, rounds=self.rounds.grown(rules, before, after))
 
     def arrays(self, memory: UpdateMemory | None, known: IntArray) -> StateArrays:
         """Return all of it as named arrays, with the memory of updates and the known clients.

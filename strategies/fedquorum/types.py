@@ -128,7 +128,8 @@ class Population:
     def joined_by(self, known: Iterable[int]) -> "Population":
         """Return the population with the clients that joined; itself if there are none.
 
-        A client that joins has priority where all clients have, or where it is named.
+        A client that joins has priority where all clients have, or where it is named. The clients
+        are ascending, in whichever order they joined.
         """
         new = sorted(set(known) - set(self.clients))
         if not new:
@@ -136,7 +137,7 @@ class Population:
         everyone = self.awaited is None
         awaited = self.awaited or frozenset()
         priority = self.priority | (frozenset(new) if everyone else awaited.intersection(new))
-        return replace(self, clients=(*self.clients, *new), priority=priority)
+        return replace(self, clients=tuple(sorted((*self.clients, *new))), priority=priority)
 
     @cached_property
     def ascending(self) -> IntArray:

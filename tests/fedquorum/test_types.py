@@ -19,6 +19,13 @@ def test_population_refuses_nonsense() -> None:
         Population((0, 1), frozenset({0}), {0: 1.5})
 
 
+def test_clients_are_ascending_in_whichever_order_they_join() -> None:
+    """So that who is sampled follows from the clients, and not from who came first."""
+    population = Population.of_joiners([2]).joined_by([5, 2]).joined_by([7, 0])
+    assert population.clients == (0, 2, 5, 7)
+    assert population.others == (0, 5, 7)
+
+
 def test_clients_that_join_get_the_priority_they_are_named_for() -> None:
     """All, or those that are awaited; who is there already stays what it was."""
     everyone = Population.of_joiners().joined_by([2, 0])

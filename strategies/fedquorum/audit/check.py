@@ -115,8 +115,8 @@ def _audit(recorded: Recorded) -> Audit:
     except UndecidableError as error:
         problems.append(Problem(error.number, None, f"the rules refuse what is recorded: {error}"))
     else:
-        problems += _missing_rows(recorded, rounds)
-    problems += _summary_problems(recorded, admitted)
+        problems += _missing_rows(recorded, recorded.recognised_in + rounds)
+    problems += [*_recognition_problems(recorded), *_summary_problems(recorded, admitted)]
     unknown = tuple(_unknown(recorded, rules, statuses, rounds))
     return Audit(recorded.run, rounds, decisions, tuple(problems), unknown)
 
@@ -141,6 +141,14 @@ def _order_problems(recorded: Recorded) -> Iterator[Problem]:
         clients = Counter(row["client"] for row in recorded.rows[number])
         for client in (k for k, count in clients.items() if count > 1):
             yield Problem(number, client, f"{clients[client]} rows in clients/, not one")
+
+
+def _recognition_problems(recorded: Recorded) -> Iterator[Problem]:
+    """Yield what counted before a drop-in strategy knew which clients the nodes host."""
+    for record in recorded.run.rounds[: recorded.recognised_in]:
+        for row in recorded.rows[record.round]:
+            if row["weight"] != 0.0:
+                yield Problem(record.round, row["client"], _differs("weight", row["weight"], 0.0))
 
 
 def _missing_rows(recorded: Recorded, rounds: int) -> Iterator[Problem]:
@@ -216,7 +224,7 @@ def _answer_problems(recorded: Recorded, replayed: Replayed, row: Row) -> Iterat
     if not answered and row["weight"] != 0.0:
         yield Problem(number, client, _differs("weight", row["weight"], 0.0))
     gated = call.epsilon is not None and client not in recorded.population.priority
-    if answered and gated:
+    if answered and gated and call.clients_decide:
         record = replayed.record
         joined = joins(
             call.criterion,
@@ -323,6 +331,12 @@ def _unknown(
     if rules.memory is not None:
         name = recorded.run.strategy
         yield f"the memory of updates that corrects {name}'s step; its weights are checked"
+    if recorded.recognised_in:
+        last = recorded.recognised_in
+        yield (
+            f"{'round 1' if last == 1 else f'rounds 1 to {last}'}, in which nothing counted: the "
+            "strategy took each node for one client until it recognised the protocol"
+        )
     if statuses["silent"]:
         yield (
             f"why clients stayed silent ({statuses['silent']} times): a silent client tells "
@@ -337,7 +351,7 @@ def _unknown(
         yield (
             f"that clients were unavailable, late or busy, or failed ({statuses['absent']} times)"
         )
-    missing = len(recorded.run.rounds) - rounds
+    missing = len(recorded.run.rounds) - recorded.recognised_in - rounds
     if missing and recorded.run.status == "running":
         yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
 

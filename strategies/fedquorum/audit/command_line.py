@@ -3,12 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import FedQuorumError, RunError
 from ..intake import shown
+from ..records.needed import check_installed
 
 if TYPE_CHECKING:
     from .check import Audit
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 EXIT_ERROR = 1
 SHOWN_PROBLEMS = 20
 LONGEST_LINE = 1000
-NEEDED = ("pyarrow", "yaml", "safetensors")
-"""The modules of the extra ``audit``."""
 
 TOGETHER = "--client and --round go together"
 TRUST = "import the rules that a run names by import path, which runs their code; for runs of "
@@ -29,14 +27,12 @@ Tell = Callable[[object], None]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit status.
-
-    It is 1 for an error of the user's, and where an audit finds what does not fit.
+    """Audit runs, or explain a decision; return 1 where something is wrong, otherwise 0.
 
     Parameters
     ----------
     words : sequence of str, optional
-        The arguments, by default those of the process.
+        The words after the command's name; those of the process where there are none.
     """
     parser = _parser()
     arguments = parser.parse_args(words)
@@ -52,22 +48,6 @@ def main(words: Sequence[str] | None = None) -> int:
         _tell(error)
         return EXIT_ERROR
     return 0
-
-
-def check_installed() -> None:
-    """Refuse to go on without the packages that read and write records.
-
-    Raises
-    ------
-    RunError
-        With what to install.
-    """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise RunError(
-            f"run records need {', '.join(missing)}: pip install 'fedquorum[audit]', from a "
-            "checkout pip install './strategies[audit]'"
-        )
 
 
 def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:

@@ -27,6 +27,9 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
         )
     if not 1 <= number <= rounds:
         raise RunError(f"round must be from 1 to {rounds}, the run's rounds, got {number}")
+    if number <= recorded.recognised_in:
+        why = "as the strategy took each node for one client until it recognised the protocol"
+        return (f"round {number}: nothing counted, {why}",)
     try:
         for replayed in replay(recorded):
             if replayed.record.round == number:
@@ -39,12 +42,15 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
 
 
 def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) -> Iterator[str]:
-    number, population = replayed.record.round, recorded.population
+    number, population = replayed.record.round, replayed.population
     yield (
         f"round {number}, client {client} "
         f"({'a' if client in population.priority else 'not a'} priority client), strategy "
         f"{recorded.run.strategy}"
     )
+    if client not in population.clients:
+        yield f"asked: no; it joined in round {recorded.joined[client]}"
+        return
     asked = rules.selection.explain_call(number - 1, population, replayed.call, client)
     yield f"asked: {asked}"
     row = next((row for row in replayed.rows if row["client"] == client), None)

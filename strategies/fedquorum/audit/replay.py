@@ -28,11 +28,23 @@ from ..records.reader import POPULATION, TABLES, Run, load_run, read_parts, read
 from ..records.round_record import RoundRecord
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..robustness import Robustness
-from ..round import NOT_SOLVED, REFUSALS, ClientAnswer, Round, RoundAnswers, RoundState, decide
+from ..round import (
+    NOT_SOLVED,
+    RECOGNISED,
+    REFUSALS,
+    ClientAnswer,
+    Round,
+    RoundAnswers,
+    RoundState,
+    decide,
+)
 from ..rule import RunFacts
 from ..types import ByClient, Call, Draws, IntArray, Objective, Population, Told
 
 Row = Mapping[str, Any]
+
+DROP_IN = "drop_in"
+"""Which settings a run has whose strategy ran in another app."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +67,13 @@ class RowsByRound:
     def __getitem__(self, number: int) -> Sequence[Row]:
         """Return the rows of a round, ascending by client; none where there are none."""
         begin, count = self.places.get(number, (0, 0))
-        rows: list[Row] = self.table.slice(begin, count).to_pylist()
-        return rows
+        rows: list[dict[str, Any]] = self.table.slice(begin, count).to_pylist()
+        return [_with_data(row) for row in rows]
+
+
+def _with_data(row: dict[str, Any]) -> Row:
+    """Return a row with the amount of data that is no whole number at its usual place."""
+    return row if row.get("data") is None else {**row, "num_examples": row["data"]}
 
 
 @dataclass(frozen=True)
@@ -79,6 +96,11 @@ class Recorded:
         The manifest's, empty while the run goes on.
     trusted : bool
         Whether rules that the settings name by import path may be imported.
+    joined : mapping of int to int
+        The first round of every client, empty where all were known from the beginning.
+    recognised_in : int
+        The round in which a drop-in strategy recognised the project's protocol and began anew
+        with the clients that the nodes host; 0 where it did not.
     """
 
     run: Run
@@ -88,6 +110,23 @@ class Recorded:
     evaluated: RowsByRound
     summary: Mapping[str, Any] = field(default_factory=dict)
     trusted: bool = False
+    joined: Mapping[int, int] = field(default_factory=dict)
+    recognised_in: int = 0
+
+    @property
+    def standard(self) -> bool:
+        """Whether the clients speak Flower's standard protocol, and decide and measure nothing."""
+        return DROP_IN in self.run.config and not self.recognised_in
+
+    def population_in(self, number: int) -> Population:
+        """Return the clients that there were in a round."""
+        if not self.joined:
+            return self.population
+        everyone = self.population
+        there = tuple(k for k in everyone.clients if self.joined[k] <= number)
+        return replace(
+            everyone, clients=there, priority=everyone.priority.intersection(there), joins=True
+        )
 
     def evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
         """Return what the clients measured of the model after a round."""
@@ -102,6 +141,8 @@ class Replayed:
     ----------
     record : RoundRecord
         The round as it is recorded.
+    population : Population
+        The clients that there were.
     rows : sequence
         Its rows of the clients table.
     call : Call
@@ -120,6 +161,7 @@ class Replayed:
     """
 
     record: RoundRecord
+    population: Population
     rows: Sequence[Row]
     call: Call
     called_by_rule: bool
@@ -177,6 +219,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     run = load_run(directory)
     table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
     clients, rates = table["client"], table["participation_rate"]
+    joined = table.get("joined", [None])
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
@@ -187,15 +230,34 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
+    recorded_rows = RowsByRound.of(_table(run.directory / "clients"))
     return Recorded(
         run=run,
         population=population,
         rates=None if None in rates else rates,
-        rows=RowsByRound.of(_table(run.directory / "clients")),
+        joined={} if None in joined else dict(zip(clients, joined, strict=True)),
+        recognised_in=_recognised_in(run, recorded_rows),
+        rows=recorded_rows,
         evaluated=RowsByRound.of(_table(run.directory / "evaluations")),
         summary=run.summary,
         trusted=trust,
     )
+
+
+def _recognised_in(run: Run, rows: RowsByRound) -> int:
+    """Return the round in which a drop-in strategy recognised the protocol, 0 for none.
+
+    A client may give any reason: one round has it for all clients, and nothing counted before.
+    """
+    if DROP_IN not in run.config:
+        return 0
+    for record in run.rounds:
+        reasons = {row["reason"] for row in rows[record.round]}
+        if reasons == {RECOGNISED}:
+            return record.round
+        if record.admitted:
+            return 0
+    return 0
 
 
 def rules_of(recorded: Recorded) -> Rules:
@@ -207,15 +269,9 @@ def rules_of(recorded: Recorded) -> Rules:
         If the settings do not say them.
     """
     config = recorded.run.config
-    rates = recorded.rates
     optimizer = config.get("server_optimizer", {"name": "sgd"})
     try:
-        facts = RunFacts(
-            num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
-            seed=int(config.get("seed", recorded.run.seed)),
-            rates=None if rates is None else dict(enumerate(rates)),
-            clients=recorded.population.clients,
-        )
+        facts = _facts(recorded)
         custom = rule_at if recorded.trusted else no_rule_at
         return build(config["strategy"], optimizer, facts, custom=custom)
     except KeyError as error:
@@ -230,8 +286,24 @@ def rules_of(recorded: Recorded) -> Rules:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error}") from None
 
 
+def _facts(recorded: Recorded) -> RunFacts:
+    """Return what the rules take from the run; a drop-in strategy was told all that it knew."""
+    config, rates = recorded.run.config, recorded.rates
+    seed = int(config.get("seed", recorded.run.seed))
+    if DROP_IN in config:
+        return RunFacts(num_rounds=config[DROP_IN].get("num_rounds"), seed=seed)
+    return RunFacts(
+        num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
+        seed=seed,
+        rates=None if rates is None else dict(enumerate(rates)),
+        clients=recorded.population.clients,
+    )
+
+
 def replay(recorded: Recorded) -> Iterator[Replayed]:
     """Decide round after round again, as far as there are rows of the clients.
+
+    Rounds up to the one in which a drop-in strategy recognised the protocol decided nothing.
 
     Raises
     ------
@@ -239,9 +311,13 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         If the rules refuse what is recorded of a round.
     """
     rules = rules_of(recorded)
-    state = RoundState.initial(rules, recorded.population)
-    state = _with_examples(state, recorded.evaluations(0))
-    for record in recorded.run.rounds:
+    before = recorded.population_in(0)
+    state = RoundState.initial(rules, before)
+    for record in recorded.run.rounds[recorded.recognised_in :]:
+        population = recorded.population_in(record.round)
+        if population.clients != before.clients:
+            state, before = state.grown(rules, before, population), population
+        state = _with_examples(state, recorded.evaluations(record.round - 1))
         rows = recorded.rows[record.round]
         if not rows and record.asked > 0:
             return
@@ -250,7 +326,7 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise UndecidableError(record.round, str(error)) from None
         yield replayed
-        state = _with_examples(replayed.round.following, recorded.evaluations(record.round))
+        state = replayed.round.following
 
 
 def _replay_round(
@@ -260,8 +336,9 @@ def _replay_round(
     rows: Sequence[Row],
     state: RoundState,
 ) -> Replayed:
-    population = recorded.population
-    call, by_rule = _call(rules, record, rows, population, state.told)
+    population = recorded.population_in(record.round)
+    call, by_rule = _call(rules, record, rows, population, _told(recorded, record, state.told))
+    call = replace(call, clients_decide=not recorded.standard)
     refused = _refusal(rows)
     decidable = not rules.weighting.needs_updates
     decided = decide(
@@ -270,7 +347,11 @@ def _replay_round(
         state,
         server_round=record.round,
         call=call,
-        objective=Objective(record.global_loss, record.global_accuracy, record.stale),
+        objective=(
+            None
+            if recorded.standard
+            else Objective(record.global_loss, record.global_accuracy, record.stale)
+        ),
         answers=_answers(rows, population, record),
         robustness=Robustness(max_weight=_max_weight(recorded.run)),
         weighs=decidable and not (refused or "").startswith(NOT_SOLVED),
@@ -281,14 +362,27 @@ def _replay_round(
         decided = decided.refused(refused)
     return Replayed(
         record=record,
+        population=population,
         rows=rows,
         call=call,
         called_by_rule=by_rule,
-        objective=_objective(rules, recorded, record, call),
+        objective=(
+            decided.report.objective
+            if recorded.standard
+            else _objective(rules, recorded, record, call)
+        ),
         round=decided,
         decidable=decidable,
         refused=refused,
     )
+
+
+def _told(recorded: Recorded, record: RoundRecord, told: Told) -> Told:
+    """Return what the selection was told; where clients may join, also who was connected."""
+    if not recorded.joined:
+        return told
+    there = frozenset(recorded.population_in(record.round).clients)
+    return replace(told, present=there.difference(record.away))
 
 
 def _refusal(rows: Sequence[Row]) -> str | None:
@@ -324,7 +418,8 @@ def _call(
 def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call) -> Objective:
     """Return F(w_t) of the clients that the round asks; of all where no round needs F."""
     asked = frozenset(call.clients)
-    needed = rules.needs_objective
+    # Where clients join, whom the round would ask was not settled when they measured.
+    needed = rules.needs_objective and not recorded.joined
     evaluations = recorded.evaluations(record.round - 1)
     return priority_objective(
         [e for e in evaluations if not needed or e.client in asked],

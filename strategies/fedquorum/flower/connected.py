@@ -1,5 +1,6 @@
 """Communication with the nodes that are connected, which Flower's own strategies wait for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr.serverapp import Grid
@@ -27,6 +28,8 @@ class ConnectedNodes(Communication):
     min_available_nodes : int, optional
         How many clients must be connected for a round to begin; the strategy waits without limit.
         By default every client of the population must be there, for ``startup_timeout``.
+    largest_id : int, optional
+        The largest id of a client that joins; by default it may be any number.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_of_keys
         As in ``Communication``; so is ``quorum``.
 
@@ -39,11 +42,22 @@ class ConnectedNodes(Communication):
     fraction_evaluate: float = parameter(1.0, FRACTION)
     min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_COUNT)
     min_available_nodes: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    largest_id: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
     @property
     def grows(self) -> bool:
         """Whether the population is whoever is connected."""
         return self.min_available_nodes is not None
+
+    def refusal(self, rules: Rules) -> Callable[[int], str]:
+        """Return what says why a client cannot join, empty if it can."""
+
+        def refuses(client: int) -> str:
+            if self.largest_id is not None and client > self.largest_id:
+                return f"client ids are at most {self.largest_id}, for which records have room"
+            return rules.weighting.refuses(client)
+
+        return refuses
 
     def meet(
         self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
@@ -93,7 +107,7 @@ class RecognisedProtocol(ConnectedNodes):
             None,
             self.clients_of_keys,
             awaited=population.awaited or (),
-            refuses=rules.weighting.refuses,
+            refuses=self.refusal(rules),
         )
 
     def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from flwr.app import Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from ..errors import ClientsMissingError, ProtocolError
+from ..errors import ClientsMissingError, ProtocolError, RunError
 from ..intake import LONGEST_REASON, abbreviated, shown
 from ..types import IntArray
 from .codec import decode_hosted_clients, encode_query, encode_standard_query
@@ -104,7 +104,17 @@ class ClientDirectory:
 
     def remember(self, clients: Iterable[int]) -> None:
         """Know ``clients`` from before, whether or not their nodes are there now."""
+        if self._joins:
+            self._expected.update(clients)
         self._met |= self._expected.intersection(clients)
+
+    @property
+    def seats(self) -> Mapping[int, int]:
+        """The node of every client, where that alone tells who a node is; empty elsewhere."""
+        return {}
+
+    def seat(self, nodes: Mapping[int, int]) -> None:
+        """Know from before which node is which client, as ``seats`` said it."""
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -395,6 +405,33 @@ class NodeOrder(ClientDirectory):
     ) -> None:
         super().__init__(clients, awaited=awaited, refuses=refuses)
         self._enough = len(self._expected)
+        self._seated: frozenset[int] = frozenset()
+
+    @property
+    def seats(self) -> Mapping[int, int]:
+        """The node of every client so far."""
+        return dict(self._node_of)
+
+    def seat(self, nodes: Mapping[int, int]) -> None:
+        """Know from before which node is which client."""
+        self._node_of.update(nodes)
+        self._seated = frozenset(nodes.values())
+
+    def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
+        """Wait for so many nodes.
+
+        Raises
+        ------
+        RunError
+            If a run goes on and none of the nodes is one of before.
+        """
+        super().wait_for_nodes(grid, at_least, first=first)
+        if first and self._seated and not self._seated & self._connected:
+            raise RunError(
+                f"resume_from needs nodes that the run had before, got {len(self._connected)} "
+                "others: with client_ids=node-order a node is told by its id, which a simulation "
+                "draws anew for every run. Set client_ids=query in a run from its start"
+            )
 
     def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
         """Wait for so many nodes, by default one for each expected client."""

@@ -15,35 +15,47 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, replace
 from itertools import chain
 from logging import INFO, WARNING
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from .. import named as tables
 from ..errors import ParameterError, did_you_mean
 from ..named import Named
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT, POSITIVE
+from ..records.needed import check_installed
 from ..report import ClientDecision, TrainReport
 from ..robustness import Robustness
-from ..round import NO_OBJECTIVE
+from ..round import NO_OBJECTIVE, RECOGNISED
 from ..rule import RunFacts
 from ..selection import Sampling
 from ..server_optimizer import SGD, ServerOptimizer
+from ..state import StateArrays
 from ..types import Population
 from .codec import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
     CONFIGRECORD_KEY,
     WEIGHTED_BY_KEY,
+    NamedArrays,
     count_bytes,
 )
 from .exchange import Connection
-from .recognition import RECOGNISED, speaks_protocol, until_told
+from .recognition import speaks_protocol, until_told
 from .standard import StandardProtocol
 from .strategy import ComposedStrategy
+
+if TYPE_CHECKING:
+    from .recorded import Recording
+
+LARGEST_ID = 2**31 - 1
+"""Of a client, for which the tables of the records have room."""
 
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -111,6 +123,13 @@ class DropIn(ComposedStrategy):
     reply_memory : int, optional
         How many bytes of replies are in memory, where the weights of a round need all of them at
         once; the others are in files below TMPDIR. By default half of the machine's memory.
+    records : str or Path, optional
+        The folder into which ``start`` writes the records of the run, which ``fedquorum-audit``
+        replays; it must not hold a run already. By default there are none. Needs the extra
+        ``audit``.
+    resume_from : str or Path, optional
+        The folder of a run with the same parameters, with which ``start`` goes on after its last
+        checkpoint.
     **parameters : Any
         Those of the strategy's rules; ``help()`` and the signature list them.
 
@@ -159,6 +178,8 @@ class DropIn(ComposedStrategy):
         server_optimizer: Callable[[float], ServerOptimizer[Any]] = SGD,
         robustness: Robustness | None = None,
         reply_memory: int | None = None,
+        records: str | Path | None = None,
+        resume_from: str | Path | None = None,
         **parameters: Any,
     ) -> None:
         _check_names(type(self), parameters)
@@ -169,7 +190,7 @@ class DropIn(ComposedStrategy):
             COUNT.check("num_rounds", num_rounds)
         given = {**parameters, "priority": priority, "num_rounds": num_rounds}
         self.declared.check_needed(given)
-        ids = _priority(priority)
+        ids, place = _priority(priority), _place(records, resume_from)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = _minimum("train", "training", fraction_train, min_train_nodes)
         self.min_evaluate_nodes = _minimum(
@@ -204,8 +225,14 @@ class DropIn(ComposedStrategy):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
             robustness=robustness or Robustness(),
             reply_memory=reply_memory,
+            largest_id=None if place is None else LARGEST_ID,
         )
         super().__init__(rules, population=Population.of_joiners(ids), communication=self._standard)
+        self._recording: Recording | None = None
+        if place is not None:
+            self._recording = _recording(
+                place, self, parameters, num_rounds=num_rounds, goes_on=resume_from is not None
+            )
 
     def start(
         self,
@@ -218,6 +245,10 @@ class DropIn(ComposedStrategy):
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
         self._last_round = num_rounds
         try:
+            if self._recording is not None:
+                return self._recording.start(
+                    self, grid, initial_arrays, num_rounds, *args, **kwargs
+                )
             return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
         finally:
             self._last_round = 0
@@ -226,6 +257,41 @@ class DropIn(ComposedStrategy):
     def _hears_all(self) -> bool:
         """Whether a node may reply for any number of clients, as one that speaks the protocol."""
         return self._recognises
+
+    def state(self) -> StateArrays:
+        """Return all that is remembered, which nodes are which clients, and how they talk."""
+        seats = self._exchange.directory.seats
+        return {
+            **super().state(),
+            "recognises": np.array([self._recognises, self.communication.follows_protocol]),
+            "seats.client": np.array([*seats], dtype=np.int64),
+            "seats.node": np.array([*seats.values()], dtype=np.uint64),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
+        """Go on from what ``state`` returned after a round, with the same clients."""
+        recognises, ours = state["recognises"].tolist()
+        communication = self._standard.recognised() if ours else self._standard
+        joiners = Population.of_joiners(self.population.awaited)
+        population = joiners.joined_by(state["known"].tolist())
+        self._connect(Connection.of(self.rules, population, communication))
+        super().restore(state, model)
+        self._recognises = recognises
+        seats = zip(state["seats.client"].tolist(), state["seats.node"].tolist(), strict=True)
+        self._exchange.seat(dict(seats), population)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return one train message for each node that hosts a client asked in this round."""
+        if self._recording is not None and not self._last_round:
+            raise ParameterError(
+                "records",
+                "None inside one of Flower's wrappers",
+                str(self._recording.directory),
+                "they start themselves, and change the model after the strategy's decision",
+            )
+        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -415,6 +481,41 @@ def strategy(name: str, **keywords: Any) -> ComposedStrategy:
         declared.key, (DropIn,), {}, declared=declared
     )
     return made(**keywords)
+
+
+def _place(records: str | Path | None, resume_from: str | Path | None) -> Path | None:
+    """Return the folder of a run that is to be recorded, None if it is not.
+
+    Raises
+    ------
+    RunError
+        If the packages of the extra ``audit`` are missing.
+    """
+    given = {"records": records, "resume_from": resume_from}
+    places = {name: path for name, path in given.items() if path is not None}
+    for name, path in places.items():
+        if not isinstance(path, str | Path) or not str(path).strip():
+            raise ParameterError(name, "the path of a folder", path)
+    folders = {Path(path).expanduser().absolute() for path in places.values()}
+    if len(folders) > 1:
+        raise ParameterError("records", "None or the folder in resume_from", str(records))
+    if folders:
+        check_installed()
+    return folders.pop() if folders else None
+
+
+def _recording(
+    place: Path,
+    strategy: DropIn,
+    parameters: Mapping[str, Any],
+    *,
+    num_rounds: int | None,
+    goes_on: bool,
+) -> "Recording":
+    """Return what records the runs of a strategy."""
+    from .recorded import Recording, settings_of  # needs the extra
+
+    return Recording(place, settings_of(strategy, parameters, num_rounds=num_rounds), goes_on)
 
 
 def _each_once(replies: list[Message]) -> Iterator[Message]:

@@ -99,13 +99,22 @@ class Exchange:
             joined = population.joined_by(self.directory.known.tolist())
         if first:
             self._communication.check_ids(grid, joined)
-            if self._rules.weighting.fixed_population and self._communication.grows:
-                name = _name(self._rules.weighting)
-                self.directory.close(
-                    f"{name} keeps the {len(joined.clients)} clients that it began with"
-                )
+            self._close(joined)
         self._started = True
         return joined
+
+    def seat(self, nodes: Mapping[int, int], population: Population) -> None:
+        """Go on with the clients of before, each at its node where that tells who it is."""
+        self.directory.seat(nodes)
+        self._close(population)
+
+    def _close(self, population: Population) -> None:
+        """Take no further clients where the rules keep those that they began with."""
+        if self._rules.weighting.fixed_population and self._communication.grows:
+            name = _name(self._rules.weighting)
+            self.directory.close(
+                f"{name} keeps the {len(population.clients)} clients that it began with"
+            )
 
     def messages(
         self,

@@ -7,9 +7,6 @@ from flwr.app import Message, RecordDict
 from ..errors import ProtocolError
 from .codec import PROTOCOL, Status, decode_train_reply, protocol_of
 
-RECOGNISED = "its node answered in FedQuorum's protocol, in which the run goes on"
-"""Why no update counts of the round in which the protocol was recognised."""
-
 
 def until_told(replies: Iterable[Message]) -> tuple[list[Message], Iterator[Message]]:
     """Return the replies up to the first that settles that not all speak it, and the others."""

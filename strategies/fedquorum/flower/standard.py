@@ -95,7 +95,7 @@ class StandardProtocol(ConnectedNodes):
         ``weighted_by_key``; by default Flower's mean, weighted by that key.
     evaluate_metrics_aggr_fn : callable, optional
         The same of the evaluations.
-    fraction_evaluate, min_evaluate_nodes, min_available_nodes
+    fraction_evaluate, min_evaluate_nodes, min_available_nodes, largest_id
         As in ``ConnectedNodes``.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, quorum,
     reply_memory
@@ -152,7 +152,7 @@ class StandardProtocol(ConnectedNodes):
     def directory(self, population: Population, rules: Rules) -> ClientDirectory:
         """Return the directory of nodes that are a client each."""
         expected = None if self.grows else population.clients
-        awaited, refuses = population.awaited or (), rules.weighting.refuses
+        awaited, refuses = population.awaited or (), self.refusal(rules)
         if self.client_ids == "query":
             return ClientDirectory(
                 expected, self.clients_of_keys, standard=True, awaited=awaited, refuses=refuses

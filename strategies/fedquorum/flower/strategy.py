@@ -147,6 +147,12 @@ class ComposedStrategy(Strategy):
             state_bytes=self._memory.nbytes + self._state.nbytes,
         )
 
+    @property
+    def away(self) -> tuple[int, ...]:
+        """The clients that the round did not sample among, as they were not connected."""
+        present = self._exchange.present
+        return () if present is None else tuple(sorted({*self.population.clients} - present))
+
     def state(self) -> StateArrays:
         """Return all that is remembered from round to round, beside the model, as named arrays.
 

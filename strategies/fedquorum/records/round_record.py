@@ -43,6 +43,7 @@ class RoundRecord:
     priority_data: float | None
     unknown: tuple[int, ...]
     stale: tuple[int, ...]
+    away: tuple[int, ...]
     late_replies: tuple[LateReply, ...]
     simulated_seconds: float | None
     test: Mapping[str, Mapping[str, float] | None] | None
@@ -59,13 +60,15 @@ def round_record(
     rates: Sequence[float] | None,
     metric: str,
     all_evaluated: bool,
+    away: tuple[int, ...] = (),
     previous: RoundRecord | None = None,
 ) -> RoundRecord:
     """Return the record of a round.
 
     ``rates``: p_n by client id where a simulation knows it. ``metric``: the setting
     ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only priority
-    clients were. ``previous``: the record of the round before, for what is summed over rounds.
+    clients were. ``away``: the clients that were not connected where a round samples among the
+    others. ``previous``: the record of the round before, for what is summed over rounds.
     """
     draws = report.call.draws
     omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
@@ -90,6 +93,7 @@ def round_record(
         priority_data=None if draws is None else draws.priority_data,
         unknown=report.unknown,
         stale=report.objective.stale,
+        away=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
         test=evaluation_summary(evaluations, metric, all_evaluated),

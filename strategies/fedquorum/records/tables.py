@@ -1,7 +1,7 @@
 """The Parquet tables of a run: their columns, their rows, and how they are written."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..report import ClientDecision, ClientEvaluation
 from ..types import Population
 from .files import replacing, sync
+from .parquet import LARGEST_COUNT, LARGEST_NUMBER
 from .parts import Span, uncovered
 
 CLIENTS_SCHEMA = pa.schema(
@@ -35,6 +36,7 @@ CLIENTS_SCHEMA = pa.schema(
         pa.field("seconds", pa.float64()),
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
+        pa.field("data", pa.float64()),
     ]
 )
 EVALUATIONS_SCHEMA = pa.schema(
@@ -57,6 +59,7 @@ POPULATION_SCHEMA = pa.schema(
         pa.field("priority", pa.bool_(), nullable=False),
         pa.field("priority_weight", pa.float64(), nullable=False),
         pa.field("participation_rate", pa.float64()),
+        pa.field("joined", pa.int32()),
     ]
 )
 FLUSH_SECONDS = 10.0
@@ -198,8 +201,22 @@ def write_whole(
         pq.write_table(table, part, **encoding)
 
 
-def population_table(population: Population, rates: Sequence[float] | None) -> pa.Table:
-    """Return the rows of ``population.parquet``; ``rates`` is p_n by client id where known."""
+def population_table(
+    population: Population,
+    rates: Sequence[float] | None,
+    joined: Mapping[int, int] | None = None,
+) -> pa.Table:
+    """Return the rows of ``population.parquet``.
+
+    Parameters
+    ----------
+    population : Population
+        The clients.
+    rates : sequence of float or None
+        p_n by client id where known.
+    joined : mapping of int to int, optional
+        The first round of every client, where clients may join.
+    """
     clients = population.ascending
     weights = population.priority_weights
     known = None if rates is None else np.array(rates, dtype=np.float64)[clients]
@@ -208,6 +225,7 @@ def population_table(population: Population, rates: Sequence[float] | None) -> p
         "priority": weights > 0,
         "priority_weight": weights,
         "participation_rate": pa.nulls(len(clients), pa.float64()) if known is None else known,
+        "joined": [None if joined is None else joined[k] for k in clients.tolist()],
     }
     return pa.table(columns, schema=POPULATION_SCHEMA)
 
@@ -216,9 +234,14 @@ def client_row(
     round_number: int, decision: ClientDecision, tested: ClientEvaluation | None
 ) -> dict[str, Any]:
     """Return the row of ``clients/`` of one client asked."""
+    examples, data = _examples(decision.num_examples)
     return {
         "round": round_number,
         **{item.name: getattr(decision, item.name) for item in fields(decision)},
+        "num_examples": examples,
+        "data": data,
+        "loss": _measured(decision.loss),
+        "accuracy": _measured(decision.accuracy),
         "test_loss": None if tested is None else _finite(tested.test_loss),
         "test_accuracy": None if tested is None else _finite(tested.test_accuracy),
     }
@@ -246,3 +269,15 @@ def _nullable(values: NDArray[np.float64], kind: pa.DataType) -> pa.Array:
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+def _examples(given: float | None) -> tuple[float | None, float | None]:
+    """Return an amount of data as a whole number, or else as the number that it is."""
+    if given is None or (given <= LARGEST_COUNT and given == int(given)):
+        return given, None
+    return None, _measured(given)
+
+
+def _measured(value: float | None) -> float | None:
+    """Return a number that a reader takes; of rules that do not read it, it may be any."""
+    return value if value is None or abs(value) <= LARGEST_NUMBER else None

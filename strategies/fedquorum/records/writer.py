@@ -34,6 +34,7 @@ from .files import cannot_write, replacing, sync_above
 from .identity import RunIdentity
 from .interruption import uninterrupted
 from .observer import Observer
+from .parquet import LARGEST_NUMBER
 from .provenance import now
 from .reader import read_manifest
 from .regret import RegretBound
@@ -215,9 +216,14 @@ class RunRecords:
             os.close(self._directory_lock)
             return problem
 
-    def save_population(self, population: Population, rates: Sequence[float] | None) -> None:
-        """Write who the clients are; ``rates`` is p_n by client id where a simulation knows it."""
-        table = population_table(population, rates)
+    def save_population(
+        self,
+        population: Population,
+        rates: Sequence[float] | None,
+        joined: Mapping[int, int] | None = None,
+    ) -> None:
+        """Write who the clients are, see ``population_table``."""
+        table = population_table(population, rates, joined)
         write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:
@@ -383,13 +389,16 @@ def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
 
 
 def _json_value(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null and, for a threshold, the word that Hydra reads."""
+    """JSON has no NaN and no infinity: null and, for a threshold, the word that Hydra reads.
+
+    A number beyond those that a reader takes is as good as infinite.
+    """
     if isinstance(value, Mapping):
         return {key: _json_value(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_json_value(item) for item in value]
     if isinstance(value, LateReply):
         return asdict(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, float) and not abs(value) <= LARGEST_NUMBER:
+        return "inf" if value > 0 else None
     return value

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fedquorum.audit import command_line
 from fedquorum.audit.command_line import main
+from fedquorum.records import needed
 
 from server_app.report.command_line import main as report
 
@@ -70,10 +70,10 @@ def test_a_missing_package_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what to install."""
-    monkeypatch.setattr(command_line, "NEEDED", ("yaml", "nowhere_installed"))
+    monkeypatch.setattr(needed, "MODULES", ("yaml", "nowhere_installed"))
     status, _, err = told([str(tmp_path)], capsys)
     assert (status, len(err.splitlines())) == (1, 1)
-    assert "run records need nowhere_installed: pip install 'fedquorum[audit]'" in err
+    assert 'run records need nowhere_installed: pip install "fedquorum[audit]"' in err
 
 
 def test_it_needs_the_library_alone(runs: Made) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import Communication, ComposedStrategy, Population, StandardProtocol
+from fedquorum import Communication, ComposedStrategy, FedAU, Population, StandardProtocol
+from fedquorum.audit.check import audit
 from fedquorum.errors import ClientsMissingError, ParameterError
 from fedquorum.flower.codec import LOSS_KEYS, decode_arrays, encode_arrays
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -391,9 +392,9 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
     assert np.linalg.norm(step) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_the_code_of_the_guide() -> None:
-    """docs/drop-in.md: its one line, the query by which a node says who it is, and a wrapper."""
-    line, query, wrapper = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/drop-in.md: its one line, the query of a node's client id, a wrapper, and records."""
+    line, query, wrapper, recorded, resumed = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     app = standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
@@ -409,6 +410,12 @@ def test_the_code_of_the_guide() -> None:
         asked.append(str(names["strategy"].communication.client_ids))
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]
+    monkeypatch.chdir(tmp_path)
+    for code, rounds in ((recorded, 3), (resumed, 4)):
+        names = {"grid": grid, "arrays": encode_arrays(MODEL), "FedAU": FedAU}
+        exec(code.replace("num_rounds=100", f"num_rounds={rounds}"), names)  # noqa: S102
+    assert sorted(names["result"].train_metrics_clientapp) == [4]
+    assert audit(tmp_path / "runs" / "first").problems == ()
 
 
 def test_the_guide_names_every_key_and_who_needs_the_loss() -> None:

@@ -100,6 +100,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "theta": 0.8,
         "priority_data": None,
         "unknown": [],
+        "away": [],
         "stale": [],
         "late_replies": [],
         "simulated_seconds": None,
@@ -171,6 +172,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "seconds": None,
         "test_loss": 2.0,
         "test_accuracy": 0.75,
+        "data": None,
     }
     assert rows[1]["loss"] is None
     assert rows[1]["test_accuracy"] == 0.25
@@ -191,6 +193,7 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
                 "priority": weight > 0,
                 "priority_weight": weight,
                 "participation_rate": None if rates is None else rates[k],
+                "joined": None,
             }
             for k, weight in enumerate((1.0, 0.0, 0.25))
         ]

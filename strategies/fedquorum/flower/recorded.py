@@ -1,0 +1,390 @@
+"""The run records of a drop-in strategy, written and gone on with in anybody's own Flower app."""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from .. import __version__
+from ..described import described, plain
+from ..errors import RunError
+from ..records.checkpoint import Checkpoint, Checkpoints, Pace, check_unchanged
+from ..records.directory import holds_a_run
+from ..records.identity import RunIdentity
+from ..records.interruption import uninterrupted
+from ..records.provenance import commit, versions
+from ..records.reader import load_run, read_manifest
+from ..records.round_record import RoundRecord, round_record
+from ..records.settings import flat_settings
+from ..records.writer import RunRecords
+from ..state import StateArrays
+from .codec import decode_arrays, encode_arrays
+from .going_on import go_on
+from .grids import is_flowers
+
+EXPERIMENT = ENGINE = "drop-in"
+"""What the manifest says where no preset and no engine of the app made the run."""
+
+SOURCE = Path(__file__).resolve().parents[3]
+PACKAGES = ("flwr", "numpy", "scipy", "piqp", "pyarrow", "safetensors")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+_KEYWORDS = {
+    "strategy.name": "strategy",
+    "strategy.fraction": "fraction_train",
+    "strategy.minimum": "min_train_nodes",
+    "server_optimizer.name": "server_optimizer",
+    "server_optimizer.learning_rate": "server_lr",
+}
+"""The keywords whose settings have other names."""
+
+_FREE = ("reply_memory", "max_reply_bytes")
+"""The keywords that may change when a run goes on."""
+
+
+def settings_of(
+    strategy: Any, parameters: Mapping[str, Any], *, num_rounds: int | None
+) -> dict[str, Any]:
+    """Return the settings of a drop-in strategy, from which the audit makes its rules again.
+
+    Parameters
+    ----------
+    strategy : DropIn
+        The strategy.
+    parameters : mapping
+        The parameters that its rules were given.
+    num_rounds : int, optional
+        T, which schedules refer to.
+    """
+    communication, priority = strategy.communication, strategy.population.awaited
+    names = (
+        *("client_ids", "weighted_by_key", "loss_key", "accuracy_key", "arrayrecord_key"),
+        *("configrecord_key", "fraction_evaluate", "min_evaluate_nodes", "max_reply_bytes"),
+        "reply_memory",
+    )
+    told = {name: getattr(communication, name) for name in names}
+    told["min_available_nodes"] = strategy.min_available_nodes
+    everyone = None if priority is None else sorted(priority)
+    return {
+        "seed": strategy.rules.selection.sampling.seed,
+        **described(strategy.declared, parameters, strategy.rules),
+        "robustness": plain(asdict(communication.robustness)),
+        "drop_in": plain({"num_rounds": num_rounds, "priority": everyone, **told}),
+    }
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Where the run of a drop-in strategy is recorded.
+
+    Parameters
+    ----------
+    directory : Path
+        The folder of the run.
+    settings : mapping
+        The strategy's settings.
+    goes_on : bool
+        Whether there is a run in it, with which to go on.
+    """
+
+    directory: Path
+    settings: Mapping[str, Any]
+    goes_on: bool
+
+    def start(
+        self,
+        strategy: Any,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Result:
+        """Run all rounds that are left, as Flower's ``Strategy.start`` does.
+
+        Raises
+        ------
+        RunError
+            If the folder holds a run and should not, or cannot be written, or the run in it cannot
+            go on with this strategy.
+        """
+        settings = {**self.settings, "rounds": num_rounds}
+        begun = self._begun(settings)
+        if begun is not None and begun.model:
+            if begun.server_round > 0:
+                go_on(strategy, begun, decode_arrays(initial_arrays))
+            initial_arrays = encode_arrays(begun.model)
+        with RunRecords(
+            self.directory,
+            _identity(settings),
+            _yaml(settings),
+            regret_bound=strategy.rules.regret_bound,
+            resumed=begun,
+        ) as records:
+            log(INFO, "Records in %s", self.directory)
+            run = RecordedRun(strategy, records, settings, initial_arrays, begun)
+            if is_flowers(grid):
+                grid = strategy.waiting(grid)
+            try:
+                return run.start(grid, initial_arrays, num_rounds, *args, **kwargs)
+            finally:
+                run.save_model()
+
+    def _begun(self, settings: Mapping[str, Any]) -> Checkpoint | None:
+        """Return what the run goes on from, None for a new one."""
+        manifest = self.directory / "manifest.json"
+        if not self.goes_on:
+            if manifest.exists():
+                raise RunError(f"{holds_a_run(self.directory)}; resume_from goes on with it")
+            return None
+        try:
+            engine = read_manifest(self.directory).get("engine")
+        except RunError as error:
+            raise RunError(
+                f"resume_from must be the folder of a run, got {self.directory} ({error})"
+            ) from None
+        if engine != ENGINE:
+            raise RunError(
+                f"resume_from must be the folder of a run of a drop-in strategy, got one of the "
+                f"app, with which `fedquorum resume={self.directory}` goes on"
+            )
+        checkpoints = Checkpoints(self.directory)
+        found = checkpoints.newest()
+        for problem in found.problems:
+            log(WARNING, "Not used: %s", problem)
+        if found.checkpoint is None:
+            return checkpoints.beginning()
+        check_unchanged(found.checkpoint.settings, _keywords(settings), free=_FREE)
+        log(INFO, "Going on after round %d of the run", found.checkpoint.server_round)
+        return found.checkpoint
+
+
+class RecordedRun(Strategy):
+    """Stands between Flower's loop and a drop-in strategy, and writes down what it decides.
+
+    Rounds that the records have already are passed over: nobody is asked in them.
+
+    Parameters
+    ----------
+    strategy : DropIn
+        The strategy.
+    records : RunRecords
+        Where to write.
+    settings : mapping
+        All settings of the run.
+    arrays : ArrayRecord
+        The model that the run begins or goes on with.
+    begun : Checkpoint, optional
+        What the run goes on from.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        records: RunRecords,
+        settings: Mapping[str, Any],
+        arrays: ArrayRecord,
+        begun: Checkpoint | None,
+    ) -> None:
+        self._strategy = strategy
+        self._records = records
+        self._settings = settings
+        self._arrays = arrays
+        self._files = Checkpoints(records.directory)
+        self._pace = Pace()
+        self._communication = strategy.communication
+        self._after = 0 if begun is None else begun.server_round
+        self._joined = {} if begun is None else _joined(begun)
+        self._previous: RoundRecord | None = None
+        if begun is not None:
+            self._files.forget_after(begun.server_round)
+            rounds = load_run(records.directory).rounds
+            self._previous = rounds[-1] if rounds else None
+        if self._joined:
+            self._save_population()
+        if self._after == 0:
+            self._write_checkpoint(0)
+
+    def summary(self) -> None:
+        """Log the strategy's parts."""
+        self._strategy.summary()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds that are left; ``evaluate_fn`` is asked in these alone."""
+        bound = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *args, **kwargs)
+        given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
+        if given is not None and self._after > 0:
+            bound.arguments["evaluate_fn"] = self._of_rounds_left(given)
+        return Strategy.start(*bound.args, **bound.kwargs)
+
+    def _of_rounds_left(self, evaluate: EvaluateFn) -> EvaluateFn:
+        def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            return evaluate(server_round, arrays) if server_round > self._after else None
+
+        return evaluate_fn
+
+    # --- the steps of a round ----------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask whom the strategy asks."""
+        if server_round <= self._after:
+            return []
+        self._started, self._before = time.monotonic(), self._strategy.outcome.traffic
+        messages: Iterable[Message] = self._strategy.configure_train(
+            server_round, arrays, config, grid
+        )
+        self._away = self._strategy.away
+        self._meet(server_round)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Decide as the strategy does; what it goes on from is the model of the last old round."""
+        if server_round <= self._after:
+            return (self._arrays if server_round == self._after else None), None
+        decided: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
+            server_round, replies
+        )
+        return decided
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask whom the strategy asks, and keep the model that they evaluate."""
+        if server_round <= self._after:
+            return []
+        self._arrays = arrays
+        messages: Iterable[Message] = self._strategy.configure_evaluate(
+            server_round, arrays, config, grid
+        )
+        return messages
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Read the replies as the strategy does, and write the round down."""
+        if server_round <= self._after:
+            return None
+        metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
+        self._meet(server_round + 1)
+        with uninterrupted():
+            self._write_round()
+            if self._pace.due or server_round == self._settings["rounds"]:
+                self._write_checkpoint(server_round)
+        return metrics
+
+    # --- what is written ---------------------------------------------------------------------
+
+    def save_model(self) -> None:
+        """Write the last model."""
+        self._records.save_model(decode_arrays(self._arrays))
+
+    def _meet(self, server_round: int) -> None:
+        """Note who takes part from a round on."""
+        if self._strategy.communication is not self._communication:
+            # In the project's protocol the clients are others than the nodes were taken for.
+            self._communication, self._joined = self._strategy.communication, {}
+        new = [k for k in self._strategy.population.clients if k not in self._joined]
+        if new:
+            self._joined |= dict.fromkeys(new, server_round)
+            self._save_population()
+
+    def _save_population(self) -> None:
+        self._records.save_population(self._strategy.population, None, self._joined)
+
+    def _write_round(self) -> None:
+        outcome = self._strategy.outcome
+        self._previous = round_record(
+            outcome.report,
+            outcome.evaluations,
+            bytes_down=outcome.traffic.bytes_down - self._before.bytes_down,
+            bytes_up=outcome.traffic.bytes_up - self._before.bytes_up,
+            seconds=time.monotonic() - self._started,
+            state_bytes=outcome.state_bytes,
+            rates=None,
+            metric="accuracy",
+            all_evaluated=True,
+            away=self._away,
+            previous=self._previous,
+        )
+        self._records.add_round(self._previous, outcome.report, outcome.evaluations)
+
+    def _write_checkpoint(self, server_round: int) -> None:
+        checkpoint = Checkpoint(
+            server_round=server_round,
+            model=decode_arrays(self._arrays),
+            strategy={**self._strategy.state(), **_joined_arrays(self._joined)},
+            summary=self._records.summary_state(),
+            nodes={},
+            records=self._records.position(),
+            settings=_keywords(self._settings),
+        )
+        with self._pace.writing():
+            self._files.save(checkpoint)
+
+
+def _joined_arrays(joined: Mapping[int, int]) -> StateArrays:
+    return {
+        "joined.client": np.array([*joined], dtype=np.int64),
+        "joined.round": np.array([*joined.values()], dtype=np.int64),
+    }
+
+
+def _joined(begun: Checkpoint) -> dict[int, int]:
+    """Return the first round of every client that there was."""
+    if begun.server_round == 0:
+        return {}
+    try:
+        clients, rounds = (begun.strategy[f"joined.{name}"] for name in ("client", "round"))
+    except KeyError as error:
+        raise RunError(f"the checkpoint does not fit the strategy: {error} is missing") from None
+    return dict(zip(clients.tolist(), rounds.tolist(), strict=True))
+
+
+def _keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by the keywords of the constructors."""
+    flat = flat_settings(settings)
+    return {
+        _KEYWORDS.get(key, key.partition(".")[2] or key if "robust" not in key else key): value
+        for key, value in flat.items()
+    }
+
+
+def _identity(settings: Mapping[str, Any]) -> RunIdentity:
+    return RunIdentity(
+        experiment=EXPERIMENT,
+        overrides=(),
+        strategy=settings["strategy"]["name"],
+        seed=settings["seed"],
+        engine=ENGINE,
+        device="",
+        rounds=settings["rounds"],
+        source=str(SOURCE),
+        commit=commit(SOURCE),
+        packages={"fedquorum": __version__, **versions(PACKAGES)},
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every value where it stands: a reader of records takes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
+    return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False)

@@ -1,0 +1,490 @@
+"""Run records of drop-in strategies: the same as the app's, replayed, and gone on with."""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fedquorum
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fedquorum import FedALIGN, FedAU, FedAvg, KnownStatistics
+from fedquorum.audit.check import Audit, audit
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import read_recorded
+from fedquorum.client.decisions import joins
+from fedquorum.errors import ParameterError, RunError
+from fedquorum.flower.codec import (
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    decode_arrays,
+    encode_arrays,
+)
+from fedquorum.flower.drop_in import DropIn
+from fedquorum.named import Named
+from fedquorum.records import checkpoint, needed
+from fedquorum.records.reader import load_run, read_parts, read_runs
+from fedquorum.server_optimizer import Adam
+from fedquorum.weighting import TiltedLoss
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
+
+from client_app.app import app
+from client_app.data import load_data
+from conf.compose import compose_words
+from server_app.build import initial_arrays
+from server_app.in_process import InProcessGrid
+from tests.builders_flower import (
+    LOSSES,
+    MODEL,
+    ChangingGrid,
+    grid_of,
+    moved,
+    scripted_app,
+    standard_app,
+)
+from tests.server_app.made_runs import SMALL, real_run
+
+K, ROUNDS = 6, 5
+EVERY: dict[str, Callable[..., DropIn]] = {
+    name: getattr(fedquorum, name)
+    for name in fedquorum.__all__
+    if inspect.isclass(getattr(fedquorum, name)) and issubclass(getattr(fedquorum, name), DropIn)
+}
+GIVEN: Mapping[str, dict[str, Any]] = {
+    "FedALIGN": {
+        "priority": [0, 1],
+        "num_rounds": ROUNDS,
+        "epsilon": 0.25,
+        "epsilon_schedule": "linear",
+        "fraction_train": 0.5,
+    },
+    "KnownStatistics": {"probabilities": dict.fromkeys(range(K), 0.5)},
+    "AAggFFS": {},
+    "FedAU": {"cutoff": 2, "fraction_train": 0.5},
+}
+FEW: dict[str, Any] = {"fraction_train": 0.5, "seed": 3}
+STRATEGIES = tuple(EVERY)
+PROTOCOLS = ("standard", "ours")
+
+
+def made(name: str, **options: Any) -> DropIn:
+    """Return a strategy that asks some of the clients, where it can."""
+    return EVERY[name](**{**GIVEN.get(name, FEW), **options})
+
+
+class Comings(ChangingGrid):
+    """Nodes of which one joins in round 2, one leaves in round 3 and is back in round 4."""
+
+    def __init__(self) -> None:
+        super().__init__(standard_app(), K, range(1, K))
+
+    def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
+        sent = list(messages)
+        ids = super().push_messages(sent)
+        if sent:
+            kind, _, number = sent[0].metadata.group_id.partition(" ")
+            self.there = set(range(1, K + 1))
+            if kind == "evaluate" and int(number) == 2:
+                self.there -= {2}
+        return ids
+
+
+def grid(protocol: str) -> InProcessGrid:
+    """Return nodes with an app of a protocol: a client each, or two clients each."""
+    if protocol == "standard":
+        return grid_of(standard_app(), K)
+    losses = {k: LOSSES[k % 3] for k in range(K)}
+
+    def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
+        loss, told = losses[client], task.objective
+        numbers = {"global_loss": told.loss, "global_accuracy": told.accuracy, "loss": loss}
+        gated = task.epsilon is not None and not task.priority
+        if gated and not joins("loss", task.epsilon or 0.0, accuracy=0.5, **numbers):
+            return TrainAnswer(client, Status.SILENT)
+        return moved(client, 0.1 * client, loss=loss)
+
+    return grid_of(scripted_app(K, fit, losses), K // 2)
+
+
+def played(
+    strategy: DropIn, on: InProcessGrid, rounds: int = ROUNDS, **options: Any
+) -> dict[str, bytes]:
+    """Play all rounds and return the model."""
+    result: Result = strategy.start(on, encode_arrays(MODEL), num_rounds=rounds, **options)
+    return {name: array.tobytes() for name, array in decode_arrays(result.arrays).items()}
+
+
+def stopping(after: int) -> Callable[[int, ArrayRecord], MetricRecord | None]:
+    """Return an evaluation on the server that breaks off after a round."""
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round == after:
+            raise KeyboardInterrupt
+        return None
+
+    return evaluate
+
+
+def checked(run: Path) -> Audit:
+    """Return the audit of a run in which everything fits."""
+    found = audit(run)
+    assert found.problems == ()
+    return found
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read_parts(run / "clients").to_pylist()
+    return found
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run, without how long they took."""
+    text = (run / "rounds.jsonl").read_text()
+    return [{**json.loads(line), "seconds": None} for line in text.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a checkpoint after every round."""
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoint, "SHARE_OF_TIME", math.inf)
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> None:
+    """Of every strategy, with nodes that join, leave and come back; the model is the usual one."""
+    model = played(made(name, records=tmp_path / "run"), Comings())
+    assert model == played(made(name), Comings())
+    found = checked(tmp_path / "run")
+    assert (found.rounds, found.run.status, found.run.planned) == (ROUNDS, "completed", ROUNDS)
+    assert found.decisions == len(rows(tmp_path / "run"))
+    table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
+    fixed = made(name).rules.weighting.fixed_population
+    assert [row["joined"] for row in table] == [1] * (K - 1) + ([] if fixed else [2])
+    away = [record.away for record in found.run.rounds]
+    assert away == [()] * ROUNDS if fixed else [(), (), (1,), (), ()]
+
+
+@pytest.mark.parametrize("name", ["FedALIGN", "FedAU", "AAggFFS", "AFL", "FedVarp", "QFedAvg"])
+def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
+    """From round 2 on; the first round, of nodes that were taken for clients, counts nothing."""
+    played(made(name, records=tmp_path / "run"), grid("ours"))
+    found = checked(tmp_path / "run")
+    assert found.rounds == ROUNDS - 1
+    assert any(text.startswith("round 1, in which nothing counted") for text in found.unknown)
+    assert len(pq.read_table(tmp_path / "run" / "population.parquet")) == K
+    (line,) = explain(read_recorded(tmp_path / "run"), 0, 1)
+    assert line.startswith("round 1: nothing counted")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_audit_finds_what_was_changed(protocol: str, tmp_path: Path) -> None:
+    """A parameter, who was away, when a client joined, and a round that counted nothing."""
+    run = tmp_path / "run"
+    played(made("FedAU", records=run), Comings() if protocol == "standard" else grid(protocol))
+    for name, before, after in (
+        ("config.yaml", "cutoff: 2", "cutoff: 1"),
+        ("config.yaml", "minimum: 2", "minimum: 5"),
+        (
+            "rounds.jsonl",
+            '"away": [1]' if protocol == "standard" else '"away": []',
+            '"away": [0, 1, 2]',
+        ),
+    ):
+        text = (run / name).read_text()
+        assert before in text
+        (run / name).write_text(text.replace(before, after))
+        assert audit(run).problems, (name, after)
+        (run / name).write_text(text)
+    assert checked(run)
+
+
+def test_a_decision_is_explained(tmp_path: Path) -> None:
+    """Also of a client before it joined."""
+    played(FedAU(cutoff=2, records=tmp_path / "run"), Comings())
+    recorded = read_recorded(tmp_path / "run")
+    assert explain(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
+    assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
+
+
+def test_they_are_the_apps_records(tmp_path: Path) -> None:
+    """The same ClientApp and rule decide alike, one round later: round 1 recognises the protocol.
+
+    What follows from data, model and rule is the same, up to the order in which a client's rows are
+    added up, which is drawn from the round.
+    """
+    words = (
+        *SMALL,
+        "rounds=3",
+        "strategy=fedalign",
+        "strategy.epsilon=0.2",
+        "strategy.warmup_fraction=0",
+        "client.batch_size=1000",
+        "seed=1",
+    )
+    real_run(tmp_path / "app", *words)
+    composed = compose_words(words)
+    strategy = FedALIGN(
+        priority=range(4),
+        num_rounds=3,
+        epsilon=0.2,
+        warmup_fraction=0.0,
+        seed=1,
+        records=tmp_path / "drop_in",
+    )
+    settings = composed.settings
+    arrays = initial_arrays(settings, load_data(settings.data, settings.seed))
+    strategy.start(InProcessGrid(app, composed.run_config, 4), arrays, num_rounds=4)
+    checked(tmp_path / "drop_in")
+    theirs, ours = (rows(tmp_path / name) for name in ("app", "drop_in"))
+    for one, other in zip(theirs, ours[-len(theirs) :], strict=True):
+        assert (one.pop("round") + 1, one.keys()) == (other.pop("round"), other.keys())
+        for name, value in one.items():
+            told = other[name]
+            assert told == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+    assert {row["status"] for row in theirs} == {"trained", "silent", "rejected"}
+    names = ("asked", "trained", "silent", "admitted", "theta", "global_loss", "epsilon")
+    for one, other in zip(lines(tmp_path / "app"), lines(tmp_path / "drop_in")[1:], strict=True):
+        assert one.keys() == other.keys()
+        assert [one[name] for name in names] == pytest.approx([other[n] for n in names], rel=1e-6)
+        assert one["test"]["all"] == pytest.approx(other["test"]["all"], rel=1e-6)
+    files = {path.name for path in (tmp_path / "drop_in").iterdir()}
+    assert files == {path.name for path in (tmp_path / "app").iterdir()} - {"tensorboard"}
+
+
+class Tilting(TiltedLoss):
+    """A rule of the user's own."""
+
+
+class Tilted(DropIn, declared=Named("tilted", "Tilted losses, once more.", Tilting)):
+    """A strategy of the user's own."""
+
+
+def test_a_rule_of_the_users_own_is_named_and_not_imported(tmp_path: Path) -> None:
+    """Its decisions follow from the records for whoever trusts them."""
+    played(Tilted(tilt=2.0, records=tmp_path / "run"), grid("standard"))
+    with pytest.raises(RunError, match=r"weighting.path|strategy.path must be absent"):
+        audit(tmp_path / "run")
+    assert audit(tmp_path / "run", trust=True).problems == ()
+
+
+@pytest.mark.parametrize("number", [1e300, -1e300, math.inf, math.nan, 0.25])
+def test_no_number_of_a_client_makes_the_records_unreadable(number: float, tmp_path: Path) -> None:
+    """What a rule does not read may be anything; an amount of data may be a fraction."""
+    metrics = {"num-examples": 0.5, "loss": number, "accuracy": number}
+    if abs(number) < math.inf and number > 0:
+        metrics["num-examples"] = number
+    on = grid_of(standard_app(lambda client: metrics), 3)
+    played(FedAU(records=tmp_path / "run"), on)
+    assert read_runs([tmp_path])[1] == ()
+    assert audit(tmp_path / "run").problems == () or number == 1e300
+
+
+def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:
+    """The node is left out with its reason, and the others go on."""
+    ids = {0: 7, 1: 2**40, 2: 9}
+    app = standard_app()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        told = MetricRecord({"client-id": ids[int(context.node_config["partition-id"])]})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    played(FedAvg(client_ids="query", records=tmp_path / "run"), grid_of(app, 3), rounds=2)
+    assert {row["client"] for row in rows(tmp_path / "run")} == {7, 9}
+    checked(tmp_path / "run")
+
+
+# --- what is refused, before any round ---------------------------------------------------------
+
+
+def asks_nobody() -> InProcessGrid:
+    """Return nodes that must not be asked anything."""
+
+    class Silent(InProcessGrid):
+        def push_messages(self, messages: Iterable[Any]) -> Iterable[str]:
+            raise AssertionError([*messages])
+
+    return Silent(standard_app(), {}, K)
+
+
+def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
+    """Unless it is the run that goes on; the records stay as they are."""
+    played(FedAU(records=tmp_path), grid("standard"), rounds=2)
+    before = lines(tmp_path)
+    with pytest.raises(RunError, match=r"must not hold a run already, got .*; resume_from goes on"):
+        played(FedAU(records=tmp_path), asks_nobody())
+    assert lines(tmp_path) == before
+    played(FedAU(records=tmp_path, resume_from=str(tmp_path)), grid("standard"), rounds=3)
+    assert len(lines(tmp_path)) == 3
+
+
+def test_a_missing_extra_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before any round, with what to install."""
+    monkeypatch.setattr(needed, "MODULES", ("yaml", "nowhere_installed"))
+    for word in ("records", "resume_from"):
+        with pytest.raises(
+            RunError, match=r'need nowhere_installed: pip install "fedquorum\[audit\]'
+        ):
+            made("FedAU", **{word: tmp_path})
+    FedAU()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"records": 3}, "records must be the path of a folder, got 3"),
+        ({"resume_from": " "}, "resume_from must be the path of a folder, got ' '"),
+        ({"records": "a", "resume_from": "b"}, "records must be None or the folder in resume_from"),
+    ],
+)
+def test_what_is_no_folder_is_refused(options: dict[str, Any], message: str) -> None:
+    """By the keyword."""
+    with pytest.raises(ParameterError, match=message):
+        FedAU(**options)
+
+
+def test_a_wrapper_of_flowers_cannot_be_recorded(tmp_path: Path) -> None:
+    """It starts itself and changes the model behind the strategy's back."""
+    private = DifferentialPrivacyServerSideFixedClipping(FedAU(records=tmp_path), 0.1, 5.0, K)
+    with pytest.raises(
+        ParameterError, match="records must be None inside one of Flower's wrappers"
+    ):
+        private.start(asks_nobody(), encode_arrays(MODEL), num_rounds=2)
+    assert not [*tmp_path.iterdir()]
+
+
+# --- going on ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        *((name, "standard") for name in STRATEGIES),
+        *((name, "ours") for name in ("FedALIGN", "FedAU", "AAggFFD", "MIFA")),
+    ],
+)
+def test_a_run_that_goes_on_is_one_that_never_stopped(
+    name: str, protocol: str, tmp_path: Path
+) -> None:
+    """Model, decisions and state have the same bits; so have the numbers of every round."""
+    along = made(name).rules.weighting.needs_updates  # the rule takes no other step
+    options: dict[str, Any] = {} if along else {"server_optimizer": Adam, "server_lr": 0.1}
+    whole = played(made(name, records=tmp_path / "whole", **options), grid(protocol))
+    stopped = made(name, records=tmp_path / "run", **options)
+    with pytest.raises(KeyboardInterrupt):
+        played(stopped, grid(protocol), evaluate_fn=stopping(3))
+    assert load_run(tmp_path / "run").status == "interrupted"
+    resumed = made(name, resume_from=tmp_path / "run", **options)
+    asked: list[int] = []
+    result = resumed.start(
+        grid(protocol),
+        encode_arrays(MODEL),
+        ROUNDS,
+        evaluate_fn=lambda number, arrays: asked.append(number),
+    )
+    assert {k: a.tobytes() for k, a in decode_arrays(result.arrays).items()} == whole
+    assert asked == [4, 5]
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    for file in ("model.safetensors", "population.parquet"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    checked(tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["status"], [one["round"] for one in manifest["resumed"]]) == ("completed", [3])
+
+
+def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
+    """A node that joined, or was away, is the client that it was before."""
+    whole = played(made("FedAU", records=tmp_path / "whole"), Comings())
+    with pytest.raises(KeyboardInterrupt):
+        played(made("FedAU", records=tmp_path / "run"), Comings(), evaluate_fn=stopping(2))
+    on = Comings()
+    on.there = set(range(1, K + 1)) - {2}
+    assert played(made("FedAU", resume_from=tmp_path / "run"), on) == whole
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+
+
+def test_other_nodes_are_refused_where_their_ids_tell_who_they_are(tmp_path: Path) -> None:
+    """As in a simulation, which draws them anew; nothing is trained."""
+    played(FedAU(records=tmp_path), ChangingGrid(standard_app(), K, {1, 2}), rounds=2)
+    with pytest.raises(RunError, match=r"resume_from needs nodes that the run had before, got 2"):
+        played(FedAU(resume_from=tmp_path), ChangingGrid(standard_app(), K, {3, 4}))
+    assert len(lines(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cutoff": 3}, "cutoff must be 2, as in the run so far, got 3"),
+        ({"fraction_train": 1.0}, "fraction_train must be 0.5, as in the run so far, got 1.0"),
+        ({"min_train_nodes": 3}, "min_train_nodes must be 2, as in the run so far, got 3"),
+        ({"server_lr": 0.5}, "server_lr must be 1.0, as in the run so far, got 0.5"),
+        ({"server_optimizer": Adam}, "beta1 must be null, as in the run so far, got 0.9"),
+        ({"priority": [0]}, "priority must be null, as in the run so far"),
+        ({"client_ids": "query"}, "client_ids must be node-order, as in the run so far, got query"),
+        ({"seed": 1}, "seed must be 0, as in the run so far, got 1"),
+    ],
+)
+def test_another_parameter_is_refused_by_its_name(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Before any round; the records stay as they are."""
+    played(made("FedAU", records=tmp_path), grid("standard"), rounds=2)
+    with pytest.raises(RunError, match=message):
+        played(made("FedAU", resume_from=tmp_path, **options), asks_nobody())
+    assert load_run(tmp_path).status == "completed"
+
+
+def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
+    """Each with what is wrong; fewer rounds too, more are fine."""
+    run = tmp_path / "run"
+    played(FedAvg(records=run), grid("standard"), rounds=2)
+    with pytest.raises(RunError, match="strategy must be fedavg, as in the run so far"):
+        played(fedquorum.FedAvgAll(resume_from=run), asks_nobody())
+    with pytest.raises(RunError, match="rounds must be at least 2"):
+        played(FedAvg(resume_from=run), asks_nobody(), rounds=1)
+    other = encode_arrays({"w": np.zeros(4, dtype=np.float32)})
+    with pytest.raises(RunError, match="the checkpoint does not fit the strategy: 'w'"):
+        FedAvg(resume_from=run).start(asks_nobody(), other, num_rounds=3)
+    with pytest.raises(RunError, match="resume_from must be the folder of a run, got"):
+        played(FedAvg(resume_from=tmp_path), asks_nobody())
+    manifest = (run / "manifest.json").read_text()
+    (run / "manifest.json").write_text(manifest.replace('"engine": "drop-in"', '"engine": "ray"'))
+    with pytest.raises(RunError, match="got one of the app, with which `fedquorum resume="):
+        played(FedAvg(resume_from=run), asks_nobody())
+
+
+def test_a_run_that_was_stopped_before_its_first_round_begins(tmp_path: Path) -> None:
+    """With the model that it had."""
+    with pytest.raises(KeyboardInterrupt):
+        played(FedAU(records=tmp_path), grid("standard"), evaluate_fn=stopping(0))
+    arrays = encode_arrays({"w": np.zeros(3, dtype=np.float32)})
+    FedAU(resume_from=tmp_path).start(grid("standard"), arrays, num_rounds=ROUNDS)
+    played(FedAU(records=tmp_path / "whole"), grid("standard"))
+    assert rows(tmp_path) == rows(tmp_path / "whole")
+    models = [(d / "model.safetensors").read_bytes() for d in (tmp_path, tmp_path / "whole")]
+    assert models[0] == models[1]
+
+
+def test_rates_by_id_and_priority_are_kept(tmp_path: Path) -> None:
+    """Mappings and lists survive the way through YAML."""
+    rates = {0: 0.5, 1: 1.0, 2: 0.25}
+    strategy = KnownStatistics(probabilities=rates, records=tmp_path / "run")
+    played(strategy, grid_of(standard_app(), 3), rounds=2)
+    config = load_run(tmp_path / "run").config
+    assert config["strategy"]["probabilities"] == rates
+    checked(tmp_path / "run")
+    played(
+        KnownStatistics(probabilities=rates, resume_from=tmp_path / "run"),
+        grid_of(standard_app(), 3),
+    )

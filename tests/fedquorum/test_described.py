@@ -1,0 +1,70 @@
+"""What settings say of rules makes the same rules again."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.described import described, plain
+from fedquorum.errors import ParameterError
+from fedquorum.imports import no_rule_at
+from fedquorum.named import NAMED, Named, build
+from fedquorum.rule import RunFacts
+from fedquorum.selection import EpsilonGate, Sampling
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.weighting import AverageAll
+
+FACTS = RunFacts(num_rounds=7, seed=3)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fedalign": {"epsilon": 0.5, "warmup_rounds": 2},
+    "fedau": {"cutoff": 50},
+    "known_statistics": {"probabilities": {0: 0.5, 4: 1.0}},
+    "fedvarp": {"memory_dir": "/somewhere"},
+}
+
+
+TOGETHER = [
+    *((key, "sgd") for key in NAMED if key != "local_only"),
+    *(("fedau", optimizer) for optimizer in SERVER_OPTIMIZERS),
+]
+
+
+@pytest.mark.parametrize(("key", "optimizer"), TOGETHER)
+def test_every_named_strategy_is_built_again(key: str, optimizer: str) -> None:
+    """With its parameters, its sampling and every server optimizer."""
+    rules = NAMED[key].rules(
+        OPTIONS.get(key, {}),
+        FACTS,
+        sampling=Sampling(1.0, seed=3, minimum=4),
+        server_optimizer=SERVER_OPTIMIZERS[optimizer].at(0.25, {}, FACTS),
+    )
+    settings = described(NAMED[key], OPTIONS.get(key, {}), rules)
+    strategy, server_optimizer = settings["strategy"], settings["server_optimizer"]
+    assert build(strategy, server_optimizer, FACTS, custom=no_rule_at) == rules
+
+
+def test_a_strategy_in_no_table_is_described_by_its_parts() -> None:
+    """Those of the library by their keys, so that nothing is imported."""
+    mine = Named("mine", "A gate with another weighting.", AverageAll, EpsilonGate)
+    sampling, optimizer = Sampling(0.5, seed=3), SERVER_OPTIMIZERS["sgd"]()
+    rules = mine.rules({"epsilon": 2.0}, FACTS, sampling=sampling, server_optimizer=optimizer)
+    settings = described(mine, {"epsilon": 2.0}, rules)
+    assert settings["strategy"]["name"] == "composed"
+    strategy, server_optimizer = settings["strategy"], settings["server_optimizer"]
+    assert build(strategy, server_optimizer, FACTS, custom=no_rule_at) == rules
+
+
+def test_a_memory_in_no_table_has_no_settings() -> None:
+    """It is refused, before anything is written."""
+    kept = NAMED["mifa"]
+    mine = Named("mine", "Another memory.", kept.weighting, memory=kept.memory)
+    optimizer = SERVER_OPTIMIZERS["sgd"]()
+    rules = mine.rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
+    with pytest.raises(ParameterError, match="records must be None for a strategy with a memory"):
+        described(mine, {}, rules)
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    """At any depth; YAML knows no others."""
+    value = plain({"a": (np.float64(0.5), 1, None, "text")})
+    assert value == {"a": [0.5, 1, None, "text"]}
+    assert type(value["a"][0]) is float
