@@ -527,9 +527,13 @@ def _population(directory: Path) -> Mapping[str, pa.ChunkedArray]:
 
 
 def _table(folder: Path) -> pa.Table:
+    """Return a table with all columns; those that an older version did not write are null."""
     table, schema = read_parts(folder), TABLES[folder.name]
     if table.num_columns == 0:
         return schema.empty_table()
+    for column in schema:
+        if column.nullable and column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), column.type))
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as error:

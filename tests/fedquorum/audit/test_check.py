@@ -20,7 +20,7 @@ from fedquorum.state import to_arrays
 from fedquorum.weighting import AverageAll, simplex
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
-from tests.fedquorum.records.made import change_round, change_table, write_table
+from tests.fedquorum.records.made import FIXTURES, change_round, change_table, write_table
 from tests.server_app.made_runs import real_run
 
 Rows = list[dict[str, Any]]
@@ -49,6 +49,18 @@ def test_every_decision_of_composed_strategies_follows_from_its_records(
     found = audit(runs(name))
     assert [str(problem) for problem in found.problems] == []
     assert found.rounds == 5
+
+
+@pytest.mark.parametrize("name", ["fedalign", "own", "composed"])
+def test_runs_of_the_version_before_are_decided_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their tables lack columns of this version."""
+    monkeypatch.syspath_prepend(FIXTURES)
+    found = audit(FIXTURES / name, trust=True)
+    assert [str(problem) for problem in found.problems] == []
+    assert found.rounds == 12
+    assert found.decisions > 80
 
 
 @pytest.mark.parametrize("name", REFUSED)
