@@ -95,7 +95,7 @@ def test_readmes_are_read_anywhere() -> None:
     assert len(pictures) == 2
     assert all(picture.startswith(raw) for picture in pictures)
     for link in links:
-        path = link.removeprefix(raw).removeprefix(f"{repository}/blob/main/")
+        path = link.removeprefix(raw).removeprefix(f"{repository}/blob/main/").partition("#")[0]
         assert path.startswith("https://flower.ai") or (ROOT / path).is_file(), link
 
 

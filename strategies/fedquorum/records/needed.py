@@ -4,7 +4,8 @@ from importlib.util import find_spec
 
 from ..errors import RunError
 
-MODULES = ("pyarrow", "safetensors", "yaml")
+PACKAGES = {"pyarrow": "pyarrow", "safetensors": "safetensors", "yaml": "pyyaml"}
+"""The modules of the extra, and the packages that have them."""
 
 
 def check_installed() -> None:
@@ -15,9 +16,9 @@ def check_installed() -> None:
     RunError
         With what to install.
     """
-    missing = [name for name in MODULES if find_spec(name) is None]
+    missing = [package for module, package in PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise RunError(
-            f'run records need {", ".join(missing)}: pip install "fedquorum[audit]", from a '
-            'checkout pip install "./strategies[audit]"'
+            f"run records need {', '.join(missing)}, which the extra audit brings: "
+            f"pip install {' '.join(missing)}"
         )

@@ -70,10 +70,10 @@ def test_a_missing_package_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what to install."""
-    monkeypatch.setattr(needed, "MODULES", ("yaml", "nowhere_installed"))
+    monkeypatch.setattr(needed, "PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
     status, _, err = told([str(tmp_path)], capsys)
     assert (status, len(err.splitlines())) == (1, 1)
-    assert 'run records need nowhere_installed: pip install "fedquorum[audit]"' in err
+    assert "run records need not-there, which the extra audit brings: pip install not-there" in err
 
 
 def test_it_needs_the_library_alone(runs: Made) -> None:
