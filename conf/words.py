@@ -14,7 +14,7 @@ from conf.compose import parse_word, quoted
 from conf.options import GROUPS, PARTS
 from conf.schema.settings import Settings
 
-_PLAIN = re.compile(r"(?!(null|true|false|inf|nan)$)[a-z_][\w./-]*", re.ASCII | re.IGNORECASE)
+_PLAIN = re.compile(r"(?!(null|true|false|inf|nan)$)[a-z_/][\w./-]*", re.ASCII | re.IGNORECASE)
 _TYPES = get_type_hints(Settings)
 _PLACES = {
     *(item.name for item in fields(Settings) if is_dataclass(_TYPES[item.name])),

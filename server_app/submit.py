@@ -22,7 +22,9 @@ from fedquorum.records.directory import manifest_in
 
 from client_app.ray_address import check_environment
 from conf import Composed, Settings, compose
+from conf.schema.data import HfSettings
 from conf.schema.rules import rule_settings
+from conf.words import words_of
 from server_app.provenance import SOURCE
 
 COMPLETED = "finished:completed"
@@ -89,11 +91,11 @@ def _app_with_components() -> Path:
 
 def with_absolute_paths(composed: Composed) -> Composed:
     """Return the settings as the job runs with them, wherever the SuperLink was started."""
-    words = list(composed.overrides)
-    settings = composed.settings
+    settings, paths = composed.settings, dict[str, str]()
     for group, key in (
         ("data", "root"),
         ("data", "path"),
+        ("data", "cache_dir"),
         ("availability", "path"),
         ("response_time", "path"),
         ("strategy", "memory_dir"),
@@ -102,9 +104,11 @@ def with_absolute_paths(composed: Composed) -> Composed:
     ):
         given = getattr(getattr(settings, group), key, None)
         if given is not None and "://" not in given:
-            words.append(f"{group}.{key}={Path(given).expanduser().absolute()}")
-    words.extend(f"{key}={path}" for key, path in _custom_files(settings))
-    return compose(composed.experiment, shlex.join(words))
+            paths[f"{group}.{key}"] = str(Path(given).expanduser().absolute())
+    if isinstance(settings.data, HfSettings) and not Path(paths["data.path"]).is_dir():
+        del paths["data.path"]  # an id on Hugging Face's Hub
+    words = words_of(paths | dict(_custom_files(settings)))
+    return compose(composed.experiment, shlex.join((*composed.overrides, *words)))
 
 
 def _custom_files(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -157,6 +157,26 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+def test_an_id_on_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name is one."""
+    monkeypatch.chdir(tmp_path)
+    composed = compose("custom", "data=hf data.path=ylecun/mnist data.cache_dir=cache")
+    found = asdict(with_absolute_paths(composed).settings.data)
+    assert (found["path"], found["cache_dir"]) == ("ylecun/mnist", f"{tmp_path}/cache")
+    (tmp_path / "ylecun" / "mnist").mkdir(parents=True)
+    found = asdict(with_absolute_paths(composed).settings.data)
+    assert found["path"] == f"{tmp_path}/ylecun/mnist"
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one with characters that have a meaning to Hydra."""
+    folder = tmp_path / "a, {b} = 'c' [d]"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    found = with_absolute_paths(compose("", "data=fmnist data.root=here")).settings.data
+    assert asdict(found)["root"] == f"{folder}/here"
+
+
 def test_paths_of_custom_rules_and_models_are_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
