@@ -26,7 +26,14 @@ from importlib import import_module
 from pathlib import Path
 
 COMMAND = "flwr-clientapp"
-MODULES = ("flwr.supernode.cli.flwr_clientapp", "torch", "hydra", "piqp", "numpy.random")
+MODULES = (
+    "flwr.supernode.cli.flwr_clientapp",
+    "torch",
+    "hydra",
+    "piqp",
+    "numpy.random",
+    "filelock",
+)
 SECONDS = 5.0  # for the small command to say what it was called with
 INTERVAL = 0.5  # between two looks whether the SuperNode is still there
 

@@ -106,6 +106,8 @@ def _trust(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -> None:
+    # Flower's log keeps the standard error that it finds, which must not be the file of one job.
+    import flwr.common.logger  # noqa: F401
     from fedquorum.errors import RunError
 
     reason = ""

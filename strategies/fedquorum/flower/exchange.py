@@ -90,6 +90,11 @@ class Exchange:
         """The clients of whom a round samples; None for all."""
         return self._communication.present(self.directory)
 
+    def away(self, population: Population) -> tuple[int, ...]:
+        """Return the clients that the round does not sample among, as they are not connected."""
+        present = self.present
+        return () if present is None else tuple(sorted({*population.clients} - present))
+
     def meet(self, grid: Grid, population: Population, *, evaluating: bool = False) -> Population:
         """Note which nodes are connected; return the population, with the clients that joined."""
         first = not self._started

@@ -246,7 +246,7 @@ class RecordedRun(Strategy):
         messages: Iterable[Message] = self._strategy.configure_train(
             server_round, arrays, config, grid
         )
-        self._away = self._strategy.away
+        self._away = self._strategy.outcome.away
         self._meet(server_round)
         return messages
 

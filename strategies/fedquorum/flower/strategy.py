@@ -67,12 +67,15 @@ class Outcome:
         Payload bytes since the strategy was made.
     state_bytes : int
         Bytes that the server keeps between rounds, beside the model.
+    away : tuple of int
+        The clients that the round does not sample among, as they are not connected.
     """
 
     last_report: TrainReport | None = None
     evaluations: tuple[ClientEvaluation, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     state_bytes: int = 0
+    away: tuple[int, ...] = ()
 
     @property
     def report(self) -> TrainReport:
@@ -145,13 +148,8 @@ class ComposedStrategy(Strategy):
             self._outcome,
             traffic=self._exchange.traffic,
             state_bytes=self._memory.nbytes + self._state.nbytes,
+            away=self._exchange.away(self.population),
         )
-
-    @property
-    def away(self) -> tuple[int, ...]:
-        """The clients that the round did not sample among, as they were not connected."""
-        present = self._exchange.present
-        return () if present is None else tuple(sorted({*self.population.clients} - present))
 
     def state(self) -> StateArrays:
         """Return all that is remembered from round to round, beside the model, as named arrays.
