@@ -125,7 +125,8 @@ def test_rules_that_records_name_are_not_imported(
     rule = ("strategy=custom", f"strategy.path={tmp_path}/rules.py:Tilted")
     real_run(tmp_path / "a", *rule, "strategy.args={tilt: 1.0}")
     shutil.copytree(runs("qfedavg"), tmp_path / "b")
-    (imported,) = [name for name, m in sys.modules.items() if vars(m).get("Tilted")]
+    file = str(tmp_path / "rules.py")
+    (imported,) = [name for name, m in sys.modules.items() if vars(m).get("__file__") == file]
     del sys.modules[imported]
     capsys.readouterr()
     assert main(["--audit", str(tmp_path)]) == 1
