@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import pandas as pd
 import pyarrow as pa
-from fedquorum.records.reader import TABLES, Run, read_parts
+from fedquorum.records.reader import Run, read_table
 from fedquorum.records.round_record import RoundRecord
 
 _ROUND_TYPES = {
@@ -53,11 +53,9 @@ def table_frame(run: Run, name: str) -> pd.DataFrame:
     RunError
         If the table is missing or damaged.
     """
-    schema, table = TABLES[name], read_parts(run.directory / name)
-    known = [field for field in schema if field.name in table.column_names]
-    typed = table.select([field.name for field in known]).cast(pa.schema(known))
-    frame = typed.to_pandas(types_mapper=_FROM_ARROW.get)
-    return frame.reindex(columns=schema.names).astype(_types(schema))
+    table = read_table(run.directory / name)
+    frame = table.to_pandas(types_mapper=_FROM_ARROW.get)
+    return frame.astype(_types(table.schema))
 
 
 def _types(schema: pa.Schema) -> Mapping[str, Any]:

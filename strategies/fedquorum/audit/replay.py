@@ -24,7 +24,7 @@ from ..imports import no_rule_at, rule_at
 from ..intake import shown
 from ..named import build
 from ..records.folder import RunFolder
-from ..records.reader import POPULATION, TABLES, Run, load_run, read_parts, read_population
+from ..records.reader import POPULATION, Run, load_run, read_population, read_table
 from ..records.round_record import RoundRecord
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..robustness import Robustness
@@ -230,7 +230,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
-    recorded_rows = RowsByRound.of(_table(run.directory / "clients"))
+    recorded_rows = RowsByRound.of(read_table(run.directory / "clients"))
     return Recorded(
         run=run,
         population=population,
@@ -238,7 +238,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         joined={} if None in joined else dict(zip(clients, joined, strict=True)),
         recognised_in=_recognised_in(run, recorded_rows),
         rows=recorded_rows,
-        evaluated=RowsByRound.of(_table(run.directory / "evaluations")),
+        evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
         summary=run.summary,
         trusted=trust,
     )
@@ -524,17 +524,3 @@ def _population(directory: Path) -> Mapping[str, pa.ChunkedArray]:
     if "participation_rate" not in table.column_names:
         raise RunError(f"{directory / POPULATION}: expected a column participation_rate")
     return {name: table[name] for name in table.column_names}
-
-
-def _table(folder: Path) -> pa.Table:
-    """Return a table with all columns; those that an older version did not write are null."""
-    table, schema = read_parts(folder), TABLES[folder.name]
-    if table.num_columns == 0:
-        return schema.empty_table()
-    for column in schema:
-        if column.nullable and column.name not in table.column_names:
-            table = table.append_column(column, pa.nulls(len(table), column.type))
-    try:
-        return table.select(schema.names).cast(schema)
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise RunError(f"{folder}: {' '.join(str(error).split())}") from None

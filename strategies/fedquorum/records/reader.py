@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import RunError
+from ..errors import RunError, one_line
 from ..intake import shown
 from ..report import LateReply
 from .folder import RunFolder
@@ -344,6 +344,31 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
         read_file(run, (folder.name, part), schema, columns) for part in run.parts(folder.name)
     ]
     return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+
+def read_table(folder: Path) -> pa.Table:
+    """Return a Parquet table with all its columns; those that an older run lacks are null.
+
+    Parameters
+    ----------
+    folder : Path
+        ``clients`` or ``evaluations`` of a run.
+
+    Raises
+    ------
+    RunError
+        As ``read_parts``, and if the columns are of other types.
+    """
+    table, schema = read_parts(folder), TABLES[folder.name]
+    if table.num_columns == 0:
+        return schema.empty_table()
+    for column in schema:
+        if column.nullable and column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), column.type))
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise RunError(f"{folder}: {one_line(error)}") from None
 
 
 def read_population(directory: Path) -> pa.Table:
