@@ -105,8 +105,9 @@ def with_absolute_paths(composed: Composed) -> Composed:
         given = getattr(getattr(settings, group), key, None)
         if given is not None and "://" not in given:
             paths[f"{group}.{key}"] = str(Path(given).expanduser().absolute())
-    if isinstance(settings.data, HfSettings) and not Path(paths["data.path"]).is_dir():
-        del paths["data.path"]  # an id on Hugging Face's Hub
+    data = settings.data
+    if isinstance(data, HfSettings) and not Path(data.path).expanduser().is_dir():
+        paths.pop("data.path", None)  # an id on Hugging Face's Hub
     words = words_of(paths | dict(_custom_files(settings)))
     return compose(composed.experiment, shlex.join((*composed.overrides, *words)))
 

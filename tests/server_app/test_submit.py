@@ -163,6 +163,8 @@ def test_an_id_on_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     composed = compose("custom", "data=hf data.path=ylecun/mnist data.cache_dir=cache")
     found = asdict(with_absolute_paths(composed).settings.data)
     assert (found["path"], found["cache_dir"]) == ("ylecun/mnist", f"{tmp_path}/cache")
+    address = compose("custom", "data=hf 'data.path=\"hf://ylecun/mnist\"'")
+    assert asdict(with_absolute_paths(address).settings.data)["path"] == "hf://ylecun/mnist"
     (tmp_path / "ylecun" / "mnist").mkdir(parents=True)
     found = asdict(with_absolute_paths(composed).settings.data)
     assert found["path"] == f"{tmp_path}/ylecun/mnist"

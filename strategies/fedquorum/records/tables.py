@@ -225,7 +225,11 @@ def population_table(
         "priority": weights > 0,
         "priority_weight": weights,
         "participation_rate": pa.nulls(len(clients), pa.float64()) if known is None else known,
-        "joined": [None if joined is None else joined[k] for k in clients.tolist()],
+        "joined": (
+            pa.nulls(len(clients), pa.int32())
+            if joined is None
+            else [joined[k] for k in clients.tolist()]
+        ),
     }
     return pa.table(columns, schema=POPULATION_SCHEMA)
 
