@@ -117,7 +117,7 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
                 (directory / name).unlink(missing_ok=True)
             _check(config, words)
             with redirect_stdout(output), redirect_stderr(output):
-                run_words(_going_on(words, directory), directory)
+                run_words(words_going_on(words, directory), directory)
         except KeyboardInterrupt:
             if not in_worker():
                 raise
@@ -140,7 +140,7 @@ def _check(config: DictConfig, words: tuple[str, ...]) -> None:
     take_over(config, str(HydraConfig.get().runtime.choices["experiment"]), words)
 
 
-def _going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
+def words_going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
     """Return the words with which a job goes on from its checkpoint, or begins anew without."""
     from fedquorum.records.directory import remove_unfinished
 

@@ -1,10 +1,12 @@
 """Writes docs/results.md, and measures what is in it.
 
-    python -m benchmarks.book                      writes the book from docs/results/*.json
+    python -m benchmarks.book                      writes the book from docs/results
     python -m benchmarks.book --run NAME [NAME]    measures these chapters first (or: all)
+    python -m benchmarks.book --list               says how many runs each chapter lacks
     python -m benchmarks.book --quick              measures all, small, into a book of its own
 
-Runs are kept in FOLDER/NAME, so that the same command goes on where it was interrupted.
+A chapter's runs are a queue. What is kept of each is written to docs/results/runs when it ends, and
+is never measured again: the same command goes on where it was stopped, on another machine too.
 """
 
 import argparse
@@ -15,9 +17,10 @@ from pathlib import Path
 
 from fedquorum.errors import FedQuorumError
 
-from benchmarks.book.chapters import CHAPTERS
+from benchmarks.book.chapters import CHAPTERS, Chapter, Direct, Sweeps
 from benchmarks.book.measured import write_measurement
-from benchmarks.book.measuring import measure
+from benchmarks.book.measuring import measured_directly, picture, summary
+from benchmarks.book.running import jobs_of, kept_of, run_queue, waiting
 from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, write_book
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,38 +29,87 @@ ALL = "all"
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says and return the exit status."""
-    names = [chapter.name for chapter in CHAPTERS]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.book", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--run", nargs="+", choices=[*names, ALL], default=[], metavar="NAME")
-    parser.add_argument("--quick", action="store_true", help="two rounds and one seed of each")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    parser.add_argument("--folder", type=Path, help="of the runs (default: outputs/book)")
-    arguments = parser.parse_args(words)
-    if arguments.quick and arguments.run:
-        parser.error("expected --quick, which measures all, or --run, not both")
-    default = Path("outputs") / ("book-quick" if arguments.quick else "book")
+    arguments = _arguments(words)
+    quick = arguments.quick
+    default = Path("outputs") / ("book-quick" if quick else "book")
     folder = (arguments.folder or default).absolute()
-    docs = folder / "docs" if arguments.quick else ROOT / "docs"
-    if arguments.quick:
+    docs = folder / "docs" if quick else ROOT / "docs"
+    if quick:
         shutil.copytree(ROOT / "docs" / TEXTS, docs / TEXTS, dirs_exist_ok=True)
-    wanted = names if arguments.quick or ALL in arguments.run else arguments.run
+    everything = quick or ALL in arguments.run
+    wanted = [one for one in CHAPTERS if everything or one.name in arguments.run]
+    chapters: list[Chapter] = [one.quickly() if quick else one for one in wanted]
+    if arguments.list:
+        _tell(CHAPTERS, docs / RESULTS)
+        return 0
     try:
-        for chapter in (one for one in CHAPTERS if one.name in wanted):
-            print(f"{chapter.name}:", flush=True)
-            measured_chapter = chapter.quickly() if arguments.quick else chapter
-            measured, picture = measure(measured_chapter, folder / chapter.name, arguments.jobs)
-            write_measurement(measured, docs / RESULTS / f"{chapter.name}.json")
-            if picture is not None:
-                (docs / IMAGES).mkdir(exist_ok=True)
-                (docs / IMAGES / f"{chapter.name}.png").write_bytes(picture)
+        left = _measure(chapters, docs, folder, arguments)
     except FedQuorumError as error:
         print(f"benchmarks.book: {error}", file=sys.stderr)
         return 1
     path = docs / "results.md"
-    path.write_text(write_book(docs, quick=arguments.quick), encoding="utf-8")
-    print(path)
+    path.write_text(write_book(docs, quick=quick), encoding="utf-8")
+    print(path if not left else f"{path}: {left} runs are left; the same command goes on")
     return 0
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    names = [chapter.name for chapter in CHAPTERS]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.book", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--run", nargs="+", choices=[*names, ALL], default=[], metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="the runs that are kept, by chapter")
+    parser.add_argument("--quick", action="store_true", help="two rounds and one seed of each")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--minutes", type=float, help="after which no run is begun any more")
+    parser.add_argument("--commit", action="store_true", help="make a commit of every run kept")
+    parser.add_argument("--folder", type=Path, help="of the runs (default: outputs/book)")
+    arguments = parser.parse_args(words)
+    if arguments.quick and arguments.run:
+        parser.error("expected --quick, which measures all, or --run, not both")
+    return arguments
+
+
+def _measure(
+    chapters: Sequence[Chapter], docs: Path, folder: Path, arguments: argparse.Namespace
+) -> int:
+    """Measure chapters, those made of runs as one queue; return how many runs are left."""
+    results = docs / RESULTS
+    of_runs = [chapter for chapter in chapters if isinstance(chapter, Sweeps)]
+    for chapter in chapters:
+        if isinstance(chapter, Direct):
+            write_measurement(measured_directly(chapter), results / f"{chapter.name}.json")
+    try:
+        return run_queue(
+            waiting(of_runs, results),
+            results,
+            folder,
+            at_a_time=arguments.jobs,
+            minutes=arguments.minutes,
+            commits=arguments.commit,
+        )
+    finally:
+        for chapter in of_runs:
+            _write(chapter, docs, folder)
+
+
+def _write(chapter: Sweeps, docs: Path, folder: Path) -> None:
+    """Write a chapter's numbers from what is kept of its runs, and its picture."""
+    runs = kept_of(chapter, docs / RESULTS)
+    if not runs:
+        return
+    write_measurement(summary(chapter, runs), docs / RESULTS / f"{chapter.name}.json")
+    image = picture(chapter, folder)
+    if image is not None:
+        (docs / IMAGES).mkdir(exist_ok=True)
+        (docs / IMAGES / f"{chapter.name}.png").write_bytes(image)
+
+
+def _tell(chapters: Sequence[Chapter], results: Path) -> None:
+    for chapter in chapters:
+        if isinstance(chapter, Sweeps):
+            done = len(kept_of(chapter, results))
+            print(f"{chapter.name}: {done} of {len(jobs_of(chapter))} runs kept")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """AAggFF's claims, measured: how the clients' test metrics are spread, for every method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedquorum.named import NAMED
 from fedquorum.records.reader import Run
 from fedquorum.rule import Question
 
-from benchmarks.book import measured
-from benchmarks.book.measured import Cell, Number, Table, numbers
-from server_app.report.groups import group_runs
+from benchmarks.book.kept import KeptRun
+from benchmarks.book.measured import Cell, Number, Table, differences, numbers
+from benchmarks.book.methods import Method, methods, paired
+from server_app.report.groups import Group
+from server_app.report.measures import final_measures, measured_groups
+from server_app.report.methods import is_baseline
 from server_app.report.published import published_values
-from server_app.report.tables import Row, differences, summarize
 
 SHARES = {
     "average": "average",
@@ -30,43 +33,40 @@ STAND_INS = {
 }
 
 
-def aaggff_tables(runs: Sequence[Run]) -> Mapping[str, Table]:
+def aaggff_numbers(run: Run) -> Mapping[str, Any]:
+    """Return ``final_measures`` of a run, over the clients whose test parts it measured."""
+    (clients, *_) = measured_groups(Group(run.experiment, run.strategy, (), (run,))) or ("all",)
+    return final_measures(run, clients)
+
+
+def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """Return the tables of one experiment.
 
     ``fairness``: the test metric over the clients' own test parts (percent, but for a loss), and
     the largest training loss of a client. ``differences``: AAggFF minus each other method, seed by
     seed. ``regret``: AAggFF's beside its bound.
     """
-    rows = sorted(
-        summarize(group_runs(runs)),
-        key=lambda row: (not row.group.strategy.startswith("aaggff"), row.group.strategy),
-    )
+    found = sorted(methods(runs), key=lambda m: (not m.strategy.startswith("aaggff"), m.strategy))
     names = SHARES | LOSS
+    ours = [method for method in found if not is_baseline(method.strategy)]
+    others = [method for method in found if is_baseline(method.strategy)]
+    with_regret = [m for m in found if numbers(m.values(lambda run: run.number("regret")))]
     return {
         "fairness": Table(
             ("method", "seeds", *names.values()),
-            tuple((row.group.method, len(row.by_seed), *_cells(row, names)) for row in rows),
+            tuple((method.name, len(method.runs), *_cells(method, names)) for method in found),
         ),
         "differences": Table(
             ("difference", *(names[name] for name in COMPARED)),
             tuple(
-                (
-                    f"{pair.one.group.method} - {pair.other.group.method}",
-                    *(
-                        measured.differences([_unit(n) * gap[n] for gap in pair.by_seed.values()])
-                        for n in COMPARED
-                    ),
-                )
-                for pair in differences(rows)
+                (f"{one.name} - {other.name}", *_gaps(one, other))
+                for one in ours
+                for other in others
             ),
         ),
         "regret": Table(
             ("method", "regret", "bound"),
-            tuple(
-                (row.group.method, *_cells(row, ("regret", "regret_bound")))
-                for row in rows
-                if row.statistic("regret") is not None
-            ),
+            tuple((m.name, *_cells(m, ("regret", "regret_bound"))) for m in with_regret),
         ),
     }
 
@@ -98,9 +98,14 @@ def _published_names(method: str) -> Sequence[str]:
     return (method, *others)
 
 
-def _cells(row: Row, names: Sequence[str] | Mapping[str, str]) -> list[Number | None]:
-    return [numbers([_unit(n) * of[n] for of in row.by_seed.values()]) for n in names]
+def _cells(method: Method, names: Sequence[str] | Mapping[str, str]) -> list[Number | None]:
+    return [numbers(method.values(_measure(name))) for name in names]
 
 
-def _unit(name: str) -> float:
-    return 100.0 if name in SHARES else 1.0
+def _gaps(one: Method, other: Method) -> list[Number | None]:
+    return [differences(paired(one, other, _measure(name))) for name in COMPARED]
+
+
+def _measure(name: str) -> Callable[[KeptRun], float]:
+    unit = 100.0 if name in SHARES else 1.0
+    return lambda run: unit * run.number(name)

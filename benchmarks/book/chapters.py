@@ -3,15 +3,22 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from fedquorum.records.reader import Run
 
-from benchmarks.book.aaggff import aaggff_published, aaggff_tables
-from benchmarks.book.composition import composition_tables
+from benchmarks.book.aaggff import aaggff_numbers, aaggff_published, aaggff_tables
+from benchmarks.book.composition import composition_numbers, composition_tables
 from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.decisions import decision_tables
-from benchmarks.book.fedalign import fedalign_tables
-from benchmarks.book.fedau import fedau_published, fedau_tables
+from benchmarks.book.fedalign import (
+    fedalign_numbers,
+    fedalign_tables,
+    local_only_numbers,
+    local_only_tables,
+)
+from benchmarks.book.fedau import fedau_numbers, fedau_published, fedau_tables
+from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Table
 
 Words = tuple[str, ...]
@@ -30,8 +37,10 @@ class Sweeps:
         Its heading.
     sweeps : tuple
         The words after ``fedquorum -m``, one sweep after the other.
+    numbers : callable
+        Returns the raw numbers that are kept of a completed run.
     tables : callable
-        Makes the tables of the completed runs.
+        Makes the tables of the runs kept.
     published : callable, optional
         Returns the paper's numbers for the methods and columns of such tables.
     picture : str
@@ -43,7 +52,8 @@ class Sweeps:
     name: str
     title: str
     sweeps: tuple[Words, ...]
-    tables: Callable[[Sequence[Run]], Tables]
+    numbers: Callable[[Run], Mapping[str, Any]]
+    tables: Callable[[Sequence[KeptRun]], Tables]
     published: Callable[[Tables], Tables] | None = None
     picture: str = ""
     quick: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +98,10 @@ def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
     small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
     words = tuple(tuple(sweep.split()) for sweep in sweeps)
     picture = "training" if name == "fedalign-fmnist" else ""
-    return Sweeps(name, title, words, fedalign_tables, picture=picture, quick=small | quick)
+    measures = (fedalign_numbers, fedalign_tables)
+    if "local_only" in name:
+        measures = (local_only_numbers, local_only_tables)
+    return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
 
 
 def _fedau(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
@@ -97,6 +110,7 @@ def _fedau(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
         name,
         title,
         tuple(tuple(sweep.split()) for sweep in sweeps),
+        fedau_numbers,
         fedau_tables,
         partial(fedau_published, experiment),
         quick={
@@ -115,6 +129,7 @@ def _aaggff(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
         name,
         title,
         (tuple(sweep.split()),),
+        aaggff_numbers,
         aaggff_tables,
         partial(aaggff_published, experiment),
         quick={"strategy": "aaggff_s", **quick},
@@ -216,6 +231,7 @@ CHAPTERS: tuple[Chapter, ...] = (
             (*PRESENT.split(), "strategy=composed", "strategy/participation=fedau"),
             (*PRESENT.split(), "strategy=fedalign,fedau,fedavg,fedavg_priority"),
         ),
+        composition_numbers,
         composition_tables,
         quick={
             "data.num_clients": "4",

@@ -4,19 +4,42 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pyarrow.parquet as pq
 from fedquorum.records.reader import Run
 
+from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
-from server_app.report.groups import Group, group_runs, metric_after_round, paired
+from benchmarks.book.methods import Method, methods, paired
+from server_app.report.groups import metric_after_round
 from server_app.report.published import published_values
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
-ByProcess = Mapping[str, Mapping[str, Group]]
+ByProcess = Mapping[str, Mapping[str, Method]]
 
 
-def fedau_tables(runs: Sequence[Run]) -> Mapping[str, Table]:
+def fedau_numbers(run: Run) -> Mapping[str, Any]:
+    """Return the raw numbers of a run: accuracies of all clients by their data, as fractions.
+
+    ``test`` after every round in which it was measured, ``training`` after the last one,
+    ``weight_error`` of Theorem 3, mean over rounds, ``state_bytes``, and the cutoff, where it has
+    one.
+    """
+    measured = {r.round: metric_after_round(r, "all", "accuracy") for r in run.rounds}
+    errors = [r.weight_error for r in run.rounds if r.weight_error is not None]
+    cutoff = run.settings.get("strategy.cutoff")
+    return {
+        "process": run.settings["availability.name"],
+        "cutoff": None if cutoff is None else f"{cutoff:g}",
+        "test": {after: value for after, value in measured.items() if not math.isnan(value)},
+        "training": _training_accuracy(run),
+        "weight_error": statistics.mean(errors) if errors else math.nan,
+        "state_bytes": run.rounds[-1].state_bytes,
+    }
+
+
+def fedau_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """Return the tables, a row a method and a column a process, all clients by their data.
 
     ``test`` and ``training``: accuracy of the last model, percent. ``steps``: how unsteady the test
@@ -24,23 +47,31 @@ def fedau_tables(runs: Sequence[Run]) -> Mapping[str, Table]:
     half of the run. ``differences``: test accuracy of FedAU minus each other method, seed by seed.
     ``weight_error``: that of Theorem 3, mean over rounds. ``state``: the server's beside the model.
     """
-    found = {r.settings["availability.name"] for r in runs}
+    found = {run.numbers["process"] for run in runs}
     by_process = {
         process: {
-            _method(group): group
-            for group in group_runs(r for r in runs if r.settings["availability.name"] == process)
+            _name(method.runs[0]): method
+            for method in methods([run for run in runs if run.numbers["process"] == process])
         }
         for process in PROCESSES
         if process in found
     }
     return {
         "test": _table("test accuracy, %", by_process, _test_accuracy),
-        "training": _table("training accuracy, %", by_process, _training_accuracy),
+        "training": _table(
+            "training accuracy, %", by_process, lambda run: 100 * run.number("training")
+        ),
         "steps": _table("steps of the test accuracy, sd, points", by_process, _unsteadiness),
         "differences": _differences(by_process),
-        "weight_error": _table("weight error", by_process, _weight_error, 3, fedau_only=True),
+        "weight_error": _table(
+            "weight error",
+            by_process,
+            lambda run: run.number("weight_error"),
+            3,
+            fedau_only=True,
+        ),
         "state": _table(
-            "server state, MB", by_process, lambda r: r.rounds[-1].state_bytes / 1e6, 3
+            "server state, MB", by_process, lambda run: run.number("state_bytes") / 1e6, 3
         ),
     }
 
@@ -61,13 +92,13 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
     return {"published": Table(("published, %", *table.headings[1:]), tuple(rows), digits=1)}
 
 
-def _method(group: Group) -> str:
-    cutoff = group.runs[0].settings.get("strategy.cutoff")
-    return group.strategy if cutoff is None else f"{group.strategy}, K = {cutoff:g}"
+def _name(run: KeptRun) -> str:
+    cutoff = run.numbers["cutoff"]
+    return run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
 
 
-def _test_accuracy(run: Run) -> float:
-    return 100.0 * float(metric_after_round(run.rounds[-1], "all", "accuracy"))
+def _test_accuracy(run: KeptRun) -> float:
+    return 100 * run.number("test", str(run.rounds))
 
 
 def _training_accuracy(run: Run) -> float:
@@ -77,26 +108,19 @@ def _training_accuracy(run: Run) -> float:
         filters=[("round", "=", len(run.rounds))],
     ).to_pylist()
     total = sum(row["num_examples"] for row in table)
-    return 100.0 * sum(float(row["num_examples"] / total * row["accuracy"]) for row in table)
+    return sum(float(row["num_examples"] / total * row["accuracy"]) for row in table)
 
 
-def _unsteadiness(run: Run) -> float:
-    values = [100 * metric_after_round(r, "all", "accuracy") for r in run.rounds]
-    late = [v for v in values[len(values) // 2 :] if not math.isnan(v)]
+def _unsteadiness(run: KeptRun) -> float:
+    late = [100 * of for after, of in run.numbers["test"].items() if 2 * int(after) > run.rounds]
     steps = [b - a for a, b in pairwise(late)]
     return statistics.stdev(steps) if len(steps) > 1 else math.nan
-
-
-def _weight_error(run: Run) -> float:
-    """Return (1 / NT) sum_t sum_n (p_n omega_n - 1)^2, NaN where there is no omega."""
-    errors = [r.weight_error for r in run.rounds if r.weight_error is not None]
-    return statistics.mean(errors) if errors else math.nan
 
 
 def _table(
     title: str,
     by_process: ByProcess,
-    value: Callable[[Run], float],
+    value: Callable[[KeptRun], float],
     digits: int = 2,
     *,
     fedau_only: bool = False,
@@ -106,32 +130,32 @@ def _table(
         (
             name,
             *(
-                numbers([value(run) for run in groups[name].counted]) if name in groups else None
-                for groups in by_process.values()
+                numbers(found[name].values(value)) if name in found else None
+                for found in by_process.values()
             ),
         )
-        for name in _methods(by_process)
+        for name in _names(by_process)
         if not fedau_only or name.startswith("fedau")
     )
     return Table((title, *by_process), rows, digits)
 
 
 def _differences(by_process: ByProcess) -> Table:
-    names = _methods(by_process)
+    names = _names(by_process)
     rows: list[tuple[Cell, ...]] = []
     for ours in (n for n in names if n.startswith("fedau")):
         for other in (n for n in names if not n.startswith("fedau")):
             cells = [
-                differences(paired(groups[ours], groups[other], _test_accuracy))
-                if {ours, other} <= groups.keys()
+                differences(paired(found[ours], found[other], _test_accuracy))
+                if {ours, other} <= found.keys()
                 else None
-                for groups in by_process.values()
+                for found in by_process.values()
             ]
             rows.append((f"{ours} - {other}", *cells))
     return Table(("difference of test accuracy, points", *by_process), tuple(rows))
 
 
-def _methods(by_process: ByProcess) -> list[str]:
+def _names(by_process: ByProcess) -> list[str]:
     """Return the names of all methods, FedAU first."""
-    names = {name for groups in by_process.values() for name in groups}
+    names = {name for found in by_process.values() for name in found}
     return sorted(names, key=lambda name: (not name.startswith("fedau"), name))

@@ -79,7 +79,7 @@ class Group:
         """The group's name within its experiment, such as ``fedalign (epsilon=0.2)``."""
         if not self.variant:
             return self.strategy
-        return f"{self.strategy} ({', '.join(map(_short, self.variant))})"
+        return f"{self.strategy} ({', '.join(map(short_setting, self.variant))})"
 
     @property
     def metric(self) -> str:
@@ -205,7 +205,7 @@ def _tells(key: str, settings: Sequence[Mapping[str, str]]) -> bool:
     return key == name or any(len(found) > 1 for found in values.values())
 
 
-def _short(setting: str) -> str:
+def short_setting(setting: str) -> str:
     """Return ``epsilon=0.2`` of ``strategy.epsilon=0.2``, ``bernoulli`` of an option's name."""
     key, _, value = setting.partition("=")
     group, _, name = key.rpartition(".")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fedquorum.errors import FedQuorumError
 
 import benchmarks.book.__main__ as book
 from benchmarks.book import writing
@@ -22,7 +23,8 @@ from benchmarks.book.measured import (
     read_measurement,
     write_measurement,
 )
-from benchmarks.book.measuring import measure
+from benchmarks.book.measuring import picture, summary
+from benchmarks.book.running import Job, jobs_of, kept_of, path_of, run_queue, waiting
 from benchmarks.book.writing import write_book
 from tests.cases import sampled
 
@@ -166,24 +168,63 @@ def test_what_is_measured_without_runs() -> None:
     assert all(isinstance(cell, Number) and cell.mean >= 0 for r in table.rows for cell in r[3:])
 
 
+def test_a_chapter_is_a_queue_of_runs() -> None:
+    """Every combination of its sweeps, the first seed of all methods first, each once."""
+    chapter = BY_NAME["fedalign-eps_decay"]
+    assert isinstance(chapter, Sweeps)
+    words = [job.words for job in jobs_of(chapter)]
+    assert len(set(words)) == len(words) == 5 * 3 + 2 * 3
+    seeds = [word for one in words for word in one if word.startswith("seed=")]
+    assert seeds == ["seed=1"] * 7 + ["seed=2"] * 7 + ["seed=3"] * 7
+    assert "strategy.epsilon_schedule=cosine" in words[2]
+
+
 @pytest.mark.slow
-def test_a_chapter_goes_on_where_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What is completed in its folder is not run again, and the numbers are the same."""
+def test_nothing_is_measured_twice(tmp_path: Path) -> None:
+    """A queue that is stopped goes on, elsewhere too: what is kept suffices for the tables."""
     chapter = BY_NAME["fedalign-synth"].quickly()
-    first, picture = measure(chapter, tmp_path, 1)
-    assert picture is None
-    written = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("rounds.jsonl"))]
-    capfd.readouterr()
-    assert measure(chapter, tmp_path, 1)[0] == first
-    assert "3 of 3 jobs are completed already" in capfd.readouterr().out
-    again = [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("rounds.jsonl"))]
-    assert again == written
-    assert [row[0] for row in first.tables["accuracy"].rows] == [
+    assert isinstance(chapter, Sweeps)
+    first, *others = waiting([chapter], tmp_path)
+    assert run_queue([first, *others], tmp_path, tmp_path / "runs", minutes=0) == 3
+    assert kept_of(chapter, tmp_path) == ()
+    assert run_queue([first], tmp_path, tmp_path / "runs") == 0
+    assert waiting([chapter], tmp_path) == tuple(others)
+    assert summary(chapter, kept_of(chapter, tmp_path)).note == "1 of its 3 runs so far."
+    assert run_queue(others, tmp_path, tmp_path / "elsewhere") == 0
+    assert waiting([chapter], tmp_path) == ()
+    runs = kept_of(chapter, tmp_path)
+    assert {run.words for run in runs} == {job.words for job in jobs_of(chapter)}
+    measured = summary(chapter, runs)
+    assert [row[0] for row in measured.tables["accuracy"].rows] == [
         f"synth_{noise}, fedalign" for noise in ("high", "low", "medium")
     ]
+    assert measured.note == ""
+    assert picture(chapter, tmp_path / "runs") is None
     manifests = [json.loads(path.read_text()) for path in tmp_path.rglob("manifest.json")]
-    assert {m["commit"][:7] for m in manifests} == {first.commit[:7]}
-    assert first.date in {m["started"][:10] for m in manifests}
+    assert {m["commit"][:7] for m in manifests} == {measured.commit[:7]}
+    assert measured.date in {m["started"][:10] for m in manifests}
+
+
+def test_a_run_that_fails_is_not_kept(tmp_path: Path) -> None:
+    """The others are, and the error is the run's."""
+    chapter = BY_NAME["fedalign-synth"].quickly()
+    assert isinstance(chapter, Sweeps)
+    good = jobs_of(chapter)[0]
+    bad = Job(good.chapter, (*good.words, "client.lr=0"), good.numbers)
+    with pytest.raises(FedQuorumError, match=r"client\.lr must be"):
+        run_queue([bad, good], tmp_path, tmp_path / "folder")
+    assert not path_of(chapter.name, tmp_path).exists()
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "results" / "runs").glob("*.jsonl")), ids=str)
+def test_what_is_kept_of_runs_is_what_the_book_says(path: Path) -> None:
+    """The numbers of a chapter follow from its lines; a line that no chapter has would be lost."""
+    chapter = BY_NAME[path.stem]
+    assert isinstance(chapter, Sweeps)
+    runs = kept_of(chapter, DOCS / "results")
+    assert len(runs) == len(path.read_text().splitlines())
+    assert path == path_of(chapter.name, DOCS / "results")
+    assert summary(chapter, runs) == read_measurement(DOCS / "results" / f"{path.stem}.json")
 
 
 def with_picture(chapters: Sequence[Chapter]) -> tuple[Chapter, ...]:
