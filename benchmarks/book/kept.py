@@ -14,9 +14,8 @@ from typing import Any
 
 from fedquorum.records.reader import Run, read_manifest
 
-from benchmarks.book.measured import kept_digits
-
 COMMIT_LETTERS = 7
+SIGNIFICANT = 9  # digits kept of a raw number: differences of runs lose some
 
 
 @dataclass(frozen=True)
@@ -124,11 +123,11 @@ def _of(fields: Mapping[str, Any]) -> KeptRun:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers as JSON has them: of six digits, NaN and infinity as null."""
+    """Return numbers as JSON has them: of few digits, NaN and infinity as null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(of) for key, of in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(of) for of in value]
     if isinstance(value, float):
-        return kept_digits(value) if math.isfinite(value) else None
+        return float(f"{value:.{SIGNIFICANT}g}") if math.isfinite(value) else None
     return value

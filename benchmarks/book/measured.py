@@ -111,7 +111,7 @@ def numbers(values: Sequence[float]) -> Number | None:
     found = statistic_of(values)
     if found is None:
         return None
-    return Number(kept_digits(found.mean), None if found.sd is None else kept_digits(found.sd))
+    return Number(_kept(found.mean), None if found.sd is None else _kept(found.sd))
 
 
 def differences(gaps: Sequence[float]) -> Number | None:
@@ -180,8 +180,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def kept_digits(value: float) -> float:
-    """Return a number with the digits that are kept of it."""
+def _kept(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT}g}")
 
 
