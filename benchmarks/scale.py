@@ -6,13 +6,14 @@ prints Markdown, a line for each run. Clients have 8 numbers a row, 4 rows for t
 testing; 50 of them are asked a round, and all are evaluated after the last one, on both parts.
 Every run has a process of its own. Seconds a round and of the evaluation are CPU time of that
 process, and ``wall`` beside them the time that passed; of other engines than in-process only that
-tells something. Memory is the largest resident set of the process, and on Ray that of all its
-processes together is not in it. ``per client`` is what the memory grows by with each client,
-beyond that of the smallest run.
+tells something. Memory is the largest resident set of the process; ``a worker`` is the most that
+one of Ray's workers had, what it shares divided among those that share it (Linux, ``engine=ray``).
+``per client`` is what the memory grows by with each client, beyond that of the smallest run.
 """
 
 import argparse
 import json
+import math
 import os
 import resource
 import statistics
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ DIMENSION = 8
 TRAIN_ROWS = 4
 TEST_ROWS = 2
 ASKED = 50
+LOOK = 0.5  # seconds between two looks at the workers
 WARM = 2  # rounds that are not timed: the first ones make what the others use
 STRATEGIES = ("fedau", "aaggff_d", "fedavg")
 COLUMNS = (
@@ -44,6 +47,7 @@ COLUMNS = (
     ("clients evaluated a second", "{evaluated:,.0f}"),
     ("peak MiB", "{peak_mib:,.0f}"),
     ("before evaluating", "{rounds_mib:,.0f}"),
+    ("a worker, MiB", "{worker_mib:,.0f}"),
     ("records, MB", "{records_mb:.1f}"),
     ("checkpoint, MB", "{checkpoint_mb:.1f}"),
 )
@@ -117,11 +121,44 @@ def write_data(path: Path, clients: int) -> None:
 def measured(job: dict[str, Any]) -> dict[str, Any]:
     """Make one run in a process of its own, and return what it cost."""
     command = [sys.executable, __file__, "--child", json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(job['words'])}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**job, **found}
+    worker = 0.0
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True) as child,
+    ):
+        while child.poll() is None:
+            time.sleep(LOOK)
+            worker = max([worker, *workers_mib(child.pid)])
+        out.seek(0)
+        lines = out.read().splitlines()
+    if child.returncode != 0:
+        sys.exit("\n".join([" ".join(job["words"]), *lines[-50:]]))
+    found: dict[str, Any] = next(
+        json.loads(line) for line in reversed(lines) if line.startswith("{")
+    )
+    return {**job, **found, "worker_mib": worker or math.nan}
+
+
+def workers_mib(of: int) -> list[float]:
+    """Return what each of Ray's workers below a process has now; none where Linux is not."""
+    parents: dict[int, int] = {}
+    workers: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            name, _, rest = (folder / "stat").read_text().rpartition(")")
+            parents[int(folder.name)] = int(rest.split()[1])
+            if "(ray::" in name:
+                workers.append(int(folder.name))
+    found = []
+    for worker in workers:
+        above = worker
+        while above not in {of, 0}:
+            above = parents.get(above, 0)
+        if above == of:
+            with suppress(OSError):
+                rollup = Path(f"/proc/{worker}/smaps_rollup").read_text().split("Pss:")[1]
+                found.append(int(rollup.split()[0]) / 1024)
+    return found
 
 
 def run(job: dict[str, Any]) -> None:
