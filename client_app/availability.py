@@ -6,6 +6,8 @@ from functools import cache
 from fedquorum.client.availability.probabilities import (
     class_contribution,
     class_distribution,
+    class_rate_probability,
+    class_rates,
     correlated_probability,
 )
 from fedquorum.client.availability.processes import (
@@ -14,13 +16,17 @@ from fedquorum.client.availability.processes import (
     Markov,
     Process,
     RandomProcess,
+    Resting,
     Trace,
 )
 from fedquorum.client.availability.trace import read_trace
 from fedquorum.errors import DataError, SettingsError
+from fedquorum.rule import parameters_of
 
 from client_app.data.base import FederatedData
 from conf.schema.availability import (
+    CLASS_RATES,
+    PERIODIC,
     AlwaysSettings,
     AvailabilitySettings,
     BernoulliSettings,
@@ -89,7 +95,7 @@ def _random_processes(
 
 def _is_of_all(p: object) -> bool:
     """Say whether one probability is that of all clients, who then share a process."""
-    return p is not None and not isinstance(p, list)
+    return p not in (None, CLASS_RATES) and not isinstance(p, list)
 
 
 def _probability(
@@ -103,6 +109,13 @@ def _probability(
                 f"{data.num_clients} clients in the data, got {len(given)}"
             )
         return lambda client: float(given[client])
+    if given == CLASS_RATES:
+        rates = class_rates(seed, data.num_classes)
+        return lambda client: class_rate_probability(
+            class_distribution(data.labels(client), data.num_classes),
+            rates,
+            minimum=settings.minimum,
+        )
     if given is not None:
         return lambda _: float(given)
     contribution = class_contribution(seed, data.num_classes, settings.class_alpha)
@@ -116,9 +129,12 @@ def _probability(
 
 def _process(settings: RandomAvailabilitySettings, p: float) -> RandomProcess:
     if isinstance(settings, BernoulliSettings):
-        return Bernoulli(p)
+        return Resting(Bernoulli(p), settings.rest) if settings.rest else Bernoulli(p)
     if isinstance(settings, MarkovSettings):
         return Markov(p, settings.max_transition)
     if isinstance(settings, CyclicSettings):
         return Cyclic(p, settings.period, settings.start)
+    if settings.name in PERIODIC:
+        process, _ = PERIODIC[settings.name]
+        return process(p, **{i.name: getattr(settings, i.name) for i in parameters_of(process)})
     raise TypeError(f"no availability process for {type(settings).__name__}")

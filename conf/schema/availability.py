@@ -1,13 +1,26 @@
 """Settings of who is there: the simulated world."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.parameters import CYCLE_PERIOD, CYCLE_START, POSITIVE, PROBABILITY
+from fedquorum.client.availability.periodic import InterleavedSine, Periodic, Sine, Staircase
+from fedquorum.parameters import (
+    CYCLE_START,
+    FRACTION,
+    NON_NEGATIVE_COUNT,
+    PERIOD,
+    POSITIVE,
+    PROBABILITY,
+)
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
+from conf.schema.derived import make_schema, settings_of_rule
 from conf.schema.ranges import FilePath
+
+CLASS_RATES = "class_rates"
+"""The word for probabilities that follow from one rate for each class."""
 
 
 @dataclass
@@ -28,14 +41,16 @@ class AlwaysSettings(AvailabilitySettings):
 class RandomAvailabilitySettings(AvailabilitySettings):
     """What every random process has: how often each client is there.
 
-    ``p``: a number in (0, 1] for all clients, a list with one for each, or null for
-    clip(mean * L * <kappa_n, q>, minimum, 1), which is correlated with the data: kappa_n the
-    client's distribution over L classes, q ~ Dir(class_alpha).
+    ``p``: a number in (0, 1] for all clients, a list with one for each, or correlated with the data
+    by the client's distribution kappa_n over L classes: null for
+    clip(mean * L * <kappa_n, q>, minimum, 1), q ~ Dir(class_alpha), as in FedAU's experiments, and
+    ``class_rates`` for clip(<kappa_n, phi>, minimum, 1), phi_c ~ U(0, 1) for the first half of the
+    classes and U(0, 0.5) for the others, as in FedAWE's, which have no minimum.
     """
 
     p: Any = None
     mean: float = parameter(0.1, PROBABILITY)
-    minimum: float = parameter(0.02, PROBABILITY)
+    minimum: float = parameter(0.02, FRACTION)
     class_alpha: float = parameter(0.1, POSITIVE)
 
 
@@ -43,10 +58,12 @@ class RandomAvailabilitySettings(AvailabilitySettings):
 class BernoulliSettings(RandomAvailabilitySettings):
     """Each client is available with its own probability, in every round anew.
 
-    See ``fedquorum.client.availability.Bernoulli``.
+    With ``rest`` it is away for so many rounds after each in which it was available. See
+    ``fedquorum.client.availability.Bernoulli`` and ``Resting``.
     """
 
     name: str = "bernoulli"
+    rest: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
 
 @dataclass
@@ -68,8 +85,27 @@ class CyclicSettings(RandomAvailabilitySettings):
     """
 
     name: str = "cyclic"
-    period: int = parameter(100, CYCLE_PERIOD)
+    period: int = parameter(100, PERIOD)
     start: str = parameter("stationary", CYCLE_START)
+
+
+PERIODIC: Mapping[str, tuple[type[Periodic], str]] = {
+    "staircase": (Staircase, "Each client is available less often in the second half of a period."),
+    "sine": (Sine, "Each client is available by a probability that rises and falls as a sine."),
+    "interleaved": (InterleavedSine, "As sine, and never where the probability is below a cut."),
+}
+"""The processes whose probabilities change with time, with what they do, by their words."""
+
+PERIODIC_SCHEMAS: Mapping[str, type[Any]] = {
+    word: make_schema(
+        RandomAvailabilitySettings,
+        word,
+        f"{summary}\n\n    See ``fedquorum.client.availability.{process.__name__}``; ``period`` and "
+        "``phase`` in rounds.\n    ",
+        settings_of_rule(process),
+    )
+    for word, (process, summary) in PERIODIC.items()
+}
 
 
 @dataclass

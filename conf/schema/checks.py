@@ -9,7 +9,7 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
 from fedquorum.records.settings import flat_settings, masked
 
-from conf.schema.availability import RandomAvailabilitySettings
+from conf.schema.availability import CLASS_RATES, RandomAvailabilitySettings
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -283,11 +283,11 @@ def _check_device_availability(settings: Settings) -> None:
     if (
         of_devices(settings.data)
         and isinstance(availability, RandomAvailabilitySettings)
-        and availability.p is None
+        and availability.p in (None, CLASS_RATES)
     ):
         raise SettingsError(
             "availability.p must be given where each device has the data of its own client only "
-            "(how often it is there would follow from its classes), got null"
+            f"(how often it is there would follow from its classes), got {availability.p or 'null'}"
         )
 
 
@@ -367,7 +367,9 @@ def _check_init(model: ModelSettings) -> None:
 
 def _check_probabilities(settings: Settings) -> None:
     availability, count = settings.availability, settings.data.num_clients
-    if not isinstance(availability, RandomAvailabilitySettings) or availability.p is None:
+    if not isinstance(availability, RandomAvailabilitySettings):
+        return
+    if availability.p in (None, CLASS_RATES):
         return
     if isinstance(availability.p, list) and count in {None, len(availability.p)}:
         for client, p in enumerate(availability.p):
@@ -375,6 +377,6 @@ def _check_probabilities(settings: Settings) -> None:
     elif not PROBABILITY.contains(availability.p):
         clients = f"the {count} clients" if count else "the clients"
         raise SettingsError(
-            f"availability.p must be null, {PROBABILITY.describe()}, or a list of one for each of "
-            f"{clients}, got {availability.p!r}"
+            f"availability.p must be null, {CLASS_RATES}, {PROBABILITY.describe()}, or a list of one "
+            f"for each of {clients}, got {availability.p!r}"
         )

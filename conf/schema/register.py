@@ -6,6 +6,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from conf.schema.availability import (
+    PERIODIC_SCHEMAS,
     AlwaysSettings,
     BernoulliSettings,
     CyclicSettings,
@@ -93,9 +94,12 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         ModuleSettings,
     ),
     "client": {"sgd": ClientSettings},
-    "availability": _by_name(
-        AlwaysSettings, BernoulliSettings, MarkovSettings, CyclicSettings, TraceSettings
-    ),
+    "availability": {
+        **_by_name(
+            AlwaysSettings, BernoulliSettings, MarkovSettings, CyclicSettings, TraceSettings
+        ),
+        **PERIODIC_SCHEMAS,
+    },
     "response_time": _by_name(NoResponseTimeSettings, LognormalSettings, RecordedTimesSettings),
     "privacy": _by_name(
         PrivacySettings,

@@ -144,6 +144,19 @@ class Cutoff(Range):
 
 
 @dataclass(frozen=True)
+class EvenPeriod(Range):
+    """A whole number of rounds that has two equal halves."""
+
+    def describe(self) -> str:
+        """Return the range in words."""
+        return "an even whole number >= 2"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a number."""
+        return PERIOD.contains(value) and isinstance(value, int) and value % 2 == 0
+
+
+@dataclass(frozen=True)
 class Flag(Range):
     """True or false."""
 
@@ -180,7 +193,9 @@ EPSILON = Number(low=0, infinite=True)
 CUTOFF = Cutoff()
 PRIORITY_WEIGHT = Number(low=0, high=1, open_low=True)
 PROBABILITY = Number(low=0, high=1, open_low=True)
-CYCLE_PERIOD = Number(low=2, integer=True)
+PERIOD = Number(low=2, integer=True)
+EVEN_PERIOD = EvenPeriod()
+SINE_DEPTH = Number(low=0, high=0.5)
 CYCLE_START = OneOf(("stationary", "inactive"))
 LR_SCHEDULE = OneOf(("constant", "step", "exponential", "theorem"))
 AUGMENTATION = OneOf(("none", "crop", "crop_flip", "cifar100"))

@@ -245,7 +245,10 @@ def test_settings_without_a_process(schema: AvailabilitySettings) -> None:
         participation_probabilities(changed, data)
 
 
-P = r"availability\.p must be null, a number > 0 and <= 1, or a list of one for each of the 20"
+P = (
+    r"availability\.p must be null, class_rates, a number > 0 and <= 1, or a list of one for each of "
+    "the 20"
+)
 MISTAKES = {
     "availability=often": "availability must be one of always, bernoulli, cyclic, .* got 'often'",
     "availability=bernoulli availability.p=0": P + " clients, got 0$",
@@ -258,11 +261,18 @@ MISTAKES = {
         r"availability\.p\[1\] must be a number > 0 and <= 1, got 0$"
     ),
     "availability=bernoulli availability.mean=0": "availability.mean must be a number > 0 and <= 1",
-    "availability=markov availability.minimum=2": "availability.minimum must be a number > 0 and",
+    "availability=markov availability.minimum=2": "availability.minimum must be a number >= 0 and",
     "availability=cyclic availability.class_alpha=0": "availability.class_alpha must be a number >",
     "availability=markov availability.max_transition=0": "availability.max_transition must be a nu",
     "availability=cyclic availability.period=1": "availability.period must be a whole number >= 2",
     "availability=cyclic availability.period=1.5": "availability.period must be a whole number, go",
+    "availability=staircase availability.period=7": "availability.period must be an even whole num",
+    "availability=staircase availability.low=2": "availability.low must be a number >= 0 and <= 1,",
+    "availability=sine availability.gamma=0.6": "availability.gamma must be a number >= 0 and <= 0",
+    "availability=sine availability.phase=-1": "availability.phase must be a whole number >= 0, go",
+    "availability=interleaved availability.cut=-1": "availability.cut must be a number >= 0 and <=",
+    "availability=bernoulli availability.rest=-1": "availability.rest must be a whole number >= 0",
+    "availability=markov availability.rest=3": "availability.rest is not a setting; availability h",
     "availability=cyclic availability.start=now": "availability.start must be one of stationary, i",
     "availability=trace": "availability.path must be the path of a CSV file of round, client, avai",
     "availability=bernoulli availability.period=9": "availability.period is not a setting; availab",

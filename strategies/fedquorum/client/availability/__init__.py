@@ -1,7 +1,8 @@
 """Simulated availability: which clients take part in which rounds, unknown to the server.
 
-``processes`` (when one client is available), ``probabilities`` (how often), ``trace`` (from a
-file) and ``AvailabilityMod`` (makes clients unavailable). The mod works in any ClientApp::
+``processes`` and ``periodic`` (when one client is available), ``probabilities`` (how often),
+``trace`` (from a file) and ``AvailabilityMod`` (makes clients unavailable). The mod works in any
+ClientApp::
 
     from fedquorum.client.availability import AvailabilityMod, Bernoulli, NodeAvailability
 
@@ -14,7 +15,8 @@ file) and ``AvailabilityMod`` (makes clients unavailable). The mod works in any 
 
 from typing import TYPE_CHECKING, Any
 
-from .processes import Bernoulli, Cyclic, Markov, Process, Trace
+from .periodic import InterleavedSine, Sine, Staircase
+from .processes import Bernoulli, Cyclic, Markov, Process, Resting, Trace
 
 if TYPE_CHECKING:
     from ...flower.availability import AvailabilityMod, NodeAvailability
@@ -23,9 +25,13 @@ __all__ = [
     "AvailabilityMod",
     "Bernoulli",
     "Cyclic",
+    "InterleavedSine",
     "Markov",
     "NodeAvailability",
     "Process",
+    "Resting",
+    "Sine",
+    "Staircase",
     "Trace",
 ]
 

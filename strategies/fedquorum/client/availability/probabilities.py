@@ -1,8 +1,10 @@
 """How often a client is available, correlated with its data.
 
-As in the experiments of Wang and Ji, "A Lightweight Method for Tackling Unknown Participation
-Statistics in Federated Averaging" (ICLR 2024). Shapes: L is the number of classes. A client
-needs its own labels and q, which follows from the seed: nothing is shared.
+``correlated_probability`` is that of Wang and Ji, "A Lightweight Method for Tackling Unknown
+Participation Statistics in Federated Averaging" (ICLR 2024); ``class_rate_probability`` that of
+Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
+Unavailability" (NeurIPS 2024). Shapes: L is the number of classes. A client needs its labels and
+one number for each class, which follows from the seed: nothing is shared.
 """
 
 import numpy as np
@@ -54,3 +56,34 @@ def correlated_probability(
     """
     product = mean * len(contribution) * float(distribution @ contribution)
     return min(max(product, minimum), 1.0)
+
+
+def class_rates(seed: int, num_classes: int) -> FloatArray:
+    """Return phi, shape (L,): how often a client with one class alone is available.
+
+    phi_c ~ U(0, 1) for the classes c < L / 2, U(0, 0.5) for the others, as in section 7 of Xiang et
+    al.; drawn from (seed, "availability-class-rates").
+    """
+    rates = stream(seed, "availability-class-rates").random(num_classes)
+    second_half = np.arange(num_classes) >= num_classes / 2
+    return np.where(second_half, rates / 2.0, rates)
+
+
+def class_rate_probability(
+    distribution: FloatArray, rates: FloatArray, *, minimum: float = 0.0
+) -> float:
+    """Return p_n = clip(<nu_n, phi>, minimum, 1); the paper has no minimum.
+
+    Parameters
+    ----------
+    distribution, rates : arrays (L,)
+        nu_n, with sum 1, and phi.
+    minimum : float
+        In [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    return min(max(float(distribution @ rates), minimum), 1.0)

@@ -1,17 +1,19 @@
 """When one client is available: pure rules, whose only memory is one whole number.
 
 The participation patterns of Wang and Ji, "A Lightweight Method for Tackling Unknown
-Participation Statistics in Federated Averaging" (ICLR 2024), and traces. Rounds count from 1.
-p_n, the stationary probability, is the same in every round and for every pattern, but differs
-between clients.
+Participation Statistics in Federated Averaging" (ICLR 2024), clients that rest, and traces. Rounds
+count from 1. p_n, the stationary probability, is the same in every round and for every pattern, but
+differs between clients. ``periodic`` has the patterns that change with time.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from ...parameters import CYCLE_PERIOD, CYCLE_START, PROBABILITY
+from ...errors import ParameterError
+from ...parameters import CYCLE_START, NON_NEGATIVE_COUNT, PERIOD, PROBABILITY
 from ...streams import stream
 
 
@@ -45,15 +47,36 @@ class Process(Protocol):
 
 
 class RandomProcess(Process, Protocol):
-    """A process with a stationary probability."""
+    """A process whose probability in each round is known."""
 
     @property
     def rate(self) -> float:
-        """The share of rounds in which the client is available, in the long run, in (0, 1]."""
+        """The share of rounds in which the client is available, in the long run, in [0, 1]."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The probability in each round of one period, from round 1 on; of one round if constant.
+
+        ``rate`` is their mean.
+        """
+
+
+class Stationary:
+    """A process with the same probability in every round."""
+
+    @property
+    @abstractmethod
+    def rate(self) -> float:
+        """The share of rounds in which the client is available, in the long run."""
+
+    @property
+    def rates(self) -> tuple[float]:
+        """The rate, that of every round."""
+        return (self.rate,)
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(Stationary):
     """Available with probability p in every round, whatever happened before.
 
     Parameters
@@ -89,7 +112,7 @@ class Bernoulli:
 
 
 @dataclass(frozen=True)
-class Markov:
+class Markov(Stationary):
     """A chain of two states, active and inactive, with stationary probability p.
 
     From inactive to active with probability a, from active to inactive with b = a (1/p - 1);
@@ -144,7 +167,7 @@ class Markov:
 
 
 @dataclass(frozen=True)
-class Cyclic:
+class Cyclic(Stationary):
     """Active for max(1, round(T_c p)) rounds, then inactive for the rest of the period T_c.
 
     The rest is at least 1 round, except for p = 1, which is always active. (With the authors'
@@ -175,7 +198,7 @@ class Cyclic:
 
     def __post_init__(self) -> None:
         PROBABILITY.check("p", self.p)
-        CYCLE_PERIOD.check("period", self.period)
+        PERIOD.check("period", self.period)
         CYCLE_START.check("start", self.start)
 
     @property
@@ -201,6 +224,79 @@ class Cyclic:
     def available(self, state: int) -> bool:
         """Return whether the position is in the active part."""
         return state < self.active_rounds
+
+
+@dataclass(frozen=True)
+class Resting(Stationary):
+    """Away for R rounds after every round of being available; otherwise as the process inside.
+
+    With ``Bernoulli(p)`` the client is available in the share p / (1 + R p) of rounds: after each
+    it rests for R rounds and then needs 1 / p rounds on average. It is stationary from round 1 on.
+    R = 0 is the process inside, path by path.
+
+    The state is 1 where the client is available, 0 where it could be, and -j where it rests for j
+    rounds, this one included.
+
+    Parameters
+    ----------
+    process : Bernoulli
+        When a client that does not rest is available.
+    rest : int
+        R >= 0, in rounds.
+
+    Raises
+    ------
+    ParameterError
+        For another process, whose rate after resting is not known, or a negative ``rest``.
+
+    References
+    ----------
+    Sun et al., ICLR 2025 (arXiv 2410.01209), where exactly B clients take part in a round and then
+    rest for R rounds (``Sampling.min_separation``). This form, in which clients are independent of
+    each other, is ours.
+    """
+
+    memoryless: ClassVar[bool] = False
+
+    process: Bernoulli
+    rest: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.process, Bernoulli):
+            raise ParameterError(
+                "process",
+                "Bernoulli",
+                type(self.process).__name__,
+                "of another process that rests the rate is not known",
+            )
+        NON_NEGATIVE_COUNT.check("rest", self.rest)
+
+    @property
+    def rate(self) -> float:
+        """p / (1 + R p)."""
+        p = self.process.p
+        return p / (1.0 + self.rest * p)
+
+    def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
+        """Return 1, 0 or -j."""
+        if state is None:
+            return self._first(rng.random())
+        if state == 1 and self.rest > 0:
+            return -self.rest
+        if state < -1:
+            return state + 1
+        return self.process.advance(state, server_round, rng)
+
+    def available(self, state: int) -> bool:
+        """Return whether the state is 1."""
+        return state == 1
+
+    def _first(self, draw: float) -> int:
+        """Return the state in round 1: available, or in any round of the rest, by ``rate`` each."""
+        if draw < self.rate:
+            return 1
+        resting = int(draw / self.rate)
+        return -resting if resting <= self.rest else 0
 
 
 @dataclass(frozen=True)
