@@ -1,8 +1,11 @@
 """From settings to the processes of a run's clients."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 
+import numpy as np
+from fedquorum.client.availability.periodic import Periodic, pattern_of
 from fedquorum.client.availability.probabilities import (
     class_contribution,
     class_distribution,
@@ -19,14 +22,13 @@ from fedquorum.client.availability.processes import (
     Resting,
     Trace,
 )
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.client.availability.trace import read_trace
 from fedquorum.errors import DataError, SettingsError
-from fedquorum.rule import parameters_of
 
 from client_app.data.base import FederatedData
 from conf.schema.availability import (
     CLASS_RATES,
-    PERIODIC,
     AlwaysSettings,
     AvailabilitySettings,
     BernoulliSettings,
@@ -62,10 +64,10 @@ def client_processes(settings: Settings, data: FederatedData) -> Callable[[int],
     return _random_processes(availability, settings.seed, data)
 
 
-def participation_probabilities(settings: Settings, data: FederatedData) -> list[float] | None:
-    """Return the share of rounds in which each client is available, or None for a trace.
+def simulated_rates(settings: Settings, data: FederatedData) -> SimulatedRates | None:
+    """Return how often each client is available, or None for a trace.
 
-    Shape (N,), in (0, 1]; 1 for ``always``. For ``cyclic`` it is the realised one, active
+    In (0, 1]; 1 for ``always``. For ``cyclic`` it is the realised share of rounds, active
     rounds / period, which differs from p_n by rounding. Only a simulation has the labels of all
     clients in one place: this is for baselines and diagnostics that are handed what no server
     knows.
@@ -74,11 +76,18 @@ def participation_probabilities(settings: Settings, data: FederatedData) -> list
     if isinstance(availability, TraceSettings):
         return None
     if isinstance(availability, AlwaysSettings):
-        return [1.0] * data.num_clients
+        return SimulatedRates(np.ones(data.num_clients))
     process = _random_processes(availability, settings.seed, data)
     if isinstance(availability, RandomAvailabilitySettings) and _is_of_all(availability.p):
-        return [process(0).rate] * data.num_clients
-    return [process(client).rate for client in range(data.num_clients)]
+        p = np.full(data.num_clients, _base_rate(process(0)))
+    else:
+        p = np.array([_base_rate(process(client)) for client in range(data.num_clients)])
+    return SimulatedRates(p, pattern_of(asdict(availability)))
+
+
+def _base_rate(process: RandomProcess) -> float:
+    """Return the rate of a client before a pattern changes it."""
+    return process.p if isinstance(process, Periodic) else process.rate
 
 
 def _random_processes(
@@ -134,7 +143,7 @@ def _process(settings: RandomAvailabilitySettings, p: float) -> RandomProcess:
         return Markov(p, settings.max_transition)
     if isinstance(settings, CyclicSettings):
         return Cyclic(p, settings.period, settings.start)
-    if settings.name in PERIODIC:
-        process, _ = PERIODIC[settings.name]
-        return process(p, **{i.name: getattr(settings, i.name) for i in parameters_of(process)})
+    pattern = pattern_of(asdict(settings))
+    if pattern is not None:
+        return Periodic(p, pattern)
     raise TypeError(f"no availability process for {type(settings).__name__}")

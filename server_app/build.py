@@ -1,12 +1,12 @@
 """From settings to the parts of a run."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from fedquorum import Communication, ComposedStrategy, Population, Robustness
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
 from fedquorum.quorum import Quorum
@@ -31,9 +31,9 @@ def build_population(settings: DataSettings, data: FederatedData) -> Population:
 
 
 def build_strategy(
-    settings: Settings, population: Population, rates: Sequence[float] | None
+    settings: Settings, population: Population, rates: SimulatedRates | None
 ) -> ComposedStrategy:
-    """Return the strategy of the settings; ``rates`` is p_n where a simulation knows it.
+    """Return the strategy of the settings; ``rates`` is p_n(t) where a simulation knows it.
 
     Raises
     ------
@@ -43,8 +43,7 @@ def build_strategy(
         cannot be used, or the noise cannot be as the settings say.
     """
     settings = _with_memory_folder(settings)
-    known = dict(enumerate(rates)) if rates else None
-    rules = rules_of(settings, known, population.clients)
+    rules = rules_of(settings, rates, population.clients)
     check_rules(settings, rules)
     try:
         return ComposedStrategy(

@@ -1,12 +1,13 @@
 """The run loop: the rounds of one run, from the first broadcast to the last record."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy, WaitingGrid
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.flower.going_on import go_on
@@ -23,7 +24,7 @@ from flwr.serverapp import Grid
 from rich.console import Console
 
 from client_app.arithmetic import Arithmetic
-from client_app.availability import participation_probabilities
+from client_app.availability import simulated_rates
 from client_app.data import load_data
 from conf import Composed, Settings
 from conf.schema.rules import rules_of
@@ -67,7 +68,7 @@ def run(
     settings = composed.settings
     rules_of(settings)  # imports custom rules, whose mistakes need no data to show
     data = load_data(settings.data, settings.seed)
-    rates = participation_probabilities(settings, data)
+    rates = simulated_rates(settings, data)
     population = build_population(settings.data, data)
     strategy = build_strategy(settings, population, rates)
     arrays = initial_arrays(settings, data)
@@ -165,14 +166,14 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``rates`` is p_n where a simulation knows it. ``release`` is called with every new model before
-    anybody is sent it.
+    ``rates`` is p_n(t) where a simulation knows it. ``release`` is called with every new model
+    before anybody is sent it.
     """
 
     grid: WaitingGrid
     strategy: ComposedStrategy
     settings: Settings
-    rates: Sequence[float] | None
+    rates: SimulatedRates | None
     release: Callable[[], None] = lambda: None
 
 
@@ -298,7 +299,7 @@ def _round(
         bytes_up=outcome.traffic.bytes_up - before.bytes_up,
         seconds=time.monotonic() - started,
         state_bytes=outcome.state_bytes,
-        rates=parts.rates,
+        rates=None if parts.rates is None else parts.rates.at(server_round - 1),
         metric=settings.evaluation.metric,
         all_evaluated=settings.evaluation.clients == "all",
         previous=previous,

@@ -9,7 +9,7 @@ from fedquorum.participation import MeanInterval
 from fedquorum.types import Call, FloatArray, Population, Responses
 
 from benchmarks.book.measured import Cell, Number, Table, numbers
-from client_app.availability import participation_probabilities
+from client_app.availability import simulated_rates
 from client_app.data import load_data
 from conf import compose
 
@@ -46,7 +46,10 @@ def cutoff_tables(
 def probabilities(seed: int) -> FloatArray:
     """Return p_n of the experiment, shape (N,)."""
     settings = compose("fedau/fmnist", f"seed={seed}").settings
-    return np.array(participation_probabilities(settings, load_data(settings.data, seed)))
+    rates = simulated_rates(settings, load_data(settings.data, seed))
+    if rates is None:
+        raise TypeError("fedau/fmnist must have rates that the simulation knows")
+    return rates.mean
 
 
 def weight_error(p: FloatArray, cutoff: float, total: int, seed: int) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.client.availability.periodic import InterleavedSine, Periodic, Sine, Staircase
+from fedquorum.client.availability.periodic import PATTERNS
 from fedquorum.parameters import (
     CYCLE_START,
     FRACTION,
@@ -89,23 +89,17 @@ class CyclicSettings(RandomAvailabilitySettings):
     start: str = parameter("stationary", CYCLE_START)
 
 
-PERIODIC: Mapping[str, tuple[type[Periodic], str]] = {
-    "staircase": (Staircase, "Each client is available less often in the second half of a period."),
-    "sine": (Sine, "Each client is available by a probability that rises and falls as a sine."),
-    "interleaved": (InterleavedSine, "As sine, and never where the probability is below a cut."),
-}
-"""The processes whose probabilities change with time, with what they do, by their words."""
-
-PERIODIC_SCHEMAS: Mapping[str, type[Any]] = {
-    word: make_schema(
+PATTERN_SCHEMAS: Mapping[str, type[Any]] = {
+    key: make_schema(
         RandomAvailabilitySettings,
-        word,
-        f"{summary}\n\n    See ``fedquorum.client.availability.{process.__name__}``; ``period`` and "
-        "``phase`` in rounds.\n    ",
-        settings_of_rule(process),
+        key,
+        f"{pattern.summary} See ``fedquorum.client.availability.{pattern.__name__}``; ``period`` "
+        "and ``phase`` in rounds.",
+        settings_of_rule(pattern),
     )
-    for word, (process, summary) in PERIODIC.items()
+    for key, pattern in PATTERNS.items()
 }
+"""The schema of every pattern that changes with time."""
 
 
 @dataclass

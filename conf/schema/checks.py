@@ -377,6 +377,6 @@ def _check_probabilities(settings: Settings) -> None:
     elif not PROBABILITY.contains(availability.p):
         clients = f"the {count} clients" if count else "the clients"
         raise SettingsError(
-            f"availability.p must be null, {CLASS_RATES}, {PROBABILITY.describe()}, or a list of one "
-            f"for each of {clients}, got {availability.p!r}"
+            f"availability.p must be null, {CLASS_RATES}, {PROBABILITY.describe()}, or a list of "
+            f"one for each of {clients}, got {availability.p!r}"
         )

@@ -6,7 +6,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from conf.schema.availability import (
-    PERIODIC_SCHEMAS,
+    PATTERN_SCHEMAS,
     AlwaysSettings,
     BernoulliSettings,
     CyclicSettings,
@@ -98,7 +98,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         **_by_name(
             AlwaysSettings, BernoulliSettings, MarkovSettings, CyclicSettings, TraceSettings
         ),
-        **PERIODIC_SCHEMAS,
+        **PATTERN_SCHEMAS,
     },
     "response_time": _by_name(NoResponseTimeSettings, LognormalSettings, RecordedTimesSettings),
     "privacy": _by_name(

@@ -1,10 +1,11 @@
 """From settings to the rules, and what is wrong with rules in the command line's words."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.named import CUSTOM, build
@@ -18,7 +19,7 @@ _YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 def rules_of(
-    settings: Settings, rates: Mapping[int, float] | None = None, clients: tuple[int, ...] = ()
+    settings: Settings, rates: SimulatedRates | None = None, clients: tuple[int, ...] = ()
 ) -> Rules:
     """Return the rules of the settings.
 
@@ -26,8 +27,8 @@ def rules_of(
     ----------
     settings : Settings
         The settings of the run.
-    rates : mapping of int to float, optional
-        p_n by client id, where a simulation knows it.
+    rates : SimulatedRates, optional
+        How often each client is available, where a simulation knows it.
     clients : tuple of int
         All clients, empty as long as they are not known.
 
@@ -37,7 +38,9 @@ def rules_of(
         If a rule refuses its settings, the rules make no sense together, or there is no custom
         rule at the path given.
     """
-    facts = RunFacts(settings.rounds, settings.seed, rates, clients)
+    facts = RunFacts(settings.rounds, settings.seed, clients=clients)
+    if rates is not None:
+        facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
     try:
         return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.availability import participation_probabilities
+from client_app.availability import simulated_rates
 from client_app.data import FederatedData, load_data
 from conf import Settings
 
@@ -59,9 +59,10 @@ def client_rows(settings: Settings) -> list[ClientRow]:
     """
     data = load_data(settings.data, settings.seed)
     priority = set(data.priority)
-    rates = participation_probabilities(settings, data)
+    rates = simulated_rates(settings, data)
+    available = None if rates is None else rates.mean.tolist()
     return [
-        _row(data, client, client in priority, None if rates is None else rates[client])
+        _row(data, client, client in priority, None if available is None else available[client])
         for client in range(data.num_clients)
     ]
 

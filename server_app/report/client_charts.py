@@ -319,7 +319,7 @@ def _omega_line(method: Method) -> Line | None:
     order = np.argsort(table["round"][known], kind="stable")
     clients = table["client"][known][order].astype(int).tolist()
     last = dict(zip(clients, table["omega"][known][order].tolist(), strict=True))
-    drawn = {k: rate for k in sorted(last) if (rate := rates.get(k)) is not None}
+    drawn = {k: rate for k in sorted(last) if (rate := rates.get(k))}  # 0: it is never there
     if not drawn or all(rate == 1.0 for rate in drawn.values()):
         return None
     return Line(

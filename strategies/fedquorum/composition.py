@@ -84,7 +84,7 @@ class Rules:
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return whom the rules ask in round t (from 0), and the terms."""
         call = self.selection.call(t, population, told)
-        return replace(call, measures_loss=self.asks_losses)
+        return replace(call, measures_loss=self.asks_losses, t=t)
 
     @property
     def asks_losses(self) -> bool:

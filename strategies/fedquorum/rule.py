@@ -17,9 +17,10 @@ the constructors of the strategies and the documentation are derived from the de
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from .parameters import Range
+from .types import FloatArray
 
 
 class Question(StrEnum):
@@ -29,6 +30,16 @@ class Question(StrEnum):
     PARTICIPATION = "participation"
     FAIRNESS = "fairness"
     AVERAGE = "average"
+
+
+class RatePattern(Protocol):
+    """How participation rates change with time; see ``fedquorum.client.availability.periodic``."""
+
+    def at(self, p: FloatArray, t: int) -> FloatArray:
+        """Return p_n(t) of round t (from 0) of clients with these p_n, shape (N,)."""
+
+    def largest(self, p: FloatArray) -> FloatArray:
+        """Return the largest p_n(t) there is, 0 for a client that never takes part, shape (N,)."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,15 @@ class RunFacts:
         p_n, the participation rate of every client, where a simulation knows it.
     clients : tuple of int
         All clients, empty as long as they are not known.
+    pattern : RatePattern, optional
+        How ``rates`` change with time; None where they stay the same.
     """
 
     num_rounds: int | None = None
     seed: int = 0
     rates: Mapping[int, float] | None = None
     clients: tuple[int, ...] = ()
+    pattern: RatePattern | None = None
 
 
 def parameter(default: Any, allowed: Range) -> Any:

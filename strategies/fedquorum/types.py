@@ -199,7 +199,7 @@ class Call:
     trains and evaluates a model of its own, which starts as the one broadcast and stays with it.
     Without ``measures_loss`` the clients train without measuring what they received. Without
     ``clients_decide`` the clients do not know the terms and all train: the server decides alone.
-    ``pool`` are those among whom the clients were chosen, None for all.
+    ``pool`` are those among whom the clients were chosen, None for all. ``t`` is the round, from 0.
     """
 
     clients: tuple[int, ...]
@@ -210,6 +210,7 @@ class Call:
     measures_loss: bool = True
     clients_decide: bool = True
     pool: frozenset[int] | None = None
+    t: int = 0
 
 
 @dataclass(frozen=True)

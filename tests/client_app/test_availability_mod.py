@@ -11,9 +11,13 @@ from fedquorum.client.availability import (
     AvailabilityMod,
     Bernoulli,
     Cyclic,
+    InterleavedSine,
     Markov,
     NodeAvailability,
+    Periodic,
     Process,
+    Resting,
+    Staircase,
     Trace,
 )
 from fedquorum.client.availability.processes import moment
@@ -288,7 +292,12 @@ def standard_request(server_round: int, **further: Any) -> RecordDict:
 
 
 @pytest.mark.parametrize(
-    "process", [Bernoulli(0.5), Markov(0.5, 0.5), Cyclic(0.5, 4), Trace(frozenset({2}))]
+    "process",
+    [
+        *(Bernoulli(0.5), Markov(0.5, 0.5), Cyclic(0.5, 4), Trace(frozenset({2}))),
+        *(Resting(Bernoulli(0.5), 2), Periodic(0.5, Staircase(period=4))),
+        Periodic(0.6, InterleavedSine(period=4, cut=0.3)),
+    ],
 )
 @pytest.mark.parametrize("kind", ["train", "train.again"])
 def test_a_standard_client_app(process: Process, kind: str) -> None:

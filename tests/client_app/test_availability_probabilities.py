@@ -8,15 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedquorum.client.availability.periodic import InterleavedSine, Periodic, Sine, Staircase
 from fedquorum.client.availability.probabilities import (
     class_contribution,
     class_distribution,
+    class_rate_probability,
+    class_rates,
     correlated_probability,
 )
-from fedquorum.client.availability.processes import Bernoulli, Cyclic, Markov, Trace
+from fedquorum.client.availability.processes import (
+    Bernoulli,
+    Cyclic,
+    Markov,
+    RandomProcess,
+    Resting,
+    Trace,
+)
 from fedquorum.errors import DataError
 
-from client_app.availability import client_processes, participation_probabilities
+from client_app.availability import client_processes, simulated_rates
 from client_app.data import ClientData, FederatedData, load_data
 from client_app.data.base import Labels, Part, Pool, Target, Targets
 from conf import Settings, SettingsError, compose
@@ -28,6 +38,13 @@ LABELS = np.array([0, 0, 2, 2, 2, 0, 2, 2])
 
 def settings_of(overrides: str) -> Settings:
     return compose("custom", f"data.num_clients=4 data.num_priority=2 {overrides}").settings
+
+
+def rates_of(settings: Settings, data: FederatedData) -> list[float]:
+    """Return the share of rounds in which each client is available."""
+    rates = simulated_rates(settings, data)
+    assert rates is not None
+    return rates.mean.tolist()
 
 
 def data_of(settings: Settings) -> FederatedData:
@@ -110,19 +127,36 @@ def test_mean_is_the_mean() -> None:
         ("availability=markov availability.p=0.3", Markov(0.3, 0.05)),
         ("availability=markov availability.p=1 availability.max_transition=0.5", Markov(1.0, 0.5)),
         (CYCLIC, Cyclic(0.3, 100, "stationary")),
+        ("availability=bernoulli availability.p=0.3 availability.rest=0", Bernoulli(0.3)),
+        (
+            "availability=bernoulli availability.p=0.2 availability.rest=3",
+            Resting(Bernoulli(0.2), 3),
+        ),
+        (
+            "availability=staircase availability.p=0.3 availability.period=8 availability.low=0.5",
+            Periodic(0.3, Staircase(period=8, low=0.5)),
+        ),
+        (
+            "availability=sine availability.p=0.3 availability.gamma=0.2 availability.phase=4",
+            Periodic(0.3, Sine(gamma=0.2, phase=4)),
+        ),
+        (
+            "availability=interleaved availability.p=0.3 availability.cut=0.2",
+            Periodic(0.3, InterleavedSine(cut=0.2)),
+        ),
         (
             f"{CYCLIC} availability.period=7 availability.start=inactive",
             Cyclic(0.3, 7, "inactive"),
         ),
     ],
 )
-def test_one_probability_for_all(overrides: str, expected: Bernoulli | Markov | Cyclic) -> None:
+def test_one_probability_for_all(overrides: str, expected: RandomProcess) -> None:
     """A number is every client's p, and further settings are the process's parameters."""
     settings = settings_of(overrides)
     process = client_processes(settings, data_of(settings))
     assert process is not None
     assert [process(k) for k in range(4)] == [expected] * 4
-    assert participation_probabilities(settings, data_of(settings)) == [expected.rate] * 4
+    assert rates_of(settings, data_of(settings)) == [expected.rate] * 4
 
 
 def test_a_probability_for_each() -> None:
@@ -131,7 +165,7 @@ def test_a_probability_for_each() -> None:
     process = client_processes(settings, data_of(settings))
     assert process is not None
     assert [process(k) for k in (3, 1)] == [Markov(0.02), Markov(1.0)]
-    assert participation_probabilities(settings, data_of(settings)) == [0.1, 1.0, 0.5, 0.02]
+    assert rates_of(settings, data_of(settings)) == [0.1, 1.0, 0.5, 0.02]
 
 
 @dataclass(frozen=True)
@@ -195,14 +229,48 @@ def test_correlated_by_default() -> None:
         law = process(client)
         assert isinstance(law, Bernoulli)
         assert law.p == pytest.approx(expected[client], rel=1e-12)
-    assert participation_probabilities(settings, data) == pytest.approx(expected, rel=1e-12)
+    assert rates_of(settings, data) == pytest.approx(expected, rel=1e-12)
     assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize(("words", "minimum"), [("availability.minimum=0", 0.0), ("", 0.02)])
+def test_class_rates(words: str, minimum: float) -> None:
+    """FedAWE's: <nu_k, phi>, the second half of the classes half as often; the same for a seed."""
+    settings = settings_of(f"availability=sine availability.p=class_rates seed=5 {words}")
+    data = data_of(settings)
+    phi = class_rates(5, 10)
+    expected = []
+    for client in range(4):
+        labels = data.client(client).y_train
+        share = [float((labels == c).mean()) for c in range(10)]
+        expected.append(max(sum(s * r for s, r in zip(share, phi, strict=True)), minimum))
+    rates = simulated_rates(settings, data)
+    assert rates is not None
+    assert rates.p.tolist() == pytest.approx(expected, rel=1e-12)
+    assert rates.mean.tolist() == pytest.approx([0.7 * p for p in expected], rel=1e-12)
+    process = client_processes(settings, OwnLabelsOnly(data, 2))
+    assert process is not None
+    assert process(2) == Periodic(rates.p.tolist()[2], Sine())
+
+
+def test_rates_of_the_classes_are_uniform_draws_of_the_seed() -> None:
+    """U(0, 1) for the first half of the classes, U(0, 0.5) for the others."""
+    draws = np.array([class_rates(seed, 10) for seed in range(2_000)])
+    np.testing.assert_array_equal(draws[7], class_rates(7, 10))
+    assert draws.min() >= 0
+    half = np.where(np.arange(10) < 5, 1.0, 0.5)
+    assert (draws.max(axis=0) < half).all()
+    within = 4 * half / np.sqrt(12 * 2_000)
+    assert (np.abs(draws.mean(axis=0) - half / 2) < within).all()
+    assert class_rate_probability(np.array([0.25, 0.75]), np.array([1.0, 0.2])) == pytest.approx(
+        0.4, rel=1e-15
+    )
 
 
 def test_cyclic_rates_are_the_realised_ones() -> None:
     """2 of 100 rounds is a rate of 0.02, also for p = 0.025."""
     settings = settings_of("availability=cyclic availability.p=0.025")
-    assert participation_probabilities(settings, data_of(settings)) == [0.02] * 4
+    assert rates_of(settings, data_of(settings)) == [0.02] * 4
 
 
 def test_always() -> None:
@@ -210,7 +278,7 @@ def test_always() -> None:
     settings = settings_of("")
     assert settings.availability.name == "always"
     assert client_processes(settings, data_of(settings)) is None
-    assert participation_probabilities(settings, data_of(settings)) == [1.0] * 4
+    assert rates_of(settings, data_of(settings)) == [1.0] * 4
 
 
 def test_trace(tmp_path: Path) -> None:
@@ -222,7 +290,7 @@ def test_trace(tmp_path: Path) -> None:
     assert process is not None
     assert process(0) == Trace(frozenset({1, 3}))
     assert process(1) == process(2) == Trace(frozenset())
-    assert participation_probabilities(settings, data_of(settings)) is None
+    assert simulated_rates(settings, data_of(settings)) is None
 
 
 def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
@@ -230,7 +298,7 @@ def test_a_missing_trace_is_found_at_once(tmp_path: Path) -> None:
     settings = settings_of(f"availability=trace 'availability.path={tmp_path / 'none.csv'}'")
     with pytest.raises(DataError, match=r"none\.csv: No such file"):
         client_processes(settings, data_of(settings))
-    assert participation_probabilities(settings, data_of(settings)) is None  # a server has none
+    assert simulated_rates(settings, data_of(settings)) is None  # a server has none
 
 
 @pytest.mark.parametrize(
@@ -242,12 +310,12 @@ def test_settings_without_a_process(schema: AvailabilitySettings) -> None:
     data = data_of(settings)
     changed = Settings(**{**vars(settings), "availability": schema})
     with pytest.raises(TypeError, match="no availability process for"):
-        participation_probabilities(changed, data)
+        simulated_rates(changed, data)
 
 
 P = (
-    r"availability\.p must be null, class_rates, a number > 0 and <= 1, or a list of one for each of "
-    "the 20"
+    r"availability\.p must be null, class_rates, a number > 0 and <= 1, or a list of one for each "
+    "of the 20"
 )
 MISTAKES = {
     "availability=often": "availability must be one of always, bernoulli, cyclic, .* got 'often'",

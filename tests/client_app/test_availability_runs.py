@@ -6,11 +6,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.client.availability import Bernoulli
+from fedquorum.audit.check import audit
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import read_recorded
+from fedquorum.client.availability import (
+    Bernoulli,
+    InterleavedSine,
+    Periodic,
+    Sine,
+    Staircase,
+)
+from fedquorum.client.availability.periodic import Pattern
 from fedquorum.client.availability.processes import moment
 from safetensors.numpy import load_file
 
-from client_app.availability import participation_probabilities
+from client_app.availability import simulated_rates
 from client_app.data import load_data
 from conf.compose import compose_words
 from server_app.job import run_in_process
@@ -103,6 +113,48 @@ def test_nobody_there_is_an_empty_round(tmp_path: Path) -> None:
     assert rounds[0]["global_loss"] == rounds[1]["global_loss"] != rounds[2]["global_loss"]
 
 
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (("availability=staircase", "availability.low=0.25"), Staircase(period=4, low=0.25)),
+        (("availability=sine", "availability.phase=1"), Sine(period=4, phase=1)),
+        (("availability=interleaved", "availability.cut=0.3"), InterleavedSine(period=4, cut=0.3)),
+    ],
+)
+def test_known_rates_of_this_round(
+    tmp_path: Path, words: tuple[str, ...], pattern: Pattern
+) -> None:
+    """Who is there follows from p_n(t) alone, a weight is 1 / (N p_n(t)), and the audit agrees."""
+    p = [0.4 + 0.03 * k for k in range(20)]
+    directory = run(
+        tmp_path / "run",
+        *("rounds=6", "strategy=known_statistics", "engine.num_supernodes=2"),
+        *(f"availability.p={p}".replace(" ", ""), "availability.period=4", *words),
+    )
+    rates = [pattern.at(np.array(p), t) for t in range(6)]
+    rows = table(directory)
+    for row in rows:
+        k, t = row["client"], row["round"] - 1
+        law = Periodic(p[k], pattern)
+        there = law.available(moment(law, seed=1, client=k, server_round=t + 1).state)
+        assert (row["status"] == "trained") == there
+        expected = 1 / rates[t][k] if rates[t][k] > 0 else 0.0
+        assert row["omega"] == pytest.approx(expected, rel=1e-12)
+        assert row["weight"] == pytest.approx(there * expected / 20, rel=1e-12)
+    found = audit(directory)
+    assert found.problems == ()
+    assert found.rounds == 6
+    population = pq.read_table(directory / "population.parquet").to_pydict()
+    assert population["base_rate"] == p
+    assert population["participation_rate"] == pattern.mean(np.array(p)).tolist()
+    errors = [record["weight_error"] for record in read_rounds(directory)]
+    cut = [float((of_round == 0).mean()) for of_round in rates]  # (0 - 1)^2 each, else 0
+    assert errors == pytest.approx(cut, abs=1e-12)
+    trained = next(row for row in rows if row["status"] == "trained")
+    told = explain(read_recorded(directory), trained["client"], trained["round"])
+    assert any(f"omega_n = 1 / p_n({trained['round'] - 1}) = " in line for line in told)
+
+
 @pytest.mark.slow
 def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     """Over a run each client takes part about as often as its p_n says."""
@@ -110,8 +162,9 @@ def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     fast = ("evaluation.every=200", "evaluation.clients=priority")
     directory = run(tmp_path / "run", *words, *fast)
     settings = compose_words((*words, *SMALL)).settings
-    expected = participation_probabilities(settings, load_data(settings.data, settings.seed))
-    assert expected is not None
+    rates = simulated_rates(settings, load_data(settings.data, settings.seed))
+    assert rates is not None
+    expected = rates.mean.tolist()
     rows = table(directory)
     for client, p in enumerate(expected):
         there = [row["status"] != "unavailable" for row in rows if row["client"] == client]

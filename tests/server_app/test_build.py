@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population, Robustness
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.composition import Rules
 from fedquorum.named import NAMED, build
 from fedquorum.rule import RunFacts
@@ -26,7 +28,8 @@ def no_rule() -> int:
 
 def built(*words: str, clients: int = 4, rates: list[float] | None = None) -> ComposedStrategy:
     """Return the strategy of these words, for so many clients."""
-    return build_strategy(compose_words(words).settings, Population.of(clients), rates)
+    known = None if rates is None else SimulatedRates(np.array(rates))
+    return build_strategy(compose_words(words).settings, Population.of(clients), known)
 
 
 def custom_rules(path: str, args: str = "{}") -> Rules:

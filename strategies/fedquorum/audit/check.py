@@ -263,7 +263,7 @@ def _expected_record(
         expected |= {
             "inclusion_mass": report.inclusion_mass,
             "theta": report.theta,
-            "weight_error": weight_error(omega, recorded.rates),
+            "weight_error": weight_error(omega, recorded.rates_in(replayed.record.round)),
             "decision_loss": loss,
             "decision_loss_sum": (
                 loss_sum_before if loss is None else (loss_sum_before or 0.0) + loss

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..client.availability.periodic import pattern_of
+from ..client.availability.rates import SimulatedRates
 from ..composition import Rules
 from ..errors import FedQuorumError, ParameterError, RunError
 from ..imports import no_rule_at, rule_at
@@ -39,7 +41,7 @@ from ..round import (
     decide,
 )
 from ..rule import RunFacts
-from ..types import ByClient, Call, Draws, IntArray, Objective, Population, Told
+from ..types import ByClient, Call, Draws, FloatArray, IntArray, Objective, Population, Told
 
 Row = Mapping[str, Any]
 
@@ -86,8 +88,8 @@ class Recorded:
         Manifest, settings, and rounds.
     population : Population
         All clients.
-    rates : sequence of float or None
-        p_n by client id where a simulation knew it.
+    rates : SimulatedRates or None
+        p_n(t) by client id where a simulation knew it.
     rows : RowsByRound
         Those of ``clients/``.
     evaluated : RowsByRound
@@ -105,7 +107,7 @@ class Recorded:
 
     run: Run
     population: Population
-    rates: Sequence[float] | None
+    rates: SimulatedRates | None
     rows: RowsByRound
     evaluated: RowsByRound
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -117,6 +119,10 @@ class Recorded:
     def standard(self) -> bool:
         """Whether the clients speak Flower's standard protocol, and decide and measure nothing."""
         return DROP_IN in self.run.config and not self.recognised_in
+
+    def rates_in(self, number: int) -> FloatArray | None:
+        """Return p_n(t) of a round, shape (N,), where a simulation knew it."""
+        return None if self.rates is None else self.rates.at(number - 1)
 
     def population_in(self, number: int) -> Population:
         """Return the clients that there were in a round."""
@@ -218,7 +224,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     """
     run = load_run(directory)
     table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
-    clients, rates = table["client"], table["participation_rate"]
+    clients = table["client"]
     joined = table.get("joined", [None])
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
@@ -234,7 +240,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     return Recorded(
         run=run,
         population=population,
-        rates=None if None in rates else rates,
+        rates=_rates(run, table),
         joined={} if None in joined else dict(zip(clients, joined, strict=True)),
         recognised_in=_recognised_in(run, recorded_rows),
         rows=recorded_rows,
@@ -242,6 +248,22 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         summary=run.summary,
         trusted=trust,
     )
+
+
+def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | None:
+    """Return how often each client was available, None where nobody knew it.
+
+    Older runs have no base rates: theirs did not change with time.
+    """
+    found, base = table["participation_rate"], table.get("base_rate", [None])
+    rates = found if None in base else base
+    if None in rates:
+        return None
+    try:
+        pattern = pattern_of(run.config.get("availability") or {})
+    except (AttributeError, ParameterError) as error:
+        raise RunError(f"{run.directory}/config.yaml: availability: {error}") from None
+    return SimulatedRates(np.array(rates, dtype=np.float64), pattern)
 
 
 def _recognised_in(run: Run, rows: RowsByRound) -> int:
@@ -295,8 +317,9 @@ def _facts(recorded: Recorded) -> RunFacts:
     return RunFacts(
         num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
         seed=seed,
-        rates=None if rates is None else dict(enumerate(rates)),
+        rates=None if rates is None else rates.by_client,
         clients=recorded.population.clients,
+        pattern=None if rates is None else rates.pattern,
     )
 
 
@@ -411,7 +434,9 @@ def _call(
             count = {row["client"]: row["draws"] for row in rows if row["draws"] is not None}
             clients = tuple(row["client"] for row in rows)
             criterion = getattr(rules.selection, "criterion", "loss")
-            return Call(clients, record.epsilon, criterion, Draws(count, draws)), False
+            drawn = Draws(count, draws)
+            call = Call(clients, record.epsilon, criterion, drawn, t=record.round - 1)
+            return call, False
     return rules.call(record.round - 1, population, told), True
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from ..rule import table
 from .base import Participation
 from .fedau import MeanInterval
-from .known_rates import KnownRates, inverse_rates
+from .known_rates import KnownRates
 
 PARTICIPATIONS: dict[str, type[Participation[Any]]] = table((MeanInterval, KnownRates))
 """All corrections for participation by their keys."""
@@ -15,5 +15,4 @@ __all__ = [
     "KnownRates",
     "MeanInterval",
     "Participation",
-    "inverse_rates",
 ]

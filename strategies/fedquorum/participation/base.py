@@ -1,6 +1,5 @@
 """The interface of a correction for participation."""
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -63,10 +62,6 @@ class Participation(Weighting[StateT]):
         """
         return cls.of({**options, "base": base.over_known()}, facts)
 
-    @abstractmethod
-    def omega_of(self, state: Any, client: int) -> float:
-        """Return omega_n as the state before a round has it."""
-
     @property
     def needs_losses(self) -> bool:
         """Whether the base needs them."""
@@ -113,7 +108,7 @@ class Participation(Weighting[StateT]):
         """Yield how omega multiplies the weight over a fixed population."""
         if decided.weights is None:
             return
-        omega = self.omega_of(decided.state, int(decided.responses.client[place]))
+        omega = decided.weights.omega[int(decided.responses.client[place])]
         weight = decided.weights.weight[place]
         yield (
             f"c_n = {self.factor} / ({decided.divisor}) = {digits(omega)} x "

@@ -86,10 +86,6 @@ class MeanInterval(Participation[FedAUState]):
 
     cutoff: float = parameter(math.inf, CUTOFF)
 
-    def omega_of(self, state: FedAUState, client: int) -> float:
-        """Return the mean length of the client's intervals so far."""
-        return float(state.omega[np.searchsorted(state.client, client)])
-
     @property
     def unbounded(self) -> str:
         """Why one update may count for any share: without a cutoff omega grows for ever."""

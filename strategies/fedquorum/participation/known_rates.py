@@ -1,14 +1,16 @@
 """Weights corrected by participation rates that somebody knows."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from ..errors import ParameterError
 from ..parameters import PROBABILITY, Range
 from ..report import Decided
-from ..rule import RunFacts, parameter
+from ..rule import RatePattern, RunFacts, parameter
 from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
 from ..words import digits
 from .base import Participation
@@ -39,24 +41,30 @@ class KnownRates(Participation[Any]):
     """c_n = omega_n b_n / B for the clients that took part, omega_n = 1 / p_n given.
 
     b_n / B is the weight by the base over a fixed population (``Weighting.over_known``), by default
-    1 / N: the known-statistics baseline. Unbiased: in the mean client n counts b_n / B.
+    1 / N: the known-statistics baseline. Unbiased: in the mean client n counts b_n / B. Where rates
+    change with time, omega_n is 1 / p_n(t) of the round, and 0 in a round in which the client
+    cannot take part.
 
     Parameters
     ----------
     probabilities : sequence or mapping of int to float
         p_n by client id; a client without one has omega 1. In settings, null takes those of the
         simulated availability.
+    pattern : RatePattern, optional
+        How these change with time; the simulation's, where its rates are taken.
     base : Weighting
         How much the clients are to count.
 
     Raises
     ------
     ParameterError
-        For a rate outside (0, 1], or a base that has no weights over a fixed population.
+        For a rate outside (0, 1], for a client that never takes part, and for a base that has no
+        weights over a fixed population.
 
     References
     ----------
-    Wang and Ji 2024, section 6, "known participation statistics". Other bases are ours.
+    Wang and Ji 2024, section 6, "known participation statistics"; 1 / p_n(t): Xiang et al., NeurIPS
+    2024 (arXiv 2409.17446), section 7. Other bases are ours.
     """
 
     key = "known_statistics"
@@ -69,12 +77,18 @@ class KnownRates(Participation[Any]):
     late = "It did not take part; its rate is that of being in time."
 
     probabilities: Any = parameter(None, RATES)
+    pattern: RatePattern | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_possible()
 
     @classmethod
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
         """Return the rule with the rates given, or those that the simulation knows."""
-        given = options.get("probabilities")
-        rule = cls(**{**options, "probabilities": facts.rates if given is None else given})
+        if options.get("probabilities") is None:
+            options = {**options, "probabilities": facts.rates, "pattern": facts.pattern}
+        rule = cls(**options)
         if not facts.clients:
             return rule
         if rule.probabilities is None:
@@ -84,29 +98,30 @@ class KnownRates(Participation[Any]):
                 None,
                 "nobody knows the rates otherwise: the availability does not tell them",
             )
-        inverse_rates(facts.clients, rule.rates)
+        for client in facts.clients:
+            PROBABILITY.check(f"probabilities[{client}]", rule.rates.get(client))
         return rule
 
     @cached_property
-    def rates(self) -> Mapping[int, float]:
-        """p_n by client id."""
-        given = self.probabilities
-        if given is None:
-            return {}
-        return given if isinstance(given, Mapping) else dict(enumerate(given))
+    def rates(self) -> ByClient:
+        """p_n by client id, before the pattern."""
+        given = self.probabilities or {}
+        return ByClient.of(given if isinstance(given, Mapping) else dict(enumerate(given)))
 
-    @cached_property
-    def omega(self) -> Mapping[int, float]:
-        """1 / p_n by client id."""
-        return {client: 1.0 / rate for client, rate in self.rates.items()}
+    def omega(self, t: int) -> ByClient:
+        """Return 1 / p_n(t) by client id of round t (from 0), 0 where that is 1 / 0."""
+        rates = self.rates.numbers
+        if self.pattern is not None:
+            rates = self.pattern.at(rates, t)
+        inverse = np.divide(1.0, rates, out=np.zeros(len(rates)), where=rates > 0)
+        return ByClient(self.rates.clients, inverse)
 
-    @cached_property
-    def _omegas(self) -> ByClient:
-        return ByClient.of(self.omega)
-
-    def omega_of(self, state: Any, client: int) -> float:
-        """Return 1 / p_n, 1 for a client without a rate."""
-        return self.omega.get(client, 1.0)
+    @property
+    def unbounded(self) -> str:
+        """Why one update may count for any share: the smallest p_n(t) is not looked for."""
+        if self.pattern is not None:
+            return "of rates that change with time no bound is worked out"
+        return self.base.unbounded
 
     def refuses(self, client: int) -> str:
         """Return that a client has no rate, by which its updates would be corrected."""
@@ -114,7 +129,7 @@ class KnownRates(Participation[Any]):
 
     def largest_share(self, num_clients: int) -> float:
         """Return the largest 1 / p_n times the base's."""
-        return max(self.omega.values(), default=1.0) * self.base.largest_share(num_clients)
+        return max(self.omega(0).values(), default=1.0) * self.base.largest_share(num_clients)
 
     def init(self, population: Population) -> Any:
         """Return the base's state before the first round."""
@@ -122,34 +137,40 @@ class KnownRates(Participation[Any]):
 
     def proportions(self, state: Any, call: Call) -> Proportions | None:
         """Return omega_n and what the base is proportional to."""
-        omega = {k: self.omega[k] for k in call.clients if k in self.omega}
-        return self._corrected(omega, state, call)
+        omega = self.omega(call.t).at(np.array(call.clients, dtype=np.int64), 1.0)
+        return self._corrected(dict(zip(call.clients, omega.tolist(), strict=True)), state, call)
 
     def weigh(
         self, state: Any, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[Any, Weights]:
         """Return omega_n b_n / B."""
         following, weights = self.base.weigh(state, call, responses, share)
-        factor = self._omegas.at(responses.client, 1.0)
-        omega = ByClient(responses.known, self._omegas.at(responses.known, 1.0))
-        return following, replace(weights, factor=factor * weights.factor, omega=omega)
+        omega = self.omega(call.t)
+        factor = omega.at(responses.client, 1.0)
+        of_known = ByClient(responses.known, omega.at(responses.known, 1.0))
+        return following, replace(weights, factor=factor * weights.factor, omega=of_known)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield omega, and how it multiplies the base's weight."""
-        client = int(decided.responses.client[place])
-        known = "1 / p_n" if client in self.omega else "1"
-        yield f"omega_n = {known} = {digits(self.omega_of(decided.state, client))}"
+        client, t = int(decided.responses.client[place]), decided.call.t
+        omega = self.omega(t).get(client, 1.0)
+        rate = "p_n" if self.pattern is None else f"p_n({t})"
+        if omega == 0.0:
+            yield f"{rate} = 0: the client cannot take part in this round, so omega_n = 0"
+            return
+        yield f"omega_n = {f'1 / {rate}' if client in self.rates else '1'} = {digits(omega)}"
         yield from super().explain(decided, place)
 
-
-def inverse_rates(clients: Collection[int], probabilities: Mapping[int, float]) -> dict[int, float]:
-    """Return 1 / p_n of every client.
-
-    Raises
-    ------
-    ParameterError
-        If a client has no p_n, or one outside (0, 1].
-    """
-    for client in clients:
-        PROBABILITY.check(f"probabilities[{client}]", probabilities.get(client))
-    return {client: 1.0 / probabilities[client] for client in clients}
+    def _check_possible(self) -> None:
+        """Raise ParameterError for the first client that never takes part."""
+        if self.pattern is None:
+            return
+        never = self.rates.clients[self.pattern.largest(self.rates.numbers) == 0.0]
+        for client in never.tolist():
+            raise ParameterError(
+                f"probabilities[{client}]",
+                "a rate above 0 in some round",
+                0.0,
+                f"client {client}, with p_n = {self.rates[client]:g}, never takes part, and no "
+                "weight makes up for that; a smaller cut or a larger p_n lets it take part",
+            )

@@ -57,7 +57,7 @@ def round_record(
     bytes_up: int,
     seconds: float,
     state_bytes: int,
-    rates: Sequence[float] | None,
+    rates: FloatArray | None,
     metric: str,
     all_evaluated: bool,
     away: tuple[int, ...] = (),
@@ -65,10 +65,10 @@ def round_record(
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: p_n by client id where a simulation knows it. ``metric``: the setting
-    ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only priority
-    clients were. ``away``: the clients that were not connected where a round samples among the
-    others. ``previous``: the record of the round before, for what is summed over rounds.
+    ``rates``: p_n(t) of this round by client id where a simulation knows it. ``metric``: the
+    setting ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only
+    priority clients were. ``away``: the clients that were not connected where a round samples among
+    the others. ``previous``: the record of the round before, for what is summed over rounds.
     """
     draws = report.call.draws
     omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
@@ -105,8 +105,11 @@ def _running_sum(previous: RoundRecord | None, loss: float | None) -> float | No
     return before if loss is None else (before or 0.0) + loss
 
 
-def weight_error(omega: Mapping[int, float], rates: Sequence[float] | None) -> float | None:
-    """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji)."""
+def weight_error(omega: Mapping[int, float], rates: FloatArray | None) -> float | None:
+    """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji).
+
+    Where rates change with time, p_n is that of the round.
+    """
     if rates is None or not omega:
         return None
     return fmean((rates[client] * estimate - 1.0) ** 2 for client, estimate in omega.items())

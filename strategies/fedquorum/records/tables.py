@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..client.availability.rates import SimulatedRates
 from ..report import ClientDecision, ClientEvaluation
 from ..types import Population
 from .files import replacing, sync
@@ -60,6 +61,7 @@ POPULATION_SCHEMA = pa.schema(
         pa.field("priority_weight", pa.float64(), nullable=False),
         pa.field("participation_rate", pa.float64()),
         pa.field("joined", pa.int32()),
+        pa.field("base_rate", pa.float64()),
     ]
 )
 FLUSH_SECONDS = 10.0
@@ -203,7 +205,7 @@ def write_whole(
 
 def population_table(
     population: Population,
-    rates: Sequence[float] | None,
+    rates: SimulatedRates | None,
     joined: Mapping[int, int] | None = None,
 ) -> pa.Table:
     """Return the rows of ``population.parquet``.
@@ -212,24 +214,25 @@ def population_table(
     ----------
     population : Population
         The clients.
-    rates : sequence of float or None
-        p_n by client id where known.
+    rates : SimulatedRates or None
+        p_n(t) where known.
     joined : mapping of int to int, optional
         The first round of every client, where clients may join.
     """
     clients = population.ascending
     weights = population.priority_weights
-    known = None if rates is None else np.array(rates, dtype=np.float64)[clients]
+    unknown = pa.nulls(len(clients), pa.float64())
     columns = {
         "client": clients,
         "priority": weights > 0,
         "priority_weight": weights,
-        "participation_rate": pa.nulls(len(clients), pa.float64()) if known is None else known,
+        "participation_rate": unknown if rates is None else rates.mean[clients],
         "joined": (
             pa.nulls(len(clients), pa.int32())
             if joined is None
             else [joined[k] for k in clients.tolist()]
         ),
+        "base_rate": unknown if rates is None else rates.p[clients],
     }
     return pa.table(columns, schema=POPULATION_SCHEMA)
 

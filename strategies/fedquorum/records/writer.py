@@ -16,6 +16,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from ..client.availability.rates import SimulatedRates
 from ..errors import RunError
 from ..report import ClientEvaluation, LateReply, TrainReport
 from ..state import StateArrays
@@ -219,7 +220,7 @@ class RunRecords:
     def save_population(
         self,
         population: Population,
-        rates: Sequence[float] | None,
+        rates: SimulatedRates | None,
         joined: Mapping[int, int] | None = None,
     ) -> None:
         """Write who the clients are, see ``population_table``."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.client.availability.periodic import InterleavedSine, Periodic, Sine, Staircase
 from fedquorum.client.availability.processes import (
     Bernoulli,
     Cyclic,
@@ -13,6 +14,7 @@ from fedquorum.client.availability.processes import (
     Moment,
     Process,
     RandomProcess,
+    Resting,
     Trace,
     moment,
 )
@@ -28,6 +30,9 @@ PROCESSES: list[Process] = [
     Markov(0.02),
     Cyclic(0.3, 10),
     Cyclic(0.3, 10, "inactive"),
+    Resting(Bernoulli(0.5), 3),
+    Periodic(0.5, Staircase(period=6)),
+    Periodic(0.5, InterleavedSine(period=7, phase=2)),
     Trace(frozenset({2, 3, 7})),
 ]
 
@@ -71,6 +76,8 @@ def test_bernoulli(p: float) -> None:
         Cyclic(0.02),
         Cyclic(0.3, 10),
         Cyclic(0.999, 10),
+        Resting(Bernoulli(0.2), 3),
+        Resting(Bernoulli(0.8), 5),
     ],
     ids=repr,
 )
@@ -167,6 +174,31 @@ def test_a_cycle_that_starts_inactive() -> None:
     assert not found[np.arange(len(first)), first + 3].any()
 
 
+@pytest.mark.parametrize(
+    ("p", "rest", "rate"), [(0.2, 3, 0.125), (0.8, 5, 0.16), (1.0, 1, 0.5), (0.3, 0, 0.3)]
+)
+def test_resting_rates_by_hand(p: float, rest: int, rate: float) -> None:
+    """p / (1 + R p)."""
+    assert Resting(Bernoulli(p), rest).rate == pytest.approx(rate, rel=1e-15)
+
+
+def test_a_client_rests_for_so_many_rounds_and_comes_as_ever_then() -> None:
+    """After each round of being there it is away for R rounds, and then there with p again."""
+    found = paths(Resting(Bernoulli(0.5), 3), 1, 40_000)[0]
+    there = np.flatnonzero(found[:-4])
+    for k in (1, 2, 3):
+        assert not found[there + k].any()
+    assert_rate(found[there + 4], 0.5)
+
+
+def test_without_rest_a_path_is_that_of_the_process() -> None:
+    """To the bit, by the same draws."""
+    for p in (0.02, 0.5, 1.0):
+        for client in range(5):
+            resting = full_path(Resting(Bernoulli(p), 0), client, 40)
+            assert resting == full_path(Bernoulli(p), client, 40)
+
+
 def test_trace() -> None:
     """Available in the rounds given, and in no other."""
     trace = Trace(frozenset({2, 3, 7}))
@@ -182,6 +214,14 @@ def test_trace() -> None:
         (lambda: Markov(0.5, 0.0), "max_transition must be a number > 0 and <= 1, got 0.0"),
         (lambda: Cyclic(-0.1), "p must be a number > 0 and <= 1, got -0.1"),
         (lambda: Cyclic(0.5, 1), "period must be a whole number >= 2, got 1"),
+        (lambda: Resting(Bernoulli(0.5), -1), "rest must be a whole number >= 0, got -1"),
+        (
+            lambda: Resting(Markov(0.5), 2),  # type: ignore[arg-type]
+            (
+                "process must be Bernoulli (of another process that rests the rate is not known), "
+                "got 'Markov'"
+            ),
+        ),
         (lambda: Cyclic(0.5, start="now"), "start must be one of stationary, inactive, got 'now'"),
     ],
 )
@@ -223,7 +263,7 @@ def test_draws_are_of_seed_round_and_client() -> None:
     assert states == [int(draw < 0.3) for draw in draws]
 
 
-@pytest.mark.parametrize("process", PROCESSES[:5], ids=repr)
+@pytest.mark.parametrize("process", PROCESSES[:-1], ids=repr)
 def test_clients_and_seeds_differ(process: Process) -> None:
     """Another client or another seed is another path."""
     found = {
@@ -249,7 +289,9 @@ def test_rounds_count_from_one() -> None:
         moment(Bernoulli(0.5), seed=1, client=0, server_round=0)
 
 
-@pytest.mark.parametrize("process", [Bernoulli(0.3), Trace(frozenset({2_000}))])
+@pytest.mark.parametrize(
+    "process", [Bernoulli(0.3), Periodic(0.3, Sine()), Trace(frozenset({2_000}))]
+)
 def test_rounds_without_a_question_cost_nothing_without_memory(
     monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:

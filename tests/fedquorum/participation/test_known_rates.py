@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from fedquorum.client.availability.periodic import InterleavedSine, Pattern, Sine, Staircase
 from fedquorum.errors import ParameterError
 from fedquorum.participation import KnownRates
 from fedquorum.rule import RunFacts
@@ -14,7 +15,7 @@ from tests.builders import took_part
 
 
 def expected_weight(
-    rule: AverageAll | AverageParticipating | KnownRates, p: FloatArray
+    rule: AverageAll | AverageParticipating | KnownRates, p: FloatArray, t: int = 0
 ) -> FloatArray:
     """Return N E[c_n 1{n takes part}] over all 2^N outcomes, exactly."""
     n = len(p)
@@ -22,7 +23,8 @@ def expected_weight(
     for outcome in range(2**n):
         present = [k for k in range(n) if outcome >> k & 1]
         probability = math.prod(p[k] if k in present else 1 - p[k] for k in range(n))
-        _, weights = rule.weigh(None, Call(()), took_part(present, n), np.ones(len(present)))
+        given, admitted = took_part(present, n), np.ones(len(present))
+        _, weights = rule.weigh(None, Call((), t=t), given, admitted)
         total[present] += probability * n * weights.weight
     return total
 
@@ -36,6 +38,37 @@ def test_known_statistics_is_unbiased() -> None:
     participating = expected_weight(AverageParticipating(), p)
     assert np.all(np.diff(participating) > 0)
     assert participating[0] < 0.05
+
+
+@pytest.mark.parametrize("pattern", [Staircase(), Sine(), InterleavedSine()], ids=repr)
+def test_rates_that_change_with_time(pattern: Pattern) -> None:
+    """1 / p_n(t) of each round: unbiased in every round in which a client can be there."""
+    p = np.array([0.12, 0.3, 0.9, 1.0])
+    facts = RunFacts(rates=dict(enumerate(p.tolist())), clients=(0, 1, 2, 3), pattern=pattern)
+    rule = KnownRates.of({}, facts)
+    for t in range(0, 40, 3):
+        rates = pattern.at(p, t)
+        possible = (rates > 0).astype(float)
+        np.testing.assert_allclose(expected_weight(rule, rates, t), possible, rtol=1e-12)
+        call = Call((0, 1, 2, 3), t=t)
+        _, weights = rule.weigh(None, call, took_part([0, 1, 2, 3], 4), np.ones(4))
+        known = rule.proportions(None, call)
+        assert known is not None
+        assert [known.of(k) for k in range(4)] == weights.factor.tolist()
+        assert weights.omega == {k: 1 / rate if rate else 0.0 for k, rate in enumerate(rates)}
+
+
+def test_a_client_that_never_takes_part_has_no_weight_that_makes_up_for_it() -> None:
+    """Refused by its id, with a way out; rates that somebody gives have no pattern."""
+    facts = RunFacts(rates={0: 0.5, 1: 0.05}, clients=(0, 1), pattern=InterleavedSine())
+    message = (
+        r"^probabilities\[1\] must be a rate above 0 in some round \(client 1, with p_n = 0\.05, "
+        r"never takes part, .* a smaller cut or a larger p_n lets it take part\), got 0\.0$"
+    )
+    with pytest.raises(ParameterError, match=message):
+        KnownRates.of({}, facts)
+    given = KnownRates.of({"probabilities": [0.5, 0.05]}, facts)
+    assert dict(given.omega(7)) == {0: 2.0, 1: 20.0}
 
 
 def test_nobody_there_weighs_nothing() -> None:
@@ -59,6 +92,6 @@ def test_known_statistics_needs_every_client() -> None:
 def test_the_rates_that_a_simulation_knows_are_taken_where_none_are_given() -> None:
     """Those given win; a list is by client id; a client without a rate has omega 1."""
     known = RunFacts(rates={0: 0.5, 1: 0.25}, clients=(0, 1))
-    assert dict(KnownRates.of({}, known).omega) == {0: 2.0, 1: 4.0}
-    assert dict(KnownRates.of({"probabilities": [1.0, 0.1]}, known).omega) == {0: 1.0, 1: 10.0}
-    assert KnownRates({1: 0.5}).omega_of(None, 0) == 1.0
+    assert dict(KnownRates.of({}, known).omega(0)) == {0: 2.0, 1: 4.0}
+    assert dict(KnownRates.of({"probabilities": [1.0, 0.1]}, known).omega(0)) == {0: 1.0, 1: 10.0}
+    assert KnownRates({1: 0.5}).proportions(None, Call((0, 1))).of_client == {0: 1.0, 1: 2.0}

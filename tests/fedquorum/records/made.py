@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fedquorum.records.identity import RunIdentity
@@ -72,7 +73,7 @@ def add(records: RunRecords, number: int, epsilon: float | None = 0.2) -> None:
         bytes_up=7,
         seconds=0.5,
         state_bytes=24,
-        rates=[0.5, 0.25, 0.1],
+        rates=np.array([0.5, 0.25, 0.1]),
         metric="accuracy",
         all_evaluated=True,
     )

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.client.availability import Staircase
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import RunError
 from fedquorum.records.checkpoint import Checkpoint
 from fedquorum.records.directory import new_run_directory
@@ -184,7 +186,8 @@ def test_a_completed_run(tmp_path: Path) -> None:
 def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
     """Who the server knows of, ascending, with lambda_k, and p_n where a simulation knows it."""
     population = Population((2, 0, 1), frozenset({0, 2}), {2: 0.25})
-    for name, rates in (("known", [0.5, 0.25, 1.0]), ("unknown", None)):
+    known = SimulatedRates(np.array([0.5, 0.25, 1.0]), Staircase(low=0.0))
+    for name, rates in (("known", known), ("unknown", None)):
         with records_in(tmp_path / name) as records:
             records.save_population(population, rates)
         assert pq.read_table(tmp_path / name / "population.parquet").to_pylist() == [
@@ -192,8 +195,9 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
                 "client": k,
                 "priority": weight > 0,
                 "priority_weight": weight,
-                "participation_rate": None if rates is None else rates[k],
+                "participation_rate": None if rates is None else rates.p[k] / 2,
                 "joined": None,
+                "base_rate": None if rates is None else rates.p[k],
             }
             for k, weight in enumerate((1.0, 0.0, 0.25))
         ]
@@ -388,7 +392,7 @@ def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
 def test_a_population_takes_no_space_for_each_client(tmp_path: Path) -> None:
     """Ids without gaps and what all have are written as such, and read as they were."""
     with records_in(tmp_path / "run") as records:
-        records.save_population(Population.of(100_000), [0.25] * 100_000)
+        records.save_population(Population.of(100_000), SimulatedRates(np.full(100_000, 0.25)))
     assert (tmp_path / "run" / "population.parquet").stat().st_size < 20_000
     table = read_population(tmp_path / "run")
     assert table["client"].to_pylist() == list(range(100_000))

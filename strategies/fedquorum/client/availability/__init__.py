@@ -15,7 +15,7 @@ ClientApp::
 
 from typing import TYPE_CHECKING, Any
 
-from .periodic import InterleavedSine, Sine, Staircase
+from .periodic import InterleavedSine, Periodic, Sine, Staircase
 from .processes import Bernoulli, Cyclic, Markov, Process, Resting, Trace
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "InterleavedSine",
     "Markov",
     "NodeAvailability",
+    "Periodic",
     "Process",
     "Resting",
     "Sine",

@@ -6,7 +6,6 @@ count from 1. p_n, the stationary probability, is the same in every round and fo
 differs between clients. ``periodic`` has the patterns that change with time.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -47,36 +46,15 @@ class Process(Protocol):
 
 
 class RandomProcess(Process, Protocol):
-    """A process whose probability in each round is known."""
+    """A process whose rate is known."""
 
     @property
     def rate(self) -> float:
         """The share of rounds in which the client is available, in the long run, in [0, 1]."""
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The probability in each round of one period, from round 1 on; of one round if constant.
-
-        ``rate`` is their mean.
-        """
-
-
-class Stationary:
-    """A process with the same probability in every round."""
-
-    @property
-    @abstractmethod
-    def rate(self) -> float:
-        """The share of rounds in which the client is available, in the long run."""
-
-    @property
-    def rates(self) -> tuple[float]:
-        """The rate, that of every round."""
-        return (self.rate,)
-
 
 @dataclass(frozen=True)
-class Bernoulli(Stationary):
+class Bernoulli:
     """Available with probability p in every round, whatever happened before.
 
     Parameters
@@ -112,7 +90,7 @@ class Bernoulli(Stationary):
 
 
 @dataclass(frozen=True)
-class Markov(Stationary):
+class Markov:
     """A chain of two states, active and inactive, with stationary probability p.
 
     From inactive to active with probability a, from active to inactive with b = a (1/p - 1);
@@ -167,7 +145,7 @@ class Markov(Stationary):
 
 
 @dataclass(frozen=True)
-class Cyclic(Stationary):
+class Cyclic:
     """Active for max(1, round(T_c p)) rounds, then inactive for the rest of the period T_c.
 
     The rest is at least 1 round, except for p = 1, which is always active. (With the authors'
@@ -227,7 +205,7 @@ class Cyclic(Stationary):
 
 
 @dataclass(frozen=True)
-class Resting(Stationary):
+class Resting:
     """Away for R rounds after every round of being available; otherwise as the process inside.
 
     With ``Bernoulli(p)`` the client is available in the share p / (1 + R p) of rounds: after each
