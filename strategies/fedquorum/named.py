@@ -12,7 +12,13 @@ from typing import Any
 from .composition import LastUpdates, Rules
 from .errors import ParameterError, did_you_mean
 from .imports import RuleImport, rule_at
-from .participation import PARTICIPATIONS, KnownRates, MeanInterval, Participation
+from .participation import (
+    PARTICIPATIONS,
+    EmpiricalRates,
+    KnownRates,
+    MeanInterval,
+    Participation,
+)
 from .rule import Question, Rule, RunFacts, parameters_of
 from .selection import (
     SELECTIONS,
@@ -161,6 +167,7 @@ LOCAL_ONLY = Named(
     Alone,
 )
 FEDAU = Named("fedau", MeanInterval.summary, AverageAll, participation=MeanInterval, baseline=False)
+EMPIRICAL = Named("empirical", EmpiricalRates.summary, AverageAll, participation=EmpiricalRates)
 KNOWN_STATISTICS = Named(
     "known_statistics", KnownRates.summary, AverageAll, participation=KnownRates
 )
@@ -184,7 +191,7 @@ def _all_named() -> Iterator[Named]:
     for key, weighting in WEIGHTINGS.items():
         if weighting.strategy:
             yield Named(key, weighting.summary, weighting, baseline=weighting.baseline)
-    yield from (KNOWN_STATISTICS, FEDVARP, MIFA)
+    yield from (EMPIRICAL, KNOWN_STATISTICS, FEDVARP, MIFA)
 
 
 NAMED: dict[str, Named] = {named.key: named for named in _all_named()}

@@ -235,7 +235,7 @@ MISTAKES = {
     ),
     "strategy=composed privacy=dp_fixed_server": "privacy must be none with strategy=composed",
     "strategy=fedau privacy=dp_fixed_server": (
-        "privacy must be none with strategy=fedau .*; set a cutoff.*, got dp_fixed_server"
+        "privacy must be none with strategy=fedau .*; give it a number.*, got dp_fixed_server"
     ),
     "strategy=fedavg privacy=dp_fixed_server": (
         "privacy must be none with strategy=fedavg .an update counts by its client's amount"

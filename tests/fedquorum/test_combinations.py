@@ -90,6 +90,8 @@ SAMPLE, REFUSED_SAMPLE = sampled(ALLOWED, 60), sampled(REFUSED, 40)
 OMEGA: Mapping[str, tuple[Mapping[int, float], ...]] = {
     "none": ({}, {}, {}),
     "fedau": ({}, {}, {1: 2.0}),
+    # Of n rounds, this one included, a client took part in t: n / t.
+    "empirical": ({}, {1: 2.0}, {1: 1.5, 2: 1.5, 3: 1.5}),
     "known_statistics": (INVERSE, INVERSE, INVERSE),
 }
 
@@ -103,7 +105,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 247
+    assert len(ALLOWED) == 307
 
 
 def test_a_sample_has_every_part() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.participation import PARTICIPATIONS, KnownRates, MeanInterval
+from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
 from fedquorum.rule import Question, Rule, RunFacts, parameters_of
 from fedquorum.selection import (
     SELECTIONS,
@@ -169,6 +169,12 @@ ROWS = (
         MeanInterval,
         ({"cutoff": 1}, {"cutoff": 2.0}),
         {"cutoff": 0},
+        total=corrected_share,
+    ),
+    Row(
+        EmpiricalRates,
+        ({"cap": 1.0}, {"cap": 2.5}),
+        {"cap": 0.5},
         total=corrected_share,
     ),
     Row(
@@ -424,6 +430,7 @@ def test_some_weights_are_known_before_training() -> None:
         "AverageParticipating",
         "AverageAll",
         "MeanInterval",
+        "EmpiricalRates",
         "KnownRates",
     }
 

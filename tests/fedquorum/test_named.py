@@ -6,7 +6,7 @@ import pytest
 from fedquorum.composition import LastUpdates, Rules
 from fedquorum.errors import ParameterError
 from fedquorum.named import COMPOSED, CUSTOM, NAMED, build
-from fedquorum.participation import PARTICIPATIONS, KnownRates, MeanInterval
+from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
 from fedquorum.rule import Question, RunFacts, parameters_of
 from fedquorum.selection import SELECTIONS, Alone, EpsilonGate, Everyone, PriorityOnly, Sampling
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS, SGD, Adam
@@ -35,6 +35,7 @@ EXPECTED = {
     "fedavg_priority": Rules(PriorityOnly(EVERYONE), DataFraction()),
     "local_only": Rules(Alone(EVERYONE), NoWeight()),
     "fedau": Rules(Everyone(EVERYONE), MeanInterval()),
+    "empirical": Rules(Everyone(EVERYONE), EmpiricalRates()),
     "known_statistics": Rules(Everyone(EVERYONE), KnownRates({0: 0.5, 1: 1.0})),
     "fedvarp": Rules(Everyone(EVERYONE), AverageParticipating(), memory=LastUpdates()),
     "mifa": Rules(Everyone(EVERYONE), AverageAll(), memory=LastUpdates(moves_alone=True)),

@@ -189,6 +189,7 @@ def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None
         name: run(tmp_path / name, f"strategy={name}", *words)
         for name in (
             "fedau",
+            "empirical",
             "average_participating",
             "average_all",
             "known_statistics",
@@ -216,6 +217,7 @@ def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None
     state = {name: read_rounds(directory)[-1]["state_bytes"] for name, directory in runs.items()}
     assert state == {
         "fedau": 20 * 4 * 8,
+        "empirical": 20 * 3 * 8,
         "average_participating": 0,
         "average_all": 0,
         "known_statistics": 0,

@@ -9,21 +9,10 @@ import numpy as np
 
 from ..parameters import CUTOFF
 from ..report import Decided
-from ..responses import positions
 from ..rule import parameter
-from ..types import (
-    BoolArray,
-    ByClient,
-    Call,
-    FloatArray,
-    IntArray,
-    Population,
-    Proportions,
-    Responses,
-    Weights,
-)
+from ..types import BoolArray, FloatArray, IntArray, Population
 from ..words import digits, place_in
-from .base import Participation
+from .counted import Counted
 
 
 @dataclass(frozen=True)
@@ -42,7 +31,7 @@ class FedAUState:
 
 
 @dataclass(frozen=True)
-class MeanInterval(Participation[FedAUState]):
+class MeanInterval(Counted[FedAUState]):
     """c_n = omega_t^n b_n / B for the clients that took part, b_n / B = 1 / N by default.
 
     omega_t^n is the mean length of the intervals between the rounds BEFORE t in which client n
@@ -54,11 +43,7 @@ class MeanInterval(Participation[FedAUState]):
     often it is there. The divisor is of a fixed population, N all known clients or the base's
     B (``Weighting.over_known``): that is what makes it unbiased.
 
-    To take part is to be there: who answers that it stays silent, or is refused by a gate, took
-    part, since omega is to make up for being away and for nothing else. A client that was asked
-    and sent nothing usable did not. A client first known in round t0 starts there; one whose node
-    has left ages on. Rounds in which a client could not be asked, as in a gate's warm-up, are none
-    of its rounds.
+    Which rounds count for a client is said in ``Counted``.
 
     Parameters
     ----------
@@ -82,20 +67,9 @@ class MeanInterval(Participation[FedAUState]):
     key = "fedau"
     summary = "FedAU: updates weighted by estimated 1 / (participation rate)."
     baseline = False
-    late = "It did not take part in the round."
+    bound = "cutoff"
 
     cutoff: float = parameter(math.inf, CUTOFF)
-
-    @property
-    def unbounded(self) -> str:
-        """Why one update may count for any share: without a cutoff omega grows for ever."""
-        if math.isinf(self.cutoff):
-            return "with cutoff inf an update may count for any share; set a cutoff"
-        return self.base.unbounded
-
-    def largest_share(self, num_clients: int) -> float:
-        """Return K times the base's: omega is at most K."""
-        return self.cutoff * self.base.largest_share(num_clients)
 
     def init(self, population: Population) -> FedAUState:
         """Return the state before round 0: nothing seen, all weights 1."""
@@ -108,34 +82,9 @@ class MeanInterval(Participation[FedAUState]):
             base=self.base.init(population),
         )
 
-    def proportions(self, state: FedAUState, call: Call) -> Proportions | None:
-        """Return omega_t^n, which the rounds before this one decide, times the base's."""
-        clients = np.array(call.clients, dtype=np.int64)
-        omega = state.omega[np.searchsorted(state.client, clients)]
-        of_asked = dict(zip(call.clients, omega.tolist(), strict=True))
-        return self._corrected(of_asked, state.base, call)
-
-    def weigh(
-        self, state: FedAUState, call: Call, responses: Responses, share: FloatArray
-    ) -> tuple[FedAUState, Weights]:
-        """Return the weights by the rounds before this one, and the state that counts this one.
-
-        Raises what the base raises.
-        """
-        known = _among(state.client, responses.known)
-        position = positions(state.client, responses)
-        base, weights = self.base.weigh(state.base, call, responses, share)
-        took_part = _among(state.client, responses.silent)
-        took_part[position] = True
-        whole = known.all()
-        omega = ByClient(
-            state.client if whole else state.client[known],
-            state.omega if whole else state.omega[known],
-        )
-        counted = known if call.pool is None else known & np.isin(state.client, list(call.pool))
-        return replace(self._advance(state, counted, took_part), base=base), replace(
-            weights, factor=state.omega[position] * weights.factor, omega=omega
-        )
+    def estimate(self, state: FedAUState) -> FloatArray:
+        """Return the mean length of the clients' intervals so far."""
+        return state.omega
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the estimate of omega, and how it multiplies the base's weight."""
@@ -148,7 +97,8 @@ class MeanInterval(Participation[FedAUState]):
         )
         yield from super().explain(decided, place)
 
-    def _advance(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
+    def count(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
+        """Return the intervals one round longer, ended for the clients that took part."""
         intervals, omega = state.intervals.copy(), state.omega.copy()
         rounds = state.rounds + counted
         ends = took_part if math.isinf(self.cutoff) else took_part | (rounds == self.cutoff)
@@ -158,12 +108,3 @@ class MeanInterval(Participation[FedAUState]):
         intervals[ended] += 1
         rounds[ended] = 0
         return replace(state, intervals=intervals, rounds=rounds, omega=omega)
-
-
-def _among(clients: IntArray, chosen: IntArray) -> BoolArray:
-    """Return which of the clients are among those chosen, shape (N,); mostly all, or nobody."""
-    if not len(chosen):
-        return np.zeros(len(clients), dtype=np.bool_)
-    if np.array_equal(clients, chosen):
-        return np.ones(len(clients), dtype=np.bool_)
-    return np.isin(clients, chosen)

@@ -454,6 +454,8 @@ def test_fedau_by_hand() -> None:
         ("average_participating", [1, 1, 0, 1]),
         ("average_all", [0.5, 0.25, 0, 0.5]),
         ("known_statistics", [0.75, 1, 0, 1.5]),
+        # omega: 1 and 1; 2 rounds / 1; nobody; 4 / 2 of both
+        ("empirical", [0.5, 0.5, 0, 1]),
         # y = (1, 1, 0, 0): (1 - 0) + 2 / 4; then no step; then ((1 - 1) + (1 - 0)) / 2 + 3 / 4
         ("fedvarp", [1, 1.5, 0, 0 + 0.75]),
         # the mean of all last updates, also in the empty round

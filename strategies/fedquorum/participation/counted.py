@@ -1,0 +1,119 @@
+"""The interface of corrections that count the rounds in which each client takes part."""
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from ..responses import positions
+from ..types import (
+    BoolArray,
+    ByClient,
+    Call,
+    FloatArray,
+    IntArray,
+    Proportions,
+    Responses,
+    Weights,
+)
+from .base import Participation
+
+
+class CountingState(Protocol):
+    """What such a correction remembers of all clients, and the base's state."""
+
+    @property
+    def client(self) -> IntArray:
+        """The clients of the population, ascending, shape (N,)."""
+
+    @property
+    def base(self) -> Any:
+        """The base's state."""
+
+
+CountingT = TypeVar("CountingT", bound=CountingState)
+
+
+class Counted(Participation[CountingT]):
+    """c_n = omega_n b_n / B for the clients that took part, omega_n by the rounds BEFORE this one.
+
+    To take part is to be there: a client that answers that it stays silent, or that a gate refuses,
+    took part, since omega is to make up for being away and for nothing else. A client that was
+    asked and sent nothing usable did not. A client first known in round t0 starts there; one whose
+    node has left ages on. Rounds in which a client could not be asked, as in a gate's warm-up, are
+    none of its rounds.
+
+    A subclass counts rounds in its state, a frozen dataclass, and has a parameter that bounds
+    omega.
+
+    Attributes
+    ----------
+    bound : str
+        The name of that parameter.
+    """
+
+    late = "It did not take part in the round."
+    bound: ClassVar[str]
+
+    @abstractmethod
+    def estimate(self, state: CountingT) -> FloatArray:
+        """Return omega_n of all clients, by the rounds counted, shape (N,)."""
+
+    @abstractmethod
+    def count(self, state: CountingT, counted: BoolArray, took_part: BoolArray) -> CountingT:
+        """Return the state after a round.
+
+        ``counted`` says of which clients it is a round, ``took_part`` which took part, shape (N,).
+        """
+
+    @property
+    def unbounded(self) -> str:
+        """Why one update may count for any share: without a bound omega grows for ever."""
+        if math.isinf(getattr(self, self.bound)):
+            return f"with {self.bound} inf an update may count for any share; give it a number"
+        return self.base.unbounded
+
+    def largest_share(self, num_clients: int) -> float:
+        """Return the bound of omega times the base's largest share."""
+        most: float = getattr(self, self.bound)
+        return most * self.base.largest_share(num_clients)
+
+    def proportions(self, state: CountingT, call: Call) -> Proportions | None:
+        """Return omega_n, which the rounds before this one decide, times the base's."""
+        clients = np.array(call.clients, dtype=np.int64)
+        omega = self.estimate(state)[np.searchsorted(state.client, clients)]
+        of_asked = dict(zip(call.clients, omega.tolist(), strict=True))
+        return self._corrected(of_asked, state.base, call)
+
+    def weigh(
+        self, state: CountingT, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[CountingT, Weights]:
+        """Return the weights by the rounds before this one, and the state that counts this one.
+
+        Raises what the base raises.
+        """
+        known = _among(state.client, responses.known)
+        position = positions(state.client, responses)
+        base, weights = self.base.weigh(state.base, call, responses, share)
+        took_part = _among(state.client, responses.silent)
+        took_part[position] = True
+        whole, estimate = known.all(), self.estimate(state)
+        omega = ByClient(
+            state.client if whole else state.client[known], estimate if whole else estimate[known]
+        )
+        counted = known if call.pool is None else known & np.isin(state.client, list(call.pool))
+        following: Any = self.count(state, counted, took_part)
+        return replace(following, base=base), replace(
+            weights, factor=estimate[position] * weights.factor, omega=omega
+        )
+
+
+def _among(clients: IntArray, chosen: IntArray) -> BoolArray:
+    """Return which of the clients are among those chosen, shape (N,); mostly all, or nobody."""
+    if not len(chosen):
+        return np.zeros(len(clients), dtype=np.bool_)
+    if np.array_equal(clients, chosen):
+        return np.ones(len(clients), dtype=np.bool_)
+    return np.isin(clients, chosen)
