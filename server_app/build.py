@@ -46,6 +46,7 @@ def build_strategy(
     rules = rules_of(settings, rates, population.clients)
     check_rules(settings, rules)
     try:
+        rules.selection.sampling.check_population(population)
         return ComposedStrategy(
             rules, population=population, communication=_communication(settings, population)
         )

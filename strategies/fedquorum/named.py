@@ -211,9 +211,10 @@ def build(
     ----------
     strategy : mapping
         ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``,
-        ``minimum`` and ``server_lr``; and the parameters of its rules. Of ``composed`` those are in
-        the mappings ``selection``, ``weighting`` and ``participation``, each with a ``name``; a
-        part named ``custom`` has ``path`` and ``args``, see ``fedquorum.imports``.
+        ``minimum``, ``min_separation`` and ``server_lr``; and the parameters of its rules. Of
+        ``composed`` those are in the mappings ``selection``, ``weighting`` and ``participation``,
+        each with a ``name``; a part named ``custom`` has ``path`` and ``args``, see
+        ``fedquorum.imports``.
     server_optimizer : mapping
         ``name`` and the optimizer's parameters.
     facts : RunFacts
@@ -234,6 +235,7 @@ def build(
         options.pop("priority_draws", None),
         facts.seed,
         options.pop("minimum", None),
+        options.pop("min_separation", None),
     )
     rate = options.pop("server_lr", None)
     optimizer = _optimizer(server_optimizer, rate, facts, custom)

@@ -21,6 +21,7 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
 from fedquorum.records import checkpoint
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.selection.sampling import _rounds
 
 import server_app.job
 import server_app.loop
@@ -115,6 +116,35 @@ def test_settings_that_change_what_is_kept(
         stopped = interrupted(monkeypatch, tmp_path / str(in_round), *overrides, in_round=in_round)
         run(stopped, *overrides, f"resume={stopped}")
         assert_same_run(whole, stopped)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            f"strategy=empirical availability=bernoulli availability.p=0.6 {rests}".split()
+            for rests in (
+                "availability.rest=1",
+                "strategy.fraction=0.4 strategy.min_separation=2",
+            )
+        ),
+        [
+            "strategy=known_statistics",
+            "availability=sine",
+            "availability.period=4",
+            "availability.p=0.6",
+        ],
+    ],
+)
+def test_clients_that_rest_and_rates_that_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Nothing of them is kept: who is drawn, and who is there, follow from the seed again."""
+    whole = run(tmp_path / "whole", *words)
+    stopped = interrupted(monkeypatch, tmp_path / "stopped", *words)
+    _rounds.cache_clear()  # as in another process
+    run(stopped, *words, f"resume={stopped}")
+    assert_same_run(whole, stopped)
 
 
 def test_going_on_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Partial participation: who of each group is asked in a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,6 +39,10 @@ class Sampling:
     Form (b), with ``priority_draws``: |S| priority clients drawn WITH replacement with
     probabilities p_k = D_k / sum_{i in P} D_i, each draw counting 1 / |S|. The others as in (a).
 
+    With ``min_separation`` R a client that was drawn rests in the R rounds after, whatever it
+    answered: the B of a group's n clients are drawn, uniformly, among those that do not rest, so
+    n - B R >= B is needed. Who rests follows from the seed: the rounds before are drawn again.
+
     Parameters
     ----------
     fraction : float
@@ -48,27 +53,42 @@ class Sampling:
         The run's seed, >= 0.
     minimum : int, optional
         The fewest clients of a group that are asked, as far as there are so many.
+    min_separation : int, optional
+        R >= 0, in rounds.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        For a value outside its range, and for ``min_separation`` with ``priority_draws``.
 
     References
     ----------
-    Ravi and Shomorony, supplement, partial participation (Theorem A.9) and section C.3.
+    Ravi and Shomorony, supplement, partial participation (Theorem A.9) and section C.3. For
+    ``min_separation``: Sun et al., ICLR 2025 (arXiv 2410.01209), where those that do not rest come
+    by rates of their own; here all are drawn alike.
     """
 
     fraction: float = parameter(1.0, FRACTION)
     priority_draws: int | None = parameter(None, COUNT)
     seed: int = supplied(NON_NEGATIVE_COUNT, default=0)
     minimum: int | None = supplied(NON_NEGATIVE_COUNT, default=None)
+    min_separation: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        if self.min_separation and self.priority_draws is not None:
+            raise ParameterError(
+                "min_separation",
+                "None or 0 with priority_draws",
+                self.min_separation,
+                "a draw with replacement takes a client that was drawn",
+            )
 
     def sample(self, t: int, population: Population, told: Told) -> Sample:
         """Return who is asked in round t; ``told`` has D_k of the priority clients."""
+        if self.min_separation:
+            self._check_fixed(population, told)
+            return self._separated(t, population)
         rng = stream(self.seed, "selection", t)
         priority, others = population.priority_clients, population.others
         if told.present is not None:
@@ -76,7 +96,7 @@ class Sampling:
             others = tuple(k for k in others if k in told.present)
         draws = None
         if self.priority_draws is None:
-            priority = self._fraction_of(priority, rng, at_least=1)
+            priority = self.fraction_of(priority, rng, at_least=1)
         else:
             if population.weights:
                 raise ParameterError(
@@ -87,7 +107,20 @@ class Sampling:
                 )
             draws = self._draw(priority, rng, told.examples, self.priority_draws)
             priority = tuple(sorted(draws.count))
-        return Sample(priority, self._fraction_of(others, rng, at_least=0), draws)
+        return Sample(priority, self.fraction_of(others, rng, at_least=0), draws)
+
+    def check_population(self, population: Population) -> None:
+        """Raise ParameterError where too few clients of a group are left while others rest."""
+        rest = self.min_separation or 0
+        for clients, at_least in ((population.priority_clients, 1), (population.others, 0)):
+            n, size = len(clients), self._size(len(clients), at_least)
+            if rest and n < size * (rest + 1):
+                raise ParameterError(
+                    "min_separation",
+                    f"at most {n // size - 1} where a round draws {size} of a group of {n} clients",
+                    rest,
+                    "those drawn rest for so many rounds",
+                )
 
     def explain(self, t: int, call: Call, client: int, groups: str, population: Population) -> str:
         """Return whether a client was asked in round t, and how it was drawn."""
@@ -99,18 +132,44 @@ class Sampling:
                 f"{sum(call.draws.count.values())}, with probability D_k / "
                 f"{call.draws.priority_data:.6g} each, from {seed}"
             )
-        if self.fraction < 1.0:
-            return (
-                f"{asked}; {groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
-            )
-        return f"yes; {groups}, all of them"
+        if self.fraction == 1.0:
+            return f"yes; {groups}, all of them"
+        drawn = f"{groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
+        if not self.min_separation:
+            return f"{asked}; {drawn}"
+        for before in range(t - 1, max(t - self.min_separation, 0) - 1, -1):
+            if client in self._separated(before, population).clients:
+                return f"no; drawn in round {before + 1}, it rests for {self.min_separation} rounds"
+        return f"{asked}; {drawn}, of those not drawn in the {self.min_separation} rounds before"
 
-    def _fraction_of(
-        self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int
+    def _check_fixed(self, population: Population, told: Told) -> None:
+        self.check_population(population)
+        if population.joins or told.present is not None:
+            raise ParameterError(
+                "min_separation",
+                "None or 0 where clients may join and leave",
+                self.min_separation,
+                "who rests follows from the clients of all rounds before",
+            )
+
+    def _separated(self, t: int, population: Population) -> Sample:
+        """Return who is drawn in round t while the clients of the rounds before rest."""
+        return _rounds(self, population.priority_clients, population.others).at(t)
+
+    def fraction_of(
+        self,
+        clients: tuple[int, ...],
+        rng: np.random.Generator,
+        *,
+        at_least: int,
+        resting: frozenset[int] = frozenset(),
     ) -> tuple[int, ...]:
+        """Return who of a group is drawn: a fraction of it, among its clients that do not rest."""
         if self.fraction == 1.0:
             return clients
         size = self._size(len(clients), at_least)
+        if resting:
+            clients = tuple(k for k in clients if k not in resting)
         # Of places, since an array of all clients would cost as much as they are many.
         chosen = rng.choice(len(clients), size, replace=False)
         return tuple(sorted(clients[i] for i in chosen.tolist()))
@@ -136,3 +195,42 @@ class Sampling:
             )
         drawn, count = np.unique(rng.choice(clients, size, p=data / data.sum()), return_counts=True)
         return Draws({int(k): int(n) for k, n in zip(drawn, count, strict=True)}, float(data.sum()))
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The samples of rounds 0, 1, ... with ``min_separation``, each of which needs those before.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        How clients are drawn.
+    priority, others : tuple of int
+        The clients of each group.
+    drawn : list of Sample
+        The samples of the first rounds, drawn so far: all follow from the fields above.
+    """
+
+    sampling: Sampling
+    priority: tuple[int, ...]
+    others: tuple[int, ...]
+    drawn: list[Sample] = field(default_factory=list)
+
+    def at(self, t: int) -> Sample:
+        """Return the sample of round t, after those of all rounds before that were not drawn."""
+        while len(self.drawn) <= t:
+            self.drawn.append(self._following())
+        return self.drawn[t]
+
+    def _following(self) -> Sample:
+        t, sampling = len(self.drawn), self.sampling
+        recent = self.drawn[max(t - (sampling.min_separation or 0), 0) :]
+        resting = frozenset(k for sample in recent for k in sample.clients)
+        rng = stream(sampling.seed, "selection", t)
+        priority = sampling.fraction_of(self.priority, rng, at_least=1, resting=resting)
+        others = sampling.fraction_of(self.others, rng, at_least=0, resting=resting)
+        return Sample(priority, others)
+
+
+_rounds = lru_cache(maxsize=4)(_Rounds)
+"""Those of a sampling and its clients, kept: else a run of T rounds would draw T^2 / 2."""

@@ -18,6 +18,11 @@ CONFIGURATIONS = {
         "availability=markov",
         "availability.p=0.5",
     ),
+    "empirical": (
+        *("strategy=empirical", "strategy.cap=3", "strategy.fraction=0.5"),
+        *("strategy.min_separation=1", "availability=bernoulli", "availability.p=0.8"),
+        "availability.rest=1",
+    ),
     "average_all": ("strategy=average_all", "availability=bernoulli", "availability.p=0.5"),
     "average_participating": ("strategy=average_participating",),
     "known_statistics": (
@@ -47,6 +52,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "priority x aaggff_d": ("priority_only", "aaggff_d", "none", "sgd"),
     "everyone x aaggff_d x fedau": ("everyone", "aaggff_d", "fedau", "sgd"),
     "gate x data x rates": ("epsilon_gate", "data_fraction", "known_statistics", "momentum"),
+    "gate x data x empirical": ("epsilon_gate", "data_fraction", "empirical", "sgd"),
     "gate x afl x fedau": ("epsilon_gate", "afl", "fedau", "sgd"),
     "gate x average_all x fedau": ("epsilon_gate", "average_all", "fedau", "sgd"),
     "gate x term": ("epsilon_gate", "term", "none", "sgd"),

@@ -136,6 +136,11 @@ def test_every_selection_samples() -> None:
         ({"fraction": 1.2}, "fraction must be a number >= 0 and <= 1, got 1.2"),
         ({"priority_draws": 0}, "priority_draws must be a whole number >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"min_separation": -1}, "min_separation must be a whole number >= 0, got -1"),
+        (
+            {"min_separation": 2, "priority_draws": 4},
+            "min_separation must be None or 0 with priority_draws .*, got 2",
+        ),
     ],
 )
 def test_sampling_parameters_out_of_range(options: dict[str, float], message: str) -> None:
