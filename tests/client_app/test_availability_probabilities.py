@@ -44,7 +44,8 @@ def rates_of(settings: Settings, data: FederatedData) -> list[float]:
     """Return the share of rounds in which each client is available."""
     rates = simulated_rates(settings, data)
     assert rates is not None
-    return rates.mean.tolist()
+    of_clients: list[float] = rates.mean.tolist()
+    return of_clients
 
 
 def data_of(settings: Settings) -> FederatedData:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import Communication, ComposedStrategy, Population
+from fedquorum.client.availability import Sine
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.flower.asked import summing
 from fedquorum.flower.codec import (
@@ -509,23 +511,41 @@ def test_a_weight_above_the_bound_releases_noise_alone(monkeypatch: pytest.Monke
 
 
 # c of the 20 clients below, with fedau's cutoff of 50 and everybody always there.
-SHARES = {"average_all": 1 / 20, "known_statistics": 1 / 20, "fedau": 50 / 20}
+SHARES = {
+    "average_all": 1 / 20,
+    "known_statistics": 1 / 20,
+    "fedau": 50 / 20,
+    "empirical": 8 / 20,
+}
+BOUND = {"fedau": " strategy.cutoff=50", "empirical": " strategy.cap=8"}
 
 
 @pytest.mark.parametrize("strategy", sorted(SHARES))
 def test_rules_that_bound_what_one_client_counts(strategy: str) -> None:
     """The most that one update can count is known, and updates come one by one."""
-    words = f"strategy={strategy} privacy=dp_fixed_server"
-    if strategy == "fedau":
-        words += " strategy.cutoff=50"
+    words = f"strategy={strategy} privacy=dp_fixed_server{BOUND.get(strategy, '')}"
     composed = compose("custom", words).settings
-    built = build_strategy(composed, Population.of(20, {0}), [1.0] * 20)
+    built = build_strategy(composed, Population.of(20, {0}), SimulatedRates(np.ones(20)))
     assert built.rules.largest_share(20) == SHARES[strategy]
     partial = built.communication.partial_aggregation
     assert partial  # as without privacy: but no round is summed at the nodes
     call = built.rules.call(0, built.population, Told())
     weighting = built.rules.weighting.init(built.population)
     assert summing(built.rules, built.communication, weighting, call) is None
+
+
+def test_rates_that_change_with_time_have_no_bound() -> None:
+    """The smallest of them is not looked for, so known_statistics cannot be private."""
+    words = "strategy=known_statistics privacy=dp_fixed_server availability=sine"
+    message = (
+        r"privacy must be none with strategy=known_statistics \(of rates that change with time"
+    )
+    with pytest.raises(SettingsError, match=message):
+        build_strategy(
+            compose("custom", words).settings,
+            Population.of(20, {0}),
+            SimulatedRates(np.ones(20), Sine()),
+        )
 
 
 @pytest.mark.parametrize("strategy", sorted({*options("strategy")} - SHARES.keys()))

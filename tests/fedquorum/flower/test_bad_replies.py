@@ -23,6 +23,7 @@ from fedquorum import (
     Population,
     Robustness,
 )
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import ProtocolError
 from fedquorum.flower.codec import (
     PROTOCOL,
@@ -361,7 +362,7 @@ def strategy_named(name: str) -> ComposedStrategy:
         words.append(f"strategy.path={Path(__file__)}:SquareRoots")
     settings = compose_words(tuple(words)).settings
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    return build_strategy(settings, population, [0.5] * NUM_CLIENTS)
+    return build_strategy(settings, population, SimulatedRates(np.full(NUM_CLIENTS, 0.5)))
 
 
 def replies_to(

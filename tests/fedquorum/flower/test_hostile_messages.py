@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population
+from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.flower.codec import (
     EvaluateAnswer,
     NamedArrays,
@@ -337,7 +338,7 @@ def strategy_named(name: str, *, private: bool) -> ComposedStrategy:
         words += ["strategy.cutoff=50"] * (name == "fedau")
     settings = compose_words(tuple(words)).settings
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    return build_strategy(settings, population, [0.5] * NUM_CLIENTS)
+    return build_strategy(settings, population, SimulatedRates(np.full(NUM_CLIENTS, 0.5)))
 
 
 def model_of(private: bool) -> NamedArrays:

@@ -94,4 +94,6 @@ def test_the_rates_that_a_simulation_knows_are_taken_where_none_are_given() -> N
     known = RunFacts(rates={0: 0.5, 1: 0.25}, clients=(0, 1))
     assert dict(KnownRates.of({}, known).omega(0)) == {0: 2.0, 1: 4.0}
     assert dict(KnownRates.of({"probabilities": [1.0, 0.1]}, known).omega(0)) == {0: 1.0, 1: 10.0}
-    assert KnownRates({1: 0.5}).proportions(None, Call((0, 1))).of_client == {0: 1.0, 1: 2.0}
+    factors = KnownRates({1: 0.5}).proportions(None, Call((0, 1)))
+    assert factors is not None
+    assert factors.of_client == {0: 1.0, 1: 2.0}

@@ -6,6 +6,7 @@ import pytest
 from fedquorum.errors import ParameterError
 from fedquorum.selection import EpsilonGate, Everyone, Sampling
 from fedquorum.selection import sampling as module
+from fedquorum.streams import stream
 from fedquorum.types import Call, Population, Told
 
 POPULATION = Population(tuple(range(20)), frozenset(range(0, 20, 4)))  # 5 priority, 15 others
@@ -74,7 +75,6 @@ def test_a_long_run_draws_each_round_once(monkeypatch: pytest.MonkeyPatch) -> No
         drawn.append(t)
         return stream(seed, purpose, t)
 
-    stream = module.stream
     monkeypatch.setattr(module, "stream", noted)
     sampling = Sampling(0.1, seed=77, min_separation=3)
     for t in range(299):
