@@ -282,7 +282,7 @@ def _places(kept: IntArray, values: IntArray) -> IntArray:
 
 
 def omega_chart(methods: Sequence[Method]) -> LineChart | None:
-    """Return FedAU's estimates against what the simulation knows, and the error over rounds."""
+    """Return the estimates of omega against what the simulation knows, and their error."""
     found = [
         (method, line)
         for method in methods
