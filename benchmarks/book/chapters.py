@@ -8,7 +8,7 @@ from typing import Any
 from fedquorum.records.reader import Run
 
 from benchmarks.book.aaggff import aaggff_numbers, aaggff_published, aaggff_tables
-from benchmarks.book.composition import composition_numbers, composition_tables
+from benchmarks.book.answers import answers_numbers, rates_tables
 from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.decisions import decision_tables
 from benchmarks.book.fedalign import (
@@ -20,6 +20,7 @@ from benchmarks.book.fedalign import (
 from benchmarks.book.fedau import fedau_numbers, fedau_published, fedau_tables
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Table
+from benchmarks.book.priority import priority_numbers, priority_tables
 
 Words = tuple[str, ...]
 Tables = Mapping[str, Table]
@@ -138,12 +139,22 @@ def _aaggff(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
 
 CIFAR10 = "data=npz data.path=${oc.env:FEDQUORUM_DATA,data}/cifar10_15k3k.npz"
 # Priority clients are there in every round, the others by Markov chains, rarely or half the time.
+COME_AND_GO = "rounds=60 seed=1,2,3,4,5 availability=markov availability.p=[{}]"
 PRESENT = (
-    "experiment=fedalign/fmnist data.priority=[0,1] rounds=60 seed=1,2,3,4,5 availability=markov "
-    f"availability.p=[{','.join(['1', '1', *['0.1', '0.5'] * 29])}]"
+    "experiment=fedalign/fmnist data.priority=[0,1] "
+    + COME_AND_GO.format(",".join(["1"] * 2 + ["0.1", "0.5"] * 29)),
+    "experiment=fedalign/synth_high data.priority=[0,1,2,3,4,5,6,7,8,9] "
+    + COME_AND_GO.format(",".join(["1"] * 10 + ["0.1", "0.5"] * 5)),
 )
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
 FAIR = "qfedavg,term,propfair"
+# The same rates of being there under all patterns, which follow from a client's classes; at 0.12
+# a client is there under the interleaved sine too, in 7 rounds of 20.
+PARTICIPATION = "average_participating,average_all,fedau,empirical,fedvarp,mifa,known_statistics"
+CHANGING = (
+    "experiment=fedau/fmnist model=logistic_regression data.num_clients=100 "
+    "availability.p=class_rates availability.minimum=0.12"
+)
 
 CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
@@ -225,14 +236,34 @@ CHAPTERS: tuple[Chapter, ...] = (
         "seeds 1, 2, 3",
     ),
     Sweeps(
-        "composition",
-        "Do the parts combine? FedALIGN's gate with FedAU's weights (not in a paper)",
+        "answers-rates",
+        "Learning rates of the methods compared next (not in a paper)",
         (
-            (*PRESENT.split(), "strategy=composed", "strategy/participation=fedau"),
-            (*PRESENT.split(), "strategy=fedalign,fedau,fedavg,fedavg_priority"),
+            (
+                *CHANGING.split(),
+                *["availability=bernoulli", "rounds=300", "evaluation.every=30", "seed=100"],
+                f"strategy={PARTICIPATION}",
+                "client.lr=0.03,0.1,0.3",
+                "strategy.server_lr=1,3",
+            ),
         ),
-        composition_numbers,
-        composition_tables,
+        answers_numbers,
+        rates_tables,
+        quick={"data.num_clients": "20", "client.lr": "0.1"},
+    ),
+    Sweeps(
+        "answers-priority",
+        "Whose help should a priority group take? (not in a paper)",
+        tuple(
+            (*setting.split(), *sweep.split())
+            for setting in PRESENT
+            for sweep in (
+                "strategy=fedalign,fedau,fedavg,fedavg_priority",
+                "strategy=composed strategy/participation=fedau",
+            )
+        ),
+        priority_numbers,
+        priority_tables,
         quick={
             "data.num_clients": "4",
             "availability.p": "[1,1,0.1,0.5]",

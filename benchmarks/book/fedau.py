@@ -33,7 +33,7 @@ def fedau_numbers(run: Run) -> Mapping[str, Any]:
         "process": run.settings["availability.name"],
         "cutoff": None if cutoff is None else f"{cutoff:g}",
         "test": {after: value for after, value in measured.items() if not math.isnan(value)},
-        "training": _training_accuracy(run),
+        "training": training_accuracy(run),
         "weight_error": statistics.mean(errors) if errors else math.nan,
         "state_bytes": run.rounds[-1].state_bytes,
     }
@@ -101,7 +101,8 @@ def _test_accuracy(run: KeptRun) -> float:
     return 100 * run.number("test", str(run.rounds))
 
 
-def _training_accuracy(run: Run) -> float:
+def training_accuracy(run: Run) -> float:
+    """Return the accuracy of the last model on all clients' training data, as a fraction."""
     table = pq.read_table(
         run.directory / "evaluations",
         columns=["num_examples", "accuracy"],
