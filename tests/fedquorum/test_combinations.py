@@ -31,7 +31,7 @@ from fedquorum.rule import RunFacts
 from fedquorum.selection import SELECTIONS, EpsilonGate
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.types import FloatArray, Population
-from fedquorum.weighting import WEIGHTINGS
+from fedquorum.weighting import WEIGHTINGS, GradientProjection
 
 from conf.compose import PARTS, options
 from tests.builders import corrected
@@ -65,7 +65,7 @@ OPTIMIZERS = [*SERVER_OPTIMIZERS]
 
 WEIGHS_A_ROUND = {"qfedavg", "term", "propfair"}
 """Weightings by the losses of a round."""
-NOT_CORRECTED = WEIGHS_A_ROUND | {"average_participating", "aaggff_s", "fedmgda"}
+NOT_CORRECTED = WEIGHS_A_ROUND | {"average_participating", "aaggff_s", "fedmgda", "fedgp"}
 """Weightings that have no weights over a fixed population."""
 
 
@@ -77,8 +77,8 @@ def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> 
         return "selection must be everyone with the weighting aaggff_s ("
     if weighting == "fedmgda" and optimizer != "sgd":
         return "server_optimizer must be sgd with the weighting fedmgda ("
-    if weighting == "fedmgda" and selection == "epsilon_gate":
-        return "selection must be one without a gate with the weighting fedmgda ("
+    if weighting in {"fedmgda", "fedgp"} and selection == "epsilon_gate":
+        return f"selection must be one without a gate with the weighting {weighting} ("
     return None
 
 
@@ -103,7 +103,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 247
+    assert len(ALLOWED) == 257
 
 
 def test_a_sample_has_every_part() -> None:
@@ -166,7 +166,8 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "the priority clients and the others last known to be aligned": are({0, 1} | ALIGNED[turn]),
     }
     there = whom[selection.covers] * (1.0 if name == "aaggff_s" else are(PRESENT[turn]))
-    whom["the clients admitted in the round"] = there
+    admitted = "the clients admitted in the round"
+    whom |= {admitted: there, f"the priority clients among {admitted}": there * are({0, 1})}
     loss, omega = losses(turn), np.array([OMEGA[correction][turn].get(k, 1.0) for k in range(5)])
     p = np.zeros(5) if mixing is None else mixing
     factors = {
@@ -177,6 +178,7 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "w_k F_k^q": DATA * loss,
         "w_k exp(lambda F_k)": DATA * np.exp(loss),
         "w_k / max(M - F_k, epsilon)": DATA / np.maximum(3.0 - loss, 0.2),
+        GradientProjection.factor: projected_factors(DELTA[turn], there),
     }
     words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.factor) or "1"
     assert (words != weighting.factor) == (correction != "none")
@@ -192,6 +194,16 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
     if found[3]:
         assert total == pytest.approx(1.0)
     return np.asarray(there * omega * factors[words] / total)
+
+
+def projected_factors(updates: FloatArray, there: FloatArray) -> FloatArray:
+    """Return FedGP's factors with beta = 1/2, or 0 where no source is there, shape (5,)."""
+    priority = are({0, 1})
+    target = (DATA * there * priority) @ updates
+    sources = there.sum() - (there * priority).sum()
+    beta = 0.5 if sources else 0.0
+    along = np.maximum(updates @ target, 0.0) / (updates**2).sum(axis=1)
+    return np.where(priority > 0, (1 - beta) * DATA, beta / max(sources, 1) * along)
 
 
 def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:

@@ -52,6 +52,7 @@ from fedquorum.weighting import (
     AverageParticipating,
     DataFraction,
     DoublyRobustMixing,
+    GradientProjection,
     LossHeadroom,
     LossPower,
     MinNorm,
@@ -164,6 +165,7 @@ ROWS = (
     Row(LossHeadroom, ({"bound": 2.0},), {"bound": 0.0, "guard": 0.0}),
     Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
     Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
+    Row(GradientProjection, ({"beta": 0.0}, {"beta": 1.0}), {"beta": 1.5}),
     Row(NoWeight, total=nothing),
     Row(
         MeanInterval,
@@ -585,7 +587,7 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
         assert lines
         assert all("\n" not in line for line in lines)
         weight, recorded = made.weights.weight[place], made.recorded[place]
-        if rule.not_recorded:
+        if rule.not_recorded and recorded.mixing is not None:
             assert lines[-1].endswith(f"{recorded.mixing:.6g} / {recorded.update_norm:.6g}")
         elif rule.aggregates:
             assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]

@@ -35,6 +35,7 @@ CONFIGURATIONS = {
     "propfair": ("strategy=propfair", "strategy.bound=1.0"),
     "afl": ("strategy=afl", "strategy.fraction=0.5"),
     "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
+    "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 """The words of the named strategies' runs, and of options that change what is decided."""
