@@ -161,7 +161,11 @@ ROWS = (
         {"cdf": "cauchy", "rbar": "mean", **MIXING_RANGE},
     ),
     Row(LossPower, ({"q": 0.5}, {"q": 8.0}), {"q": -1.0, "lipschitz": 0.0}),
-    Row(TiltedLoss, ({"tilt": 0.7}, {"tilt": -0.7}), {"tilt": math.inf}),
+    Row(
+        TiltedLoss,
+        ({"tilt": 0.7}, {"tilt": -0.7}, {"prior": "uniform"}),
+        {"tilt": math.inf, "prior": "equal"},
+    ),
     Row(LossHeadroom, ({"bound": 2.0},), {"bound": 0.0, "guard": 0.0}),
     Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
     Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
