@@ -1,9 +1,9 @@
 """FedGP: of every other update the part that points the way of the priority clients' update."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class GradientProjection(Weighting[None]):
     divisor = "the training data of the priority clients among {whom}"
     drawn_whom = "all clients, drawn or not"
     late = "It did not take part."
-    needed = {
+    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
         "priority": (
             "the ids of the priority clients",
             "the other clients' updates are projected on theirs",
@@ -169,11 +169,11 @@ class GradientProjection(Weighting[None]):
             weight, norm = recorded.weight, recorded.update_norm
             if sources[place] and heard:
                 if norm is None or not 0.0 <= weight * norm <= bound * (1.0 + self.tolerance):
-                    yield (
-                        recorded.client,
+                    text = (
                         f"its update moves the model by weight x length = {weight:.9g} x "
-                        f"{digits(norm)}, outside of 0 to {bound:.9g}",
+                        f"{digits(norm)}, outside of 0 to {bound:.9g}"
                     )
+                    yield recorded.client, text
                 continue
             given = expected[place]
             if decided.capped is not None:

@@ -38,7 +38,7 @@ class TiltedLoss(PriorMixing):
     References
     ----------
     Li, Beirami, Sanjabi and Smith, "Tilted Empirical Risk Minimization", ICLR 2021, Lemma 1, and
-    its tilting over groups; Hahn, Kim and Lee 2024, Table 1. The uniform prior: FedEBA of Wang et al.,
+    its tilting over groups; Hahn, Kim and Lee 2024, Table 1. The uniform prior: Wang et al.,
     "FedEBA+", arXiv 2301.12407, as third parties' notes have it; its alignment ("+") is left out.
     """
 
