@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .types import Call, FloatArray, Objective, Responses, Weights
+from .types import ByClient, Call, FloatArray, Objective, Responses, Told, Weights
 
 STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "busy")
 """What becomes of a client that is asked."""
@@ -195,3 +195,14 @@ def priority_objective(
         accuracy=sum(e.objective_data / total * e.accuracy for e in heard),
         stale=tuple(sorted(e.client for e in standing_in)),
     )
+
+
+def told_after(before: Told, evaluations: Sequence[ClientEvaluation]) -> Told:
+    """Return what clients said of themselves, with D_k and F_k of those that measured a new model.
+
+    A loss that is not finite is none.
+    """
+    data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+    losses = {e.client: e.loss for e in evaluations if math.isfinite(e.loss)}
+    examples = ByClient.of(before.examples).updated(data)
+    return replace(before, examples=examples, measured=ByClient.of(losses))

@@ -17,6 +17,7 @@ def test_every_experiment_composes(experiment: str) -> None:
     composed = compose(experiment)
     assert composed.experiment == experiment
     family = experiment.partition("/")[0].replace("custom", "fedalign")
+    family = family.replace("power_of_choice", "composed")
     assert composed.settings.strategy.name.startswith(family)
 
 

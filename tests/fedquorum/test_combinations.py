@@ -28,7 +28,7 @@ from fedquorum.flower.codec import (
 from fedquorum.named import CUSTOM, NONE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import RunFacts
-from fedquorum.selection import SELECTIONS, EpsilonGate
+from fedquorum.selection import SELECTIONS, EpsilonGate, PowerOfChoice
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.types import FloatArray, Population
 from fedquorum.weighting import WEIGHTINGS, GradientProjection
@@ -55,6 +55,8 @@ RATES = {client: 1 / inverse for client, inverse in INVERSE.items()}
 ETA = 0.1
 
 GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
+BY_LOSS = PowerOfChoice(losses="told")  # all clients, as the fraction is 1
+GIVEN = {GATE.key: GATE, BY_LOSS.key: BY_LOSS}
 Combination = tuple[str, str, str, str]
 
 SELECTED = [key for key, rule in SELECTIONS.items() if not rule.keeps_models]
@@ -73,6 +75,10 @@ def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> 
     """Return how the reason begins why a combination is refused, None where it is allowed."""
     if correction != NONE and weighting in NOT_CORRECTED:
         return f"participation must be none with the weighting {weighting} ("
+    if selection == BY_LOSS.key and (correction != NONE or weighting == "aaggff_d"):
+        uniform = "selection must be one that draws uniformly with the weighting aaggff_d ("
+        by_loss = "participation must be none with the selection power_of_choice ("
+        return uniform if correction == NONE else by_loss
     if weighting == "aaggff_s" and selection != "everyone":
         return "selection must be everyone with the weighting aaggff_s ("
     if weighting == "fedmgda" and optimizer != "sgd":
@@ -103,7 +109,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 257
+    assert len(ALLOWED) == 298
 
 
 def test_a_sample_has_every_part() -> None:
@@ -118,7 +124,7 @@ def rules_of(selection: str, weighting: str, correction: str, optimizer: str) ->
     base = WEIGHTINGS[weighting]()
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
     return Rules(
-        GATE if selection == GATE.key else SELECTIONS[selection](),
+        GIVEN.get(selection) or SELECTIONS[selection](),
         corrected(base, correction, **rates),
         SERVER_OPTIMIZERS[optimizer].at(ETA, {}, RunFacts()),
     )

@@ -180,7 +180,7 @@ class Communication:
 
     def limits(self, rules: Rules) -> Limits:
         """Return what the numbers in a train reply may be."""
-        return Limits(needs_loss=rules.weighting.needs_losses)
+        return Limits(needs_loss=rules.needs_losses)
 
     def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
         """Return how many bytes a reply for so many clients can have, with models where given."""

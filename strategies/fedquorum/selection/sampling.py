@@ -76,7 +76,7 @@ class Sampling:
             others = tuple(k for k in others if k in told.present)
         draws = None
         if self.priority_draws is None:
-            priority = self._fraction_of(priority, rng, at_least=1)
+            priority = self.fraction_of(priority, rng, at_least=1)
         else:
             if population.weights:
                 raise ParameterError(
@@ -87,7 +87,7 @@ class Sampling:
                 )
             draws = self._draw(priority, rng, told.examples, self.priority_draws)
             priority = tuple(sorted(draws.count))
-        return Sample(priority, self._fraction_of(others, rng, at_least=0), draws)
+        return Sample(priority, self.fraction_of(others, rng, at_least=0), draws)
 
     def explain(self, t: int, call: Call, client: int, groups: str, population: Population) -> str:
         """Return whether a client was asked in round t, and how it was drawn."""
@@ -105,17 +105,19 @@ class Sampling:
             )
         return f"yes; {groups}, all of them"
 
-    def _fraction_of(
+    def fraction_of(
         self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int
     ) -> tuple[int, ...]:
+        """Return the clients of a group that are asked, drawn uniformly, ascending."""
         if self.fraction == 1.0:
             return clients
-        size = self._size(len(clients), at_least)
+        size = self.size(len(clients), at_least=at_least)
         # Of places, since an array of all clients would cost as much as they are many.
         chosen = rng.choice(len(clients), size, replace=False)
         return tuple(sorted(clients[i] for i in chosen.tolist()))
 
-    def _size(self, count: int, at_least: int) -> int:
+    def size(self, count: int, *, at_least: int) -> int:
+        """Return how many clients of a group of ``count`` are asked."""
         if self.minimum is None:
             return max(at_least, round(self.fraction * count))
         if self.fraction == 0.0:

@@ -54,10 +54,19 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "gate x propfair": ("epsilon_gate", "propfair", "none", "adam"),
     "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
     "priority x fedmgda": ("priority_only", "fedmgda", "none", "sgd"),
+    "measured x participating": ("power_of_choice", "average_participating", "none", "sgd"),
+    "told x data": ("power_of_choice", "data_fraction", "none", "sgd"),
     "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
     "everyone x aaggff_s": ("everyone", "aaggff_s", "none", "adagrad"),
 }
 """Selection, weighting, participation and server optimizer of the composed strategies' runs."""
+
+
+CHOICE: Mapping[str, tuple[str, ...]] = {
+    "measured": ("data.priority=all", "strategy.selection.candidates=7", "evaluation.every=2"),
+    "told": ("strategy.selection.losses=told",),
+}
+"""The words of runs that choose by losses: among all clients, and among those without priority."""
 
 
 def composed(name: str) -> tuple[str, ...]:
@@ -73,6 +82,7 @@ def composed(name: str) -> tuple[str, ...]:
         "strategy.server_lr=0.05",
         *(gate if selection == "epsilon_gate" else ()),
         *(("strategy.weighting.rbar=running",) if name.endswith("running") else ()),
+        *CHOICE.get(name.partition(" ")[0], ()),
         *(
             ()
             if weighting == "aaggff_s"
