@@ -88,7 +88,7 @@ class Rules:
 
     def ahead(self, t: int, population: Population, told: Told) -> Call:
         """Return the call of round t as far as it is known before its model is measured."""
-        return self.selection.ahead(t, population, told)
+        return replace(self.selection.ahead(t, population, told), measures_loss=self.asks_losses)
 
     @property
     def measures_first(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.audit.check import audit
 
 from conf import SettingsError
 from conf.compose import compose, options
@@ -102,7 +103,7 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
     assert [r["epsilon"] for r in rounds] == [0, 0] + [0.2] * 4 + [0.0] * 6
 
 
-FEDALIGN = [n for n in options("experiment") if not n.startswith(("fedau/", "aaggff/"))]
+FEDALIGN = [n for n in options("experiment") if compose(n).settings.strategy.name == "fedalign"]
 
 
 @pytest.mark.parametrize("experiment", FEDALIGN)
@@ -180,6 +181,40 @@ def test_fedau_trains_its_network_on_real_images(
     rounds = read_rounds(directory)
     assert all(r["trained"] > 5 and r["failed"] == 0 for r in rounds)
     assert rounds[1]["test"]["all"]["accuracy"] > 0
+
+
+CHOOSING = (
+    "strategy=composed",
+    "strategy/selection=power_of_choice",
+    "strategy/weighting=average_participating",
+    "strategy.fraction=0.25",
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy=fedgp",),
+        (*CHOOSING, "data.priority=all", "evaluation.every=4"),
+        (*CHOOSING, "strategy.selection.losses=told"),
+    ],
+)
+def test_priority_and_choice_have_the_same_bits_on_one_node_and_on_four(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Projections, losses measured ahead and losses told do not depend on who hosts whom."""
+    one, four = (
+        run(tmp_path / n, *words, "client.local_epochs=1", "rounds=4", f"engine.num_supernodes={n}")
+        for n in ("1", "4")
+    )
+    assert_same_bits(one, four, 4)
+    assert [str(problem) for problem in audit(four).problems] == []
+    weights = pq.read_table(one / "clients")["weight"].to_pylist()
+    if "strategy=fedgp" in words:
+        assert 0 < sum(weight > 0 for weight in weights) <= 4 * 20
+    else:
+        asked = 5 if "data.priority=all" in words else 2 + 2
+        assert weights == [1 / asked] * asked * 4
 
 
 def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def interrupted(
 
 COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
 
+CHOOSING = "composed strategy/selection=power_of_choice strategy.fraction=0.4 data.priority=all"
+
 
 @pytest.mark.parametrize(
     "strategy",
@@ -73,6 +75,8 @@ COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
         *sorted(NAMED),
         f"{COMPOSED} strategy/weighting=aaggff_d server_optimizer=yogi",
         f"{COMPOSED} server_optimizer=adam",
+        f"{CHOOSING} strategy.selection.losses=measured evaluation.every=5",
+        f"{CHOOSING} strategy.selection.losses=told",
         "fedau server_optimizer=momentum",
         "fedavg server_optimizer=adagrad",
     ],

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +26,11 @@ LOSSES = {k: float(loss) for k, loss in enumerate(RNG.lognormal(size=N))}
 TOLD = Told(DATA, measured=LOSSES)
 
 
-def rule(fraction: float = 0.2, seed: int = 3, **options: object) -> PowerOfChoice:
-    return PowerOfChoice(sampling=Sampling(fraction, seed=seed), **options)  # type: ignore[arg-type]
+def rule(fraction: float = 0.2, **options: Any) -> PowerOfChoice:
+    return PowerOfChoice(sampling=Sampling(fraction, seed=3), **options)
 
 
-def drawn(t: int, **options: object) -> list[int]:
+def drawn(t: int, **options: Any) -> list[int]:
     """Return the candidates of a round in the order of drawing."""
     candidates = rule(**options).ahead(t, POPULATION, TOLD).candidates
     assert candidates is not None

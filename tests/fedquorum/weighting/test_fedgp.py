@@ -39,6 +39,7 @@ def test_the_step_is_that_of_the_definition(beta: float) -> None:
     g_target = reference.target(UPDATES[of_target].tolist(), DATA[of_target].tolist())
     expected = reference.step(g_target, UPDATES[others].tolist(), beta)
     np.testing.assert_allclose(weights.weight @ UPDATES, expected, rtol=1e-12)
+    assert weights.update_norm is not None
     np.testing.assert_allclose(weights.update_norm, np.linalg.norm(UPDATES, axis=1), rtol=1e-12)
     assert weights.weight.min() >= 0
 
