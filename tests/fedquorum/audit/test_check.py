@@ -335,6 +335,19 @@ def test_changed_evaluations_are_found(tampered: Callable[[str], Path]) -> None:
     assert any(text.startswith("round 2: test.priority.accuracy is") for text in problems)
 
 
+def test_a_changed_loss_of_a_candidate_is_found(tampered: Callable[[str], Path]) -> None:
+    """Who is asked in round 3 follows from what candidates measured after round 2."""
+    run = tampered("measured x participating")
+
+    def change(rows: Rows) -> None:
+        measured = [r for r in rows if r["round"] == 2 and r["loss"] is not None]
+        min(measured, key=lambda row: row["loss"])["loss"] = 99.0
+
+    change_table(run, "evaluations", change)
+    problems = [str(problem) for problem in audit(run).problems]
+    assert any(re.match(r"round 3, client \d: the rule asks it", text) for text in problems)
+
+
 def test_the_first_measurement_is_on_record(tampered: Callable[[str], Path]) -> None:
     """F(w_0), which round 1 is decided with, follows from the evaluations of round 0."""
     run = tampered("fedalign")
