@@ -20,7 +20,8 @@ class ClientDecision:
     ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
     ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
     1 / (participation rate) that the round used, ``update_norm`` |Delta_k| where the rule weighs
-    by it; None where the rule has none.
+    by it; None where the rule has none. ``class_alignment`` is Gamma_kc by class, where it is asked
+    for, see ``fedquorum.alignment``.
     ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k). ``seconds`` is how long its
     reply took, None where time decides nothing.
     """
@@ -39,6 +40,7 @@ class ClientDecision:
     update_norm: float | None = None
     weight: float = 0.0
     seconds: float | None = None
+    class_alignment: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True)
