@@ -229,8 +229,10 @@ def _with_class_alignment(asked: Asked, answers: Answers[TrainAnswer], decided: 
     aligned = class_alignment(asked.model, arrays, decided.weight)
     if aligned is None:
         return decided
-    defined = np.where(np.isnan(aligned), None, aligned).tolist()
-    of_client = dict(zip(decided.clients, map(tuple, defined), strict=True))
+    of_client = {
+        client: tuple(None if math.isnan(cosine) else cosine for cosine in cosines)
+        for client, cosines in zip(decided.clients, aligned.tolist(), strict=True)
+    }
     decisions = tuple(
         replace(one, class_alignment=of_client.get(one.client)) for one in decided.report.decisions
     )
