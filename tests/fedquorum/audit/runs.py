@@ -55,7 +55,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
     "priority x fedmgda": ("priority_only", "fedmgda", "none", "sgd"),
     "measured x participating": ("power_of_choice", "average_participating", "none", "sgd"),
-    "told x data": ("power_of_choice", "data_fraction", "none", "sgd"),
+    "told x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
     "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
     "everyone x aaggff_s": ("everyone", "aaggff_s", "none", "adagrad"),
 }
