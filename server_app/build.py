@@ -46,7 +46,6 @@ def build_strategy(
     rules = rules_of(settings, rates, population.clients)
     check_rules(settings, rules)
     try:
-        rules.selection.sampling.check_population(population)
         return ComposedStrategy(
             rules, population=population, communication=_communication(settings, population)
         )
@@ -65,6 +64,7 @@ def _communication(settings: Settings, population: Population) -> Communication:
         startup_clients=engine.startup_clients,
         partial_aggregation=engine.partial_aggregation,
         reply_memory=engine.reply_memory,
+        class_alignment=settings.evaluation.class_alignment,
         evaluated_clients=settings.evaluation.clients,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
         privacy=mechanism_of(settings.privacy, len(population.clients)),

@@ -107,6 +107,7 @@ DROP_INS: dict[str, Callable[..., DropIn]] = {
 }
 NEEDED: Mapping[str, dict[str, Any]] = {
     "FedALIGN": GATE,
+    "FedGP": {"priority": [0, 1]},
     "KnownStatistics": {"probabilities": RATES},
 }
 

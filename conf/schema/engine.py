@@ -30,12 +30,14 @@ class EvaluationSettings:
     """When and whose test parts are measured, after the round.
 
     ``every`` n rounds and after the last; ``clients`` all or priority. ``metric`` is what the
-    fairness over clients is of.
+    fairness over clients is of. ``class_alignment``: whether the records tell on which class each
+    client's update points the way of the others; no model changes by it.
     """
 
     every: int = parameter(1, COUNT)
     metric: str = parameter("accuracy", FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
+    class_alignment: bool = False
 
 
 @dataclass

@@ -64,6 +64,8 @@ def _types(schema: pa.Schema) -> Mapping[str, Any]:
 
 
 def _type(field: pa.Field) -> Any:
+    if pa.types.is_list(field.type):
+        return "object"
     nullable = _FROM_ARROW[field.type]
     if nullable is None or field.nullable or pa.types.is_string(field.type):
         return nullable or "float64"

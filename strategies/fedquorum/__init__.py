@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .flower.drop_in import FedAvgAll as FedAvgAll
     from .flower.drop_in import FedAvgParticipating as FedAvgParticipating
     from .flower.drop_in import FedAvgPriority as FedAvgPriority
+    from .flower.drop_in import FedGP as FedGP
     from .flower.drop_in import FedMGDAPlus as FedMGDAPlus
     from .flower.drop_in import FedVarp as FedVarp
     from .flower.drop_in import KnownStatistics as KnownStatistics
@@ -46,6 +47,7 @@ _EXPORTS = {
     "FedAvgAll": "flower.drop_in",
     "FedAvgParticipating": "flower.drop_in",
     "FedAvgPriority": "flower.drop_in",
+    "FedGP": "flower.drop_in",
     "FedMGDAPlus": "flower.drop_in",
     "FedVarp": "flower.drop_in",
     "KnownStatistics": "flower.drop_in",

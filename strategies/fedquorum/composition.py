@@ -86,12 +86,26 @@ class Rules:
         call = self.selection.call(t, population, told)
         return replace(call, measures_loss=self.asks_losses, t=t)
 
+    def ahead(self, t: int, population: Population, told: Told) -> Call:
+        """Return the call of round t as far as it is known before its model is measured."""
+        return replace(self.selection.ahead(t, population, told), measures_loss=self.asks_losses)
+
+    @property
+    def measures_first(self) -> bool:
+        """Whether clients measure the first model, before round 1."""
+        return self.needs_objective or self.selection.by_losses
+
     @property
     def asks_losses(self) -> bool:
         """Whether clients measure the model that they receive."""
         weighting = self.weighting
         needed = weighting.needs_losses or weighting.reports_objective
         return self.selection.asks_losses or needed
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether an update without its client's loss cannot be used."""
+        return self.weighting.needs_losses or self.selection.needs_losses
 
     @property
     def needs_objective(self) -> bool:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .types import Call, FloatArray, Objective, Responses, Weights
+from .types import ByClient, Call, FloatArray, Objective, Responses, Told, Weights
 
 STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "busy")
 """What becomes of a client that is asked."""
@@ -20,7 +20,8 @@ class ClientDecision:
     ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
     ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
     1 / (participation rate) that the round used, ``update_norm`` |Delta_k| where the rule weighs
-    by it; None where the rule has none.
+    by it; None where the rule has none. ``class_alignment`` is Gamma_kc by class, where it is asked
+    for, see ``fedquorum.alignment``.
     ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k). ``seconds`` is how long its
     reply took, None where time decides nothing.
     """
@@ -39,6 +40,7 @@ class ClientDecision:
     update_norm: float | None = None
     weight: float = 0.0
     seconds: float | None = None
+    class_alignment: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,3 +197,14 @@ def priority_objective(
         accuracy=sum(e.objective_data / total * e.accuracy for e in heard),
         stale=tuple(sorted(e.client for e in standing_in)),
     )
+
+
+def told_after(before: Told, evaluations: Sequence[ClientEvaluation]) -> Told:
+    """Return what clients said of themselves, with D_k and F_k of those that measured a new model.
+
+    A loss that is not finite is none.
+    """
+    data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+    losses = {e.client: e.loss for e in evaluations if math.isfinite(e.loss)}
+    examples = ByClient.of(before.examples).updated(data)
+    return replace(before, examples=examples, measured=ByClient.of(losses))

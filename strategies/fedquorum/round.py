@@ -110,7 +110,10 @@ class RoundState:
     @classmethod
     def initial(cls, rules: Rules, population: Population) -> "RoundState":
         """Return the state before round 1; that of a population of nobody is empty."""
-        return cls(rules.weighting.init(population) if population.clients else None)
+        if not population.clients:
+            return cls(None)
+        rules.selection.check_population(population)
+        return cls(rules.weighting.init(population))
 
     def grown(self, rules: Rules, before: Population, after: Population) -> "RoundState":
         """Return the state with room for clients that joined, each as before its first round."""

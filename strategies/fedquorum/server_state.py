@@ -1,7 +1,7 @@
 """What a strategy remembers from round to round, beside the model, as named arrays and back."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .aggregation import AsFloat64, trained
 from .composition import Rules
 from .memory import UpdateMemory
-from .report import ClientEvaluation
+from .report import ClientEvaluation, told_after
 from .round import RoundState
 from .state import StateArrays, array_like, bytes_of, from_arrays, to_arrays
 from .types import ByClient, IntArray, Objective, Population, Told
@@ -55,17 +55,16 @@ class ServerState:
         """How many bytes the rules' states take."""
         return sum(map(bytes_of, (self.rounds.weighting, self.rounds.covered, self.optimizer)))
 
-    def with_examples(self, examples: Mapping[int, float]) -> Self:
-        """Return the state with what clients said of their amounts of data."""
-        before = self.rounds.told
-        told = replace(before, examples=ByClient.of(before.examples).updated(examples))
+    def with_evaluations(self, evaluations: Sequence[ClientEvaluation]) -> Self:
+        """Return the state with what clients said of their data and measured on it."""
+        told = told_after(self.rounds.told, evaluations)
         return replace(self, rounds=replace(self.rounds, told=told))
 
     def grown(self, rules: Rules, before: Population, after: Population) -> Self:
         """Return the state with room for clients that joined, each as before its first round."""
         return replace(self, rounds=self.rounds.grown(rules, before, after))
 
-    def arrays(self, memory: UpdateMemory | None, known: IntArray) -> StateArrays:
+    def arrays(self, rules: Rules, memory: UpdateMemory | None, known: IntArray) -> StateArrays:
         """Return all of it as named arrays, with the memory of updates and the known clients.
 
         They may be the state's own: to be written before the next round, not to be changed.
@@ -101,6 +100,7 @@ class ServerState:
             ),
             **({} if self.clock == Clock() else _clock_arrays(self.clock)),
             **({} if self.clipping_norm is None else {"clipping": np.array(self.clipping_norm)}),
+            **(_loss_arrays(self.rounds.told) if rules.selection.by_losses else {}),
             "examples.client": examples.clients,
             "examples.data": examples.numbers,
             "known": known,
@@ -136,11 +136,34 @@ class ServerState:
         rounds = RoundState(
             from_arrays(initial.weighting, "weighting", arrays),
             covered,
-            Told(ByClient.of(dict(zip(clients, data, strict=True)))),
+            Told(
+                ByClient.of(dict(zip(clients, data, strict=True))),
+                losses=_losses(arrays, "told"),
+                measured=_losses(arrays, "ahead"),
+            ),
         )
         measured, clock = _measured(arrays, population), _clock(arrays)
         norm = float(arrays["clipping"]) if "clipping" in arrays else None
         return cls(rounds, optimizer, objective, measured, clock, norm)
+
+
+def _loss_arrays(told: Told) -> StateArrays:
+    """Return F_k as told with updates, and as measured ahead of the next round."""
+    losses, measured = ByClient.of(told.losses), ByClient.of(told.measured)
+    return {
+        "told.client": losses.clients,
+        "told.loss": losses.numbers,
+        "ahead.client": measured.clients,
+        "ahead.loss": measured.numbers,
+    }
+
+
+def _losses(arrays: Mapping[str, NDArray[Any]], name: str) -> ByClient:
+    if f"{name}.client" not in arrays:
+        return ByClient()
+    clients = arrays[f"{name}.client"].tolist()
+    losses = array_like(np.zeros(len(clients)), f"{name}.loss", arrays).tolist()
+    return ByClient.of(dict(zip(clients, losses, strict=True)))
 
 
 def _clock_arrays(clock: Clock) -> StateArrays:

@@ -200,6 +200,8 @@ class Call:
     Without ``measures_loss`` the clients train without measuring what they received. Without
     ``clients_decide`` the clients do not know the terms and all train: the server decides alone.
     ``pool`` are those among whom the clients were chosen, None for all. ``t`` is the round, from 0.
+    ``candidates`` is set where losses chose the clients: by candidate, in the order of drawing, the
+    loss that counted, NaN if there was none.
     """
 
     clients: tuple[int, ...]
@@ -211,6 +213,12 @@ class Call:
     clients_decide: bool = True
     pool: frozenset[int] | None = None
     t: int = 0
+    candidates: Mapping[int, float] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it stays as it is, whatever clients tell before the round."""
+        return self.draws is None and self.candidates is None
 
 
 @dataclass(frozen=True)
@@ -238,11 +246,13 @@ class Told:
     """What the clients said of themselves in earlier rounds, by client id.
 
     ``examples`` is D_k as last told; ``losses`` is F_k, of the model that the client last received.
+    ``measured`` is F_k of the newest model, of the clients that measured it after the round before.
     ``present`` are the clients that are connected, where only these are sampled; None for all.
     """
 
     examples: Mapping[int, float] = field(default_factory=dict)
     losses: Mapping[int, float] = field(default_factory=dict)
+    measured: Mapping[int, float] = field(default_factory=dict)
     present: frozenset[int] | None = None
 
 

@@ -17,6 +17,7 @@ def test_every_experiment_composes(experiment: str) -> None:
     composed = compose(experiment)
     assert composed.experiment == experiment
     family = experiment.partition("/")[0].replace("custom", "fedalign")
+    family = family.replace("power_of_choice", "composed")
     assert composed.settings.strategy.name.startswith(family)
 
 
@@ -219,7 +220,8 @@ MISTAKES = {
         "server_optimizer.beta2 must be a number >= 0 and < 1, got 1.0"
     ),
     "strategy=composed strategy/selection=some": (
-        "strategy/selection must be one of alone, custom, epsilon_gate, everyone, priority_only"
+        "strategy/selection must be one of alone, custom, epsilon_gate, everyone, power_of_choice, "
+        "priority_only"
     ),
     "strategy=composed strategy.selection.epsilon=-1": (
         r"strategy.selection.epsilon must be a number >= 0 \(inf allowed\), got -1"

@@ -28,10 +28,10 @@ from fedquorum.flower.codec import (
 from fedquorum.named import CUSTOM, NONE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import RunFacts
-from fedquorum.selection import SELECTIONS, EpsilonGate
+from fedquorum.selection import SELECTIONS, EpsilonGate, PowerOfChoice
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.types import FloatArray, Population
-from fedquorum.weighting import WEIGHTINGS
+from fedquorum.weighting import WEIGHTINGS, GradientProjection
 
 from conf.compose import PARTS, options
 from tests.builders import corrected
@@ -55,6 +55,8 @@ RATES = {client: 1 / inverse for client, inverse in INVERSE.items()}
 ETA = 0.1
 
 GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
+BY_LOSS = PowerOfChoice(losses="told")  # all clients, as the fraction is 1
+GIVEN = {GATE.key: GATE, BY_LOSS.key: BY_LOSS}
 Combination = tuple[str, str, str, str]
 
 SELECTED = [key for key, rule in SELECTIONS.items() if not rule.keeps_models]
@@ -65,7 +67,7 @@ OPTIMIZERS = [*SERVER_OPTIMIZERS]
 
 WEIGHS_A_ROUND = {"qfedavg", "term", "propfair"}
 """Weightings by the losses of a round."""
-NOT_CORRECTED = WEIGHS_A_ROUND | {"average_participating", "aaggff_s", "fedmgda"}
+NOT_CORRECTED = WEIGHS_A_ROUND | {"average_participating", "aaggff_s", "fedmgda", "fedgp"}
 """Weightings that have no weights over a fixed population."""
 
 
@@ -73,12 +75,16 @@ def refusal(selection: str, weighting: str, correction: str, optimizer: str) -> 
     """Return how the reason begins why a combination is refused, None where it is allowed."""
     if correction != NONE and weighting in NOT_CORRECTED:
         return f"participation must be none with the weighting {weighting} ("
+    if selection == BY_LOSS.key and (correction != NONE or weighting == "aaggff_d"):
+        uniform = "selection must be one that draws uniformly with the weighting aaggff_d ("
+        by_loss = "participation must be none with the selection power_of_choice ("
+        return uniform if correction == NONE else by_loss
     if weighting == "aaggff_s" and selection != "everyone":
         return "selection must be everyone with the weighting aaggff_s ("
     if weighting == "fedmgda" and optimizer != "sgd":
         return "server_optimizer must be sgd with the weighting fedmgda ("
-    if weighting == "fedmgda" and selection == "epsilon_gate":
-        return "selection must be one without a gate with the weighting fedmgda ("
+    if weighting in {"fedmgda", "fedgp"} and selection == "epsilon_gate":
+        return f"selection must be one without a gate with the weighting {weighting} ("
     return None
 
 
@@ -120,7 +126,7 @@ def rules_of(selection: str, weighting: str, correction: str, optimizer: str) ->
     base = WEIGHTINGS[weighting]()
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
     return Rules(
-        GATE if selection == GATE.key else SELECTIONS[selection](),
+        GIVEN.get(selection) or SELECTIONS[selection](),
         corrected(base, correction, **rates),
         SERVER_OPTIMIZERS[optimizer].at(ETA, {}, RunFacts()),
     )
@@ -168,7 +174,8 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "the priority clients and the others last known to be aligned": are({0, 1} | ALIGNED[turn]),
     }
     there = whom[selection.covers] * (1.0 if name == "aaggff_s" else are(PRESENT[turn]))
-    whom["the clients admitted in the round"] = there
+    admitted = "the clients admitted in the round"
+    whom |= {admitted: there, f"the priority clients among {admitted}": there * are({0, 1})}
     loss, omega = losses(turn), np.array([OMEGA[correction][turn].get(k, 1.0) for k in range(5)])
     p = np.zeros(5) if mixing is None else mixing
     factors = {
@@ -179,6 +186,7 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "w_k F_k^q": DATA * loss,
         "w_k exp(lambda F_k)": DATA * np.exp(loss),
         "w_k / max(M - F_k, epsilon)": DATA / np.maximum(3.0 - loss, 0.2),
+        GradientProjection.factor: projected_factors(DELTA[turn], there),
     }
     words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.factor) or "1"
     assert (words != weighting.factor) == (correction != "none")
@@ -194,6 +202,16 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
     if found[3]:
         assert total == pytest.approx(1.0)
     return np.asarray(there * omega * factors[words] / total)
+
+
+def projected_factors(updates: FloatArray, there: FloatArray) -> FloatArray:
+    """Return FedGP's factors with beta = 1/2, or 0 where no source is there, shape (5,)."""
+    priority = are({0, 1})
+    target = (DATA * there * priority) @ updates
+    sources = there.sum() - (there * priority).sum()
+    beta = 0.5 if sources else 0.0
+    along = np.maximum(updates @ target, 0.0) / (updates**2).sum(axis=1)
+    return np.where(priority > 0, (1 - beta) * DATA, beta / max(sources, 1) * along)
 
 
 def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:

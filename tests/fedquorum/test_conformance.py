@@ -21,6 +21,7 @@ from fedquorum.selection import (
     Alone,
     EpsilonGate,
     Everyone,
+    PowerOfChoice,
     PriorityOnly,
     Sampling,
     Selection,
@@ -52,6 +53,7 @@ from fedquorum.weighting import (
     AverageParticipating,
     DataFraction,
     DoublyRobustMixing,
+    GradientProjection,
     LossHeadroom,
     LossPower,
     MinNorm,
@@ -145,6 +147,11 @@ ROWS = (
     ),
     Row(Everyone, ({"sampling": Sampling(0.5, seed=3)},)),
     Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(
+        PowerOfChoice,
+        ({"losses": "told"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
+        {"candidates": 0, "losses": "mean"},
+    ),
     Row(Alone),
     Row(DataFraction),
     Row(AverageParticipating),
@@ -160,10 +167,15 @@ ROWS = (
         {"cdf": "cauchy", "rbar": "mean", **MIXING_RANGE},
     ),
     Row(LossPower, ({"q": 0.5}, {"q": 8.0}), {"q": -1.0, "lipschitz": 0.0}),
-    Row(TiltedLoss, ({"tilt": 0.7}, {"tilt": -0.7}), {"tilt": math.inf}),
+    Row(
+        TiltedLoss,
+        ({"tilt": 0.7}, {"tilt": -0.7}, {"prior": "uniform"}),
+        {"tilt": math.inf, "prior": "equal"},
+    ),
     Row(LossHeadroom, ({"bound": 2.0},), {"bound": 0.0, "guard": 0.0}),
     Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
     Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
+    Row(GradientProjection, ({"beta": 0.0}, {"beta": 1.0}), {"beta": 1.5}),
     Row(NoWeight, total=nothing),
     Row(
         MeanInterval,
@@ -592,7 +604,7 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
         assert lines
         assert all("\n" not in line for line in lines)
         weight, recorded = made.weights.weight[place], made.recorded[place]
-        if rule.not_recorded:
+        if rule.not_recorded and recorded.mixing is not None:
             assert lines[-1].endswith(f"{recorded.mixing:.6g} / {recorded.update_norm:.6g}")
         elif rule.aggregates:
             assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fedquorum.composition import LastUpdates, Rules
 from fedquorum.errors import ParameterError
-from fedquorum.named import COMPOSED, CUSTOM, NAMED, build
+from fedquorum.named import COMPOSED, CUSTOM, NAMED, NONE, build
 from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
 from fedquorum.rule import Question, RunFacts, parameters_of
 from fedquorum.selection import SELECTIONS, Alone, EpsilonGate, Everyone, PriorityOnly, Sampling
@@ -161,7 +161,8 @@ def test_every_part_can_be_chosen() -> None:
     """The tables of parts are what a composed strategy is built from."""
     for key, rule in SELECTIONS.items():
         if not rule.keeps_models:
-            parts = {**COMPOSITION, "selection": {"name": key}}
+            uncorrected = {"participation": {"name": NONE}} if rule.by_losses else {}
+            parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
             assert isinstance(built(COMPOSED, **parts).selection, rule)
     for key, correction in PARTICIPATIONS.items():
         parts = {**COMPOSITION, "participation": {"name": key}}

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.audit.check import audit
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import read_recorded
 
 from conf import SettingsError
 from conf.compose import compose, options
@@ -102,7 +105,7 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
     assert [r["epsilon"] for r in rounds] == [0, 0] + [0.2] * 4 + [0.0] * 6
 
 
-FEDALIGN = ["custom", *(n for n in options("experiment") if n.startswith("fedalign/"))]
+FEDALIGN = [n for n in options("experiment") if compose(n).settings.strategy.name == "fedalign"]
 
 
 @pytest.mark.parametrize("experiment", FEDALIGN)
@@ -180,6 +183,59 @@ def test_fedau_trains_its_network_on_real_images(
     rounds = read_rounds(directory)
     assert all(r["trained"] > 5 and r["failed"] == 0 for r in rounds)
     assert rounds[1]["test"]["all"]["accuracy"] > 0
+
+
+CHOOSING = (
+    "strategy=composed",
+    "strategy/selection=power_of_choice",
+    "strategy/weighting=average_participating",
+    "strategy.fraction=0.25",
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy=fedgp",),
+        (*CHOOSING, "data.priority=all", "evaluation.every=4"),
+        (*CHOOSING, "strategy.selection.losses=told"),
+    ],
+)
+def test_priority_and_choice_have_the_same_bits_on_one_node_and_on_four(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Projections, losses measured ahead and losses told do not depend on who hosts whom."""
+    one, four = (
+        run(tmp_path / n, *words, "client.local_epochs=1", "rounds=4", f"engine.num_supernodes={n}")
+        for n in ("1", "4")
+    )
+    assert_same_bits(one, four, 4)
+    assert [str(problem) for problem in audit(four).problems] == []
+    weights = pq.read_table(one / "clients")["weight"].to_pylist()
+    if "strategy=fedgp" in words:
+        assert 0 < sum(weight > 0 for weight in weights) <= 4 * 20
+    else:
+        asked = 5 if "data.priority=all" in words else 2 + 2
+        assert weights == [1 / asked] * asked * 4
+
+
+def test_class_alignment_is_a_column_that_changes_no_model(tmp_path: Path) -> None:
+    """The same bits with it and without; the audit says that it cannot be replayed."""
+    words = ("strategy=fedavg", "client.local_epochs=1", "rounds=3", "engine.num_supernodes=2")
+    without = run(tmp_path / "without", *words)
+    aligned = run(tmp_path / "aligned", *words, "evaluation.class_alignment=true")
+    models = [(one / "model.safetensors").read_bytes() for one in (without, aligned)]
+    assert models[0] == models[1]
+    rows = pq.read_table(aligned / "clients").to_pylist()
+    values = [value for row in rows for value in row["class_alignment"] if value is not None]
+    assert {len(row["class_alignment"]) for row in rows} == {10}
+    assert max(map(abs, values)) <= 1
+    assert pq.read_table(without / "clients")["class_alignment"].null_count == len(rows)
+    found = audit(aligned)
+    assert found.problems == ()
+    assert "class alignment" in " ".join(found.unknown)
+    (line,) = (one for one in explain(read_recorded(aligned), 0, 3) if "class alignment" in one)
+    assert "smoothed over rounds by 0.9" in line
 
 
 def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None:

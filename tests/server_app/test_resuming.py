@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from fedquorum.named import NAMED
 from fedquorum.records import checkpoint
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
 from fedquorum.selection.sampling import _rounds
+from fedquorum.records.settings import flat_settings
 
 import server_app.job
 import server_app.loop
@@ -29,7 +31,7 @@ from client_app.arithmetic import VERSION
 from client_app.node import compute_device
 from conf.compose import compose_words
 from server_app.job import run_in_process
-from server_app.resuming import resumed_words
+from server_app.resuming import check_resumable, resumed_words
 from tests.fedquorum.records.made import FIXTURES
 from tests.integration.conftest import (
     ROOT,
@@ -67,6 +69,8 @@ def interrupted(
 
 COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
 
+CHOOSING = "composed strategy/selection=power_of_choice strategy.fraction=0.4 data.priority=all"
+
 
 @pytest.mark.parametrize(
     "strategy",
@@ -74,6 +78,8 @@ COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
         *sorted(NAMED),
         f"{COMPOSED} strategy/weighting=aaggff_d server_optimizer=yogi",
         f"{COMPOSED} server_optimizer=adam",
+        f"{CHOOSING} strategy.selection.losses=measured evaluation.every=5",
+        f"{CHOOSING} strategy.selection.losses=told",
         "fedau server_optimizer=momentum",
         "fedavg server_optimizer=adagrad",
     ],
@@ -191,6 +197,19 @@ def test_other_settings_are_refused(tmp_path: Path, word: str, told: str) -> Non
     with pytest.raises(SettingsError, match=told):
         run(directory, word, f"resume={directory}")
     assert (directory / "rounds.jsonl").read_bytes() == before
+
+
+def test_settings_that_an_older_run_lacks_are_what_it_did(tmp_path: Path) -> None:
+    """TERM began from the data's prior before there was another, and no run told of classes."""
+    words = ("strategy=term", f"resume={tmp_path}")
+    now = compose_words(words).settings
+    later = {"strategy.prior", "evaluation.class_alignment"}
+    then = {k: v for k, v in flat_settings(asdict(now)).items() if k not in later}
+    checkpoint = Checkpoint(3, {}, {}, {}, {}, {}, then)
+    check_resumable(checkpoint, now)
+    other = compose_words((*words, "strategy.prior=uniform")).settings
+    with pytest.raises(SettingsError, match=r"strategy\.prior must be data, as in the run so far"):
+        check_resumable(checkpoint, other)
 
 
 def test_where_it_runs_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ The words and formulas are the rules' own, filled in with the numbers of the rec
 
 from collections.abc import Iterator
 
+from ..alignment import SMOOTHING, smoothed_alignment
 from ..composition import Rules
 from ..errors import RunError
 from ..words import digits
@@ -57,6 +58,7 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
     if row is None:
         return
     yield f"answered: {_answer(row)}"
+    yield from _alignment(recorded, client, number, row)
     clients = replayed.round.clients
     if client not in clients:
         yield "weight: 0, as no update came that can be used"
@@ -74,6 +76,19 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
     if decided.capped is not None:
         yield f"weight: at most robustness.max_weight = {decided.capped:g}"
     yield f"weight recorded: {digits(row['weight'])}"
+
+
+def _alignment(recorded: Recorded, client: int, number: int, row: Row) -> Iterator[str]:
+    """Yield the client's class alignment in the round and over the rounds, where it is recorded."""
+    if row["class_alignment"] is None:
+        return
+    classes = ", ".join(digits(value) for value in row["class_alignment"])
+    rows = (one for t in range(1, number + 1) for one in recorded.rows[t])
+    gamma = smoothed_alignment(one["class_alignment"] for one in rows if one["client"] == client)
+    yield (
+        f"class alignment with the sum of the other updates, by class: {classes}; the mean over "
+        f"classes, smoothed over rounds by {SMOOTHING:g}: {digits(gamma)}"
+    )
 
 
 def _answer(row: Row) -> str:

@@ -28,7 +28,13 @@ from ..named import build
 from ..records.folder import RunFolder
 from ..records.reader import POPULATION, Run, load_run, read_population, read_table
 from ..records.round_record import RoundRecord
-from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
+from ..report import (
+    ClientDecision,
+    ClientEvaluation,
+    TrainReport,
+    priority_objective,
+    told_after,
+)
 from ..robustness import Robustness
 from ..round import (
     NOT_SOLVED,
@@ -340,7 +346,8 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         population = recorded.population_in(record.round)
         if population.clients != before.clients:
             state, before = state.grown(rules, before, population), population
-        state = _with_examples(state, recorded.evaluations(record.round - 1))
+        told = told_after(state.told, recorded.evaluations(record.round - 1))
+        state = replace(state, told=told)
         rows = recorded.rows[record.round]
         if not rows and record.asked > 0:
             return
@@ -444,7 +451,9 @@ def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call
     """Return F(w_t) of the clients that the round asks; of all where no round needs F."""
     asked = frozenset(call.clients)
     # Where clients join, whom the round would ask was not settled when they measured.
-    needed = rules.needs_objective and not recorded.joined
+    # Candidates measure before the round chooses among them.
+    chosen = rules.needs_objective and not rules.selection.by_losses
+    needed = chosen and not recorded.joined
     evaluations = recorded.evaluations(record.round - 1)
     return priority_objective(
         [e for e in evaluations if not needed or e.client in asked],
@@ -512,13 +521,6 @@ def _decision(row: Row) -> ClientDecision:
         update_norm=row["update_norm"],
         weight=row["weight"],
     )
-
-
-def _with_examples(state: RoundState, evaluations: Sequence[ClientEvaluation]) -> RoundState:
-    """Return the state with D_k of the clients that measured their training part."""
-    data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
-    told = replace(state.told, examples=ByClient.of(state.told.examples).updated(data))
-    return replace(state, told=told)
 
 
 def _evaluation(row: Row, population: Population) -> ClientEvaluation:

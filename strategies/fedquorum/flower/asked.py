@@ -23,6 +23,7 @@ class Asked:
     """What the round in progress was started with.
 
     With ``proportions`` updates are added up as they come, and with ``nodes_sum`` by the nodes.
+    With ``class_alignment`` the round tells it of every update.
     """
 
     server_round: int
@@ -32,6 +33,7 @@ class Asked:
     proportions: Proportions | None
     nodes_sum: bool
     protection: Protection | None = None
+    class_alignment: bool = False
 
     @property
     def grid(self) -> SumGrid:
@@ -81,6 +83,8 @@ def summing(
     bounded = communication.robustness.max_weight is not None or communication.privacy is not None
     if bounded or communication.virtual_clock or communication.reads_replies:
         return None
+    if communication.class_alignment:
+        return None
     return rules.proportions(weighting, call)
 
 
@@ -125,7 +129,8 @@ def begun(
         check_space(communication.reply_memory, len(call.clients), model)
     sums = nodes_sum(communication, known)
     protection = protection_of(connection, rules, state.clipping_norm, model)
-    return Asked(server_round, call, model, asked_at, known, sums, protection)
+    aligned = communication.class_alignment and not call.keeps_model
+    return Asked(server_round, call, model, asked_at, known, sums, protection, aligned)
 
 
 def train_requests(

@@ -76,6 +76,9 @@ class Communication:
     reply_memory : int, optional
         How many bytes of the replies of a round are in memory, where its weights need all of them
         at once; the others are in files. By default half of the machine's memory.
+    class_alignment : bool
+        Whether every round tells on which class each update points the way of the others, see
+        ``fedquorum.alignment``. It needs all updates at once; the model has the same bits.
 
     Raises
     ------
@@ -96,6 +99,7 @@ class Communication:
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
     reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    class_alignment: bool = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -180,7 +184,7 @@ class Communication:
 
     def limits(self, rules: Rules) -> Limits:
         """Return what the numbers in a train reply may be."""
-        return Limits(needs_loss=rules.weighting.needs_losses)
+        return Limits(needs_loss=rules.needs_losses)
 
     def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
         """Return how many bytes a reply for so many clients can have, with models where given."""

@@ -467,6 +467,19 @@ class FedMGDAPlus(DropIn, declared=tables.NAMED["fedmgda"]):
     """FedMGDA+: the shortest combination of updates of length 1, with p near w."""
 
 
+class FedGP(DropIn, declared=tables.NAMED["fedgp"]):
+    """FedGP: the priority clients' update, and of the others what points its way.
+
+    The rival of FedALIGN's gate that needs no losses; ``priority`` is needed. See
+    ``fedquorum.weighting.GradientProjection``.
+
+    References
+    ----------
+    Jiang, Zhang and Koyejo, "Principled Federated Domain Adaptation: Gradient Projection and
+    Auto-Weighting", ICLR 2024, Definition 4.3.
+    """
+
+
 def strategy(name: str, **keywords: Any) -> ComposedStrategy:
     """Return any named strategy, such as ``strategy("fedau", cutoff=50)``.
 
@@ -575,6 +588,7 @@ __all__ = [
     "FedAvgAll",
     "FedAvgParticipating",
     "FedAvgPriority",
+    "FedGP",
     "FedMGDAPlus",
     "FedVarp",
     "KnownStatistics",

@@ -1,9 +1,10 @@
 """From the replies of an evaluation to what clients measured, and to F for the next broadcast."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..composition import Rules
 from ..report import ClientEvaluation, priority_objective
 from ..server_state import ServerState
 from ..types import Call, Population
@@ -32,6 +33,13 @@ class Measuring:
     keeps_model: bool = False
 
     @classmethod
+    def first(cls, population: Population, rules: Rules) -> "Measuring":
+        """Return who measures the first model: all clients where losses choose among them."""
+        everyone = rules.selection.by_losses
+        clients = population.ascending.tolist() if everyone else population.priority_clients
+        return cls(measured=tuple(clients))
+
+    @classmethod
     def after(
         cls,
         population: Population,
@@ -39,19 +47,22 @@ class Measuring:
         tested: tuple[int, ...],
         following: Call,
         *,
-        needs_objective: bool,
+        rules: Rules,
     ) -> "Measuring":
         """Return who measures the model that the round ``following`` begins with.
 
         Where the rules need F, F_k is asked of the priority clients that this round will ask:
         F(w_{t+1}) is their mean by data, all priority clients' under full participation.
-        Otherwise all priority clients are asked for it together with the test metrics.
+        Otherwise all priority clients are asked for it together with the test metrics. Candidates
+        of the round measure it too, where their losses decide which of them are asked.
         """
         measured: tuple[int, ...] = ()
-        if needs_objective:
+        if rules.needs_objective:
             measured = tuple(k for k in following.clients if k in population.priority)
         elif tested:
             measured = communication.measured(population, tested)
+        if rules.selection.measures_ahead:
+            measured = tuple(sorted({*measured, *(following.candidates or ())}))
         return cls(tested, measured, following.keeps_model)
 
 
@@ -61,11 +72,6 @@ def client_evaluations(
     """Return what the clients measured."""
     usable = usable_evaluations(answers)
     return tuple(_evaluation(k, answer, population) for k, answer in usable.items())
-
-
-def examples_of(evaluations: Sequence[ClientEvaluation]) -> Mapping[int, float]:
-    """Return the amounts of data that were told, by client."""
-    return {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
 
 
 def with_objective(

@@ -30,7 +30,7 @@ class Notices:
 
     def __init__(self, communication: Communication, rules: Rules) -> None:
         self._communication = communication
-        self._reads_loss = rules.weighting.needs_losses or rules.selection.gated
+        self._reads_loss = rules.needs_losses or rules.selection.gated
         self._warned: set[str] = set()
         self._told: set[str] = set()
 

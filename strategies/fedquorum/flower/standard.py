@@ -141,6 +141,13 @@ class StandardProtocol(ConnectedNodes):
                 rules.selection.sampling.priority_draws,
                 "the clients' amounts of data are unknown before round 1",
             )
+        if rules.selection.measures_ahead:
+            raise ParameterError(
+                "losses",
+                "told with a ClientApp written for Flower's own strategies",
+                "measured",
+                "such a client does not measure a model before it trains",
+            )
         if rules.keeps_models:
             raise ParameterError(
                 "communication",
@@ -185,7 +192,7 @@ class StandardProtocol(ConnectedNodes):
 
     def limits(self, rules: Rules) -> Limits:
         """Return what the numbers in a train reply may be: those not read, anything."""
-        needs_loss = rules.weighting.needs_losses
+        needs_loss = rules.needs_losses
         return Limits(
             needs_loss=needs_loss,
             any_loss=not needs_loss,

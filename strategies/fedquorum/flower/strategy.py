@@ -42,7 +42,7 @@ from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .grids import is_flowers
 from .last_updates import Memory
-from .measuring import Measuring, client_evaluations, examples_of, with_objective
+from .measuring import Measuring, client_evaluations, with_objective
 from .replies import usable_evaluations
 from .training import (
     clip_privately,
@@ -156,7 +156,7 @@ class ComposedStrategy(Strategy):
 
         They may be the strategy's own: to be written before the next round, not to be changed.
         """
-        return self._state.arrays(self._memory.updates, self._exchange.directory.known)
+        return self._state.arrays(self.rules, self._memory.updates, self._exchange.directory.known)
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
         """Go on from what ``state`` returned after a round, and the model after it.
@@ -191,19 +191,20 @@ class ComposedStrategy(Strategy):
 
     @property
     def needs_initial(self) -> bool:
-        """Whether F(w_0) is still to be measured, with ``configure_initial``."""
-        return self._needs_objective and not self._state.rounds.told.examples
+        """Whether w_0 is still to be measured, with ``configure_initial``."""
+        first = self.rules.measures_first and self.communication.follows_protocol
+        return first and not self._state.rounds.told.examples
 
     def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
-        """Return the messages that measure F(w_0) and the priority clients' amounts of data."""
+        """Return the messages that measure F(w_0) and the clients' amounts of data."""
         self._meet(grid)
-        measuring = Measuring(measured=self.population.priority_clients)
+        measuring = Measuring.first(self.population, self.rules)
         return self._evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
         """Keep F(w_0) of the clients that round 1 asks."""
         evaluations = self._evaluations(0, replies)
-        if self._state.rounds.told.examples:
+        if self._state.rounds.told.examples and not self.rules.selection.by_losses:
             self._measured &= frozenset(self._call(1).clients)
         self._keep(evaluations)
 
@@ -309,8 +310,8 @@ class ComposedStrategy(Strategy):
                 self.population,
                 communication,
                 tested,
-                self._call(server_round + 1),
-                needs_objective=self._needs_objective,
+                self._call(server_round + 1, ahead=True),
+                rules=self.rules,
             )
         return self._evaluate_messages(server_round, grid, arrays, measuring, config)
 
@@ -332,7 +333,7 @@ class ComposedStrategy(Strategy):
         """Return what the clients measured, and remember their amounts of data."""
         answers = self._exchange.evaluate_answers(replies, server_round)
         evaluations = client_evaluations(answers, self.population)
-        self._state = self._state.with_examples(examples_of(evaluations))
+        self._state = self._state.with_evaluations(evaluations)
         return evaluations
 
     def _keep(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
@@ -350,10 +351,6 @@ class ComposedStrategy(Strategy):
     # --- parts -------------------------------------------------------------------------------
 
     @property
-    def _needs_objective(self) -> bool:
-        return self.rules.needs_objective and self.communication.follows_protocol
-
-    @property
     def _hears_all(self) -> bool:
         """Whether a node may reply for any number of clients."""
         return False
@@ -366,14 +363,15 @@ class ComposedStrategy(Strategy):
             self._connection = replace(self._connection, population=population)
             self._next = None
 
-    def _call(self, server_round: int) -> Call:
-        """Return whom a round asks; the one before it asks ahead."""
+    def _call(self, server_round: int, *, ahead: bool = False) -> Call:
+        """Return whom a round asks; the one before it asks ahead, as far as that is known."""
         if self._next is not None and self._next[0] == server_round:
             return self._next[1]
         told = replace(self._state.rounds.told, present=self._exchange.present)
-        call = self.rules.call(server_round - 1, self.population, told)
+        decide = self.rules.ahead if ahead else self.rules.call
+        call = decide(server_round - 1, self.population, told)
         call = replace(call, clients_decide=self.communication.follows_protocol)
-        if call.draws is None and told.present is None:  # else what it follows from may change
+        if call.settled and told.present is None:  # else what it follows from may change
             self._next = server_round, call
         return call
 

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Self
 from ..errors import ParameterError
 from ..report import Decided
 from ..rule import Question, RunFacts
+from ..selection.base import Selection
+from ..server_optimizer.base import ServerOptimizer
 from ..types import Call, Proportions, StateT
 from ..weighting.average import AverageAll
 from ..weighting.base import Weighting
@@ -61,6 +63,17 @@ class Participation(Weighting[StateT]):
             If that weighting has no form over a fixed population, with the reason.
         """
         return cls.of({**options, "base": base.over_known()}, facts)
+
+    def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
+        """Refuse a selection by losses."""
+        if selection.by_losses:
+            raise ParameterError(
+                "participation",
+                f"none with the selection {selection.key}",
+                self.key,
+                "who is asked follows from the losses, so how long a client is not asked tells "
+                "nothing of how often it is there",
+            )
 
     @property
     def needs_losses(self) -> bool:

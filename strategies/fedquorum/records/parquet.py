@@ -114,6 +114,8 @@ def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     checked = column.cast(field.type)
     if pa.types.is_floating(field.type):
         _check_range(checked, field.name, -LARGEST_NUMBER, LARGEST_NUMBER)
+    elif pa.types.is_list(field.type):
+        _check_range(pc.list_flatten(checked), field.name, -1.0, 1.0)
     elif field.name in _COUNTS:
         _check_range(checked, field.name, 0, LARGEST_COUNT)
     return checked

@@ -38,6 +38,7 @@ CLIENTS_SCHEMA = pa.schema(
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
         pa.field("data", pa.float64()),
+        pa.field("class_alignment", pa.list_(pa.float64())),
     ]
 )
 EVALUATIONS_SCHEMA = pa.schema(

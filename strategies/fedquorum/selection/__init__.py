@@ -5,10 +5,13 @@ from .alone import Alone
 from .base import Selection
 from .epsilon_gate import EpsilonGate
 from .everyone import Everyone
+from .power_of_choice import PowerOfChoice
 from .priority_only import PriorityOnly
 from .sampling import Sampling
 
-SELECTIONS: dict[str, type[Selection]] = table((EpsilonGate, Everyone, PriorityOnly, Alone))
+SELECTIONS: dict[str, type[Selection]] = table(
+    (EpsilonGate, Everyone, PriorityOnly, PowerOfChoice, Alone)
+)
 """All selections by their keys."""
 
 __all__ = [
@@ -16,6 +19,7 @@ __all__ = [
     "Alone",
     "EpsilonGate",
     "Everyone",
+    "PowerOfChoice",
     "PriorityOnly",
     "Sampling",
     "Selection",

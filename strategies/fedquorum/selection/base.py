@@ -30,6 +30,8 @@ class Selection(Rule, ABC):
         Whether every round needs F(w_t).
     asks_losses : bool
         Whether clients measure the model they receive, whatever the weighting.
+    by_losses : bool
+        Whether the clients' losses decide which of them are asked.
     unbounded : str
         Why differential privacy cannot protect a client under this selection; empty if it can.
     """
@@ -40,6 +42,7 @@ class Selection(Rule, ABC):
     keeps_models: ClassVar[bool] = False
     needs_objective: ClassVar[bool] = True
     asks_losses: ClassVar[bool] = True
+    by_losses: ClassVar[bool] = False
     unbounded: ClassVar[str] = (
         "no bound is worked out of what one update counts among those selected"
     )
@@ -50,6 +53,26 @@ class Selection(Rule, ABC):
         """Whether every update that arrives counts in full: no rule that decides in ``admit``."""
         return type(self).admit is Selection.admit
 
+    @property
+    def measures_ahead(self) -> bool:
+        """Whether the candidates of a round measure its model before the call."""
+        return False
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether an update without its client's loss cannot be used."""
+        return self.by_losses and not self.measures_ahead
+
+    def check_population(self, population: Population) -> None:
+        """Refuse a population among which the selection cannot choose.
+
+        Raises
+        ------
+        ParameterError
+            With what is allowed, and the reason.
+        """
+        self.sampling.check_population(population)
+
     @abstractmethod
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return who is asked in round t (from 0), and the terms that go with the model.
@@ -57,6 +80,13 @@ class Selection(Rule, ABC):
         ``told`` is what the clients said in earlier rounds. The same arguments give the same
         call, which is also asked for ahead of its round.
         """
+
+    def ahead(self, t: int, population: Population, told: Told) -> Call:
+        """Return the call of round t as far as it is known before its model is measured.
+
+        By default all of it; where candidates measure the model first, a call to all of them.
+        """
+        return self.call(t, population, told)
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
         """Return whose update counts, given F(w_t) and what came back; all of them by default."""

@@ -113,7 +113,7 @@ class Sampling:
         """Raise ParameterError where too few clients of a group are left while others rest."""
         rest = self.min_separation or 0
         for clients, at_least in ((population.priority_clients, 1), (population.others, 0)):
-            n, size = len(clients), self._size(len(clients), at_least)
+            n, size = len(clients), self.size(len(clients), at_least=at_least)
             if rest and n < size * (rest + 1):
                 raise ParameterError(
                     "min_separation",
@@ -167,14 +167,15 @@ class Sampling:
         """Return who of a group is drawn: a fraction of it, among its clients that do not rest."""
         if self.fraction == 1.0:
             return clients
-        size = self._size(len(clients), at_least)
+        size = self.size(len(clients), at_least=at_least)
         if resting:
             clients = tuple(k for k in clients if k not in resting)
         # Of places, since an array of all clients would cost as much as they are many.
         chosen = rng.choice(len(clients), size, replace=False)
         return tuple(sorted(clients[i] for i in chosen.tolist()))
 
-    def _size(self, count: int, at_least: int) -> int:
+    def size(self, count: int, *, at_least: int) -> int:
+        """Return how many clients of a group of ``count`` are asked."""
         if self.minimum is None:
             return max(at_least, round(self.fraction * count))
         if self.fraction == 0.0:

@@ -9,6 +9,7 @@ from .afl import AgnosticMixing
 from .average import AverageAll, AverageParticipating
 from .base import Weighting
 from .data_fraction import DataFraction
+from .fedgp import GradientProjection
 from .fedmgda import MinNorm
 from .known_data import KnownData
 from .known_mixing import KnownMixing
@@ -29,6 +30,7 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
         LossHeadroom,
         AgnosticMixing,
         MinNorm,
+        GradientProjection,
         NoWeight,
     )
 )
@@ -41,6 +43,7 @@ __all__ = [
     "AverageParticipating",
     "DataFraction",
     "DoublyRobustMixing",
+    "GradientProjection",
     "KnownData",
     "KnownMixing",
     "LossHeadroom",

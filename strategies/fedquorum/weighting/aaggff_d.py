@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ..errors import ParameterError
 from ..parameters import CDF, RBAR
 from ..regret import regret_bound_d
 from ..report import Decided
@@ -19,6 +21,8 @@ from ..responses import (
     scattered,
 )
 from ..rule import parameter
+from ..selection.base import Selection
+from ..server_optimizer.base import ServerOptimizer
 from ..types import (
     BoolArray,
     Call,
@@ -148,6 +152,17 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
             decision_loss=decision_loss(state.mixing, response),
             estimate=response,
         )
+
+    def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
+        """Refuse a selection by losses."""
+        if selection.by_losses:
+            raise ParameterError(
+                "selection",
+                "one that draws uniformly with the weighting aaggff_d",
+                selection.key,
+                "its estimates divide by the probability of being asked, which is unknown where "
+                "losses decide it",
+            )
 
     def _rbar(
         self, state: AAggFFDState, heard_responses: FloatArray, c1: float, c2: float

@@ -44,8 +44,9 @@ def exponentiated_gradient(prior: FloatArray | None, response: FloatArray) -> Fl
 class PriorMixing(Weighting[IntArray]):
     """c_i = w_i exp(r_i) / sum_j w_j exp(r_j) over the clients heard, r a function of the loss.
 
-    w_i is FedAvg's weight of client i among them; where nobody is heard all c_i are 0. The state
-    is the clients ascending, shape (K,): no round remembers another.
+    w_i is FedAvg's weight of client i among them, unless a rule has another ``base``; where nobody
+    is heard all c_i are 0. The state is the clients ascending, shape (K,): no round remembers
+    another.
 
     References
     ----------
@@ -58,6 +59,10 @@ class PriorMixing(Weighting[IntArray]):
     @abstractmethod
     def respond(self, loss: FloatArray) -> FloatArray:
         """Return r of the losses of the m clients heard, shape (m,), finite or -inf."""
+
+    def base(self, call: Call, responses: Responses, share: FloatArray) -> FloatArray:
+        """Return w_i of the clients with a share, 0 elsewhere, shape (n,)."""
+        return base_weights(call, responses, share)
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
@@ -83,13 +88,30 @@ class PriorMixing(Weighting[IntArray]):
         weight, mixing = np.zeros_like(share), np.zeros(len(state))
         if not counts.any():
             return state, Weights(weight, mixing=mixing)
-        base = base_weights(call, responses, np.where(counts, share, 0.0))[counts]
+        base = self.base(call, responses, np.where(counts, share, 0.0))[counts]
         if not base.any():  # clients of FedAvg may report no data at all
             return state, Weights(weight, mixing=mixing)
         response = self.respond(responses.loss[counts])
         weight[counts] = exponentiated_gradient(base, response)
         mixing[positions(state, responses)] = weight
         return state, Weights(weight, response=scattered(response, counts), mixing=mixing)
+
+    def explain_prior(self, formula: str, decided: Decided, place: int) -> Iterator[str]:
+        """Yield c_i = w_i exp(r_i) / sum_j w_j exp(r_j) with its numbers; ``formula`` is r_i's."""
+        weights = decided.weights
+        if weights is None or weights.response is None:
+            return
+        counts = np.isfinite(decided.responses.loss)
+        share = np.where(counts, decided.share, 0.0)
+        base = self.base(decided.call, decided.responses, share)
+        response = weights.response - np.max(weights.response[counts])
+        total = float((base[counts] * np.exp(response[counts])).sum())
+        yield f"r_k = {formula} = {digits(weights.response[place])}"
+        yield (
+            "c_k = w_k exp(r_k - max r) / sum of w_j exp(r_j - max r) = "
+            f"{digits(base[place])} x {digits(np.exp(response[place]))} / {digits(total)} = "
+            f"{digits(weights.weight[place])}"
+        )
 
 
 def base_weights(call: Call, responses: Responses, share: FloatArray) -> FloatArray:
@@ -99,21 +121,3 @@ def base_weights(call: Call, responses: Responses, share: FloatArray) -> FloatAr
     """
     _, weights = DataFraction().weigh(None, call, responses, share)
     return weights.weight
-
-
-def explain_prior(formula: str, decided: Decided, place: int) -> Iterator[str]:
-    """Yield c_i = w_i exp(r_i) / sum_j w_j exp(r_j) with its numbers; ``formula`` is r_i's."""
-    weights = decided.weights
-    if weights is None or weights.response is None:
-        return
-    counts = np.isfinite(decided.responses.loss)
-    share = np.where(counts, decided.share, 0.0)
-    base = base_weights(decided.call, decided.responses, share)
-    response = weights.response - np.max(weights.response[counts])
-    total = float((base[counts] * np.exp(response[counts])).sum())
-    yield f"r_k = {formula} = {digits(weights.response[place])}"
-    yield (
-        "c_k = w_k exp(r_k - max r) / sum of w_j exp(r_j - max r) = "
-        f"{digits(base[place])} x {digits(np.exp(response[place]))} / {digits(total)} = "
-        f"{digits(weights.weight[place])}"
-    )

@@ -10,7 +10,7 @@ from ..report import Decided
 from ..rule import parameter
 from ..types import FloatArray
 from ..words import digits
-from .exponentiated_gradient import PriorMixing, explain_prior
+from .exponentiated_gradient import PriorMixing
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class LossHeadroom(PriorMixing):
         formula = (
             f"-log max(M - F_k, {self.guard:g}) = -log max({self.bound:g} - {loss}, {self.guard:g})"
         )
-        yield from explain_prior(formula, decided, place)
+        yield from self.explain_prior(formula, decided, place)

@@ -10,7 +10,7 @@ from ..report import Decided
 from ..rule import parameter
 from ..types import Call, FloatArray, IntArray, Responses, Weights
 from ..words import digits
-from .exponentiated_gradient import PriorMixing, base_weights, explain_prior
+from .exponentiated_gradient import PriorMixing, base_weights
 
 _SMALLEST_LOSS = 1e-10
 
@@ -104,7 +104,8 @@ class LossPower(PriorMixing):
         """Yield the weight by F^q, or that with the Lipschitz constant, with its numbers."""
         loss = decided.responses.loss[place]
         if self.lipschitz is None:
-            yield from explain_prior(f"q log F_k = {self.q:g} x log {digits(loss)}", decided, place)
+            formula = f"q log F_k = {self.q:g} x log {digits(loss)}"
+            yield from self.explain_prior(formula, decided, place)
             return
         weights = decided.weights
         if weights is None or weights.update_norm is None:

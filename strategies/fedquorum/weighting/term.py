@@ -2,43 +2,74 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from ..parameters import REAL
+from ..errors import ParameterError
+from ..parameters import PRIOR, REAL
 from ..report import Decided
 from ..rule import parameter
-from ..types import FloatArray
+from ..selection.base import Selection
+from ..server_optimizer.base import ServerOptimizer
+from ..types import Call, FloatArray, Responses
 from ..words import digits
-from .exponentiated_gradient import PriorMixing, explain_prior
+from .exponentiated_gradient import PriorMixing
 
 
 @dataclass(frozen=True)
 class TiltedLoss(PriorMixing):
-    """c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j), w_i the fraction of the data heard.
+    """c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j), w a prior over the clients heard.
 
     In the language of exponentiated gradients r_i = lambda F_i on the prior w: the weights of
-    the gradient of (1 / lambda) log sum_i w_i exp(lambda F_i).
+    the gradient of (1 / lambda) log sum_i w_i exp(lambda F_i). With ``prior`` uniform, or by data,
+    and lambda = 1 / tau these are the weights of FedEBA.
 
     Parameters
     ----------
     tilt : float
-        lambda: positive looks at the large losses, negative at the small ones, 0 is FedAvg.
+        lambda: positive looks at the large losses, negative at the small ones, 0 is the prior.
+    prior : {"data", "uniform"}
+        w_i: the fraction of the data heard, or 1 / n.
 
     Raises
     ------
     ParameterError
-        If ``tilt`` is not a finite number.
+        If ``tilt`` is not a finite number, or for another prior.
 
     References
     ----------
     Li, Beirami, Sanjabi and Smith, "Tilted Empirical Risk Minimization", ICLR 2021, Lemma 1, and
-    its tilting over groups; Hahn, Kim and Lee 2024, Table 1.
+    its tilting over groups; Hahn, Kim and Lee 2024, Table 1. The uniform prior: Wang et al.,
+    "FedEBA+", arXiv 2301.12407, as third parties' notes have it; its alignment ("+") is left out.
     """
 
     key = "term"
     summary = "TERM: weights by the exponential of the loss."
-    factor = "w_k exp(lambda F_k)"
 
     tilt: float = parameter(1.0, REAL)
+    prior: str = parameter("data", PRIOR)
+
+    @property
+    def factor(self) -> str:
+        """What c_k is proportional to."""
+        return "exp(lambda F_k)" if self.prior == "uniform" else "w_k exp(lambda F_k)"
+
+    def base(self, call: Call, responses: Responses, share: FloatArray) -> FloatArray:
+        """Return the prior of the clients with a share, 0 elsewhere, shape (n,)."""
+        if self.prior == "data":
+            return super().base(call, responses, share)
+        total = share.sum()
+        return share / total if total > 0 else share
+
+    def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
+        """Refuse a uniform prior where priority clients are drawn by their data."""
+        draws = selection.sampling.priority_draws
+        if draws is not None and self.prior == "uniform":
+            raise ParameterError(
+                "priority_draws",
+                "None with prior=uniform",
+                draws,
+                "a draw counts as its client's share of the data",
+            )
 
     def respond(self, loss: FloatArray) -> FloatArray:
         """Return lambda F_i."""
@@ -47,4 +78,4 @@ class TiltedLoss(PriorMixing):
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the tilted weight with its numbers."""
         loss = digits(decided.responses.loss[place])
-        yield from explain_prior(f"lambda F_k = {self.tilt:g} x {loss}", decided, place)
+        yield from self.explain_prior(f"lambda F_k = {self.tilt:g} x {loss}", decided, place)

@@ -40,6 +40,7 @@ CONFIGURATIONS = {
     "propfair": ("strategy=propfair", "strategy.bound=1.0"),
     "afl": ("strategy=afl", "strategy.fraction=0.5"),
     "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
+    "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 """The words of the named strategies' runs, and of options that change what is decided."""
@@ -59,10 +60,19 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "gate x propfair": ("epsilon_gate", "propfair", "none", "adam"),
     "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
     "priority x fedmgda": ("priority_only", "fedmgda", "none", "sgd"),
+    "measured x participating": ("power_of_choice", "average_participating", "none", "sgd"),
+    "told x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
     "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
     "everyone x aaggff_s": ("everyone", "aaggff_s", "none", "adagrad"),
 }
 """Selection, weighting, participation and server optimizer of the composed strategies' runs."""
+
+
+CHOICE: Mapping[str, tuple[str, ...]] = {
+    "measured": ("data.priority=all", "strategy.selection.candidates=7", "evaluation.every=2"),
+    "told": ("strategy.selection.losses=told",),
+}
+"""The words of runs that choose by losses: among all clients, and among those without priority."""
 
 
 def composed(name: str) -> tuple[str, ...]:
@@ -78,6 +88,7 @@ def composed(name: str) -> tuple[str, ...]:
         "strategy.server_lr=0.05",
         *(gate if selection == "epsilon_gate" else ()),
         *(("strategy.weighting.rbar=running",) if name.endswith("running") else ()),
+        *CHOICE.get(name.partition(" ")[0], ()),
         *(
             ()
             if weighting == "aaggff_s"

@@ -38,7 +38,7 @@ def test_every_decision_of_every_strategy_follows_from_its_records(
     assert [str(problem) for problem in found.problems] == []
     assert found.rounds == 5
     assert found.decisions >= 5 * 3
-    assert ("inner products" in " ".join(found.unknown)) == (name == "fedmgda")
+    assert ("inner products" in " ".join(found.unknown)) == (name in {"fedmgda", "fedgp"})
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -206,6 +206,7 @@ def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
         ("afl", "mixing", 1.01),
         ("fedmgda", "weight", 1.01),
         ("fedmgda", "mixing", 1.5),
+        ("fedgp", "weight", 1.01),
         ("draws", "weight", 1.01),
         ("local_only", "weight", 1.0),
         ("fedalign", "test_loss", 1.1),
@@ -223,6 +224,23 @@ def test_a_changed_number_of_a_client_is_found(
     problems = audit(run).problems
     assert {problem.round for problem in problems} >= {2}
     assert any(problem.client is not None for problem in problems if problem.round == 2)
+
+
+@pytest.mark.parametrize("priority", [True, False])
+def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
+    tampered: Callable[[str], Path], *, priority: bool
+) -> None:
+    """That of a priority client follows from its data; that of another has a bound."""
+    run = tampered("fedgp")
+
+    def change(rows: Rows) -> None:
+        row = next(r for r in rows if r["round"] == 3 and r["priority"] == priority and r["weight"])
+        row["weight"] *= 1.001 if priority else 1000.0
+
+    change_table(run, "clients", change)
+    (problem,) = audit(run).problems
+    told = "the other records give" if priority else "its update moves the model by"
+    assert told in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +333,19 @@ def test_changed_evaluations_are_found(tampered: Callable[[str], Path]) -> None:
     problems = [str(problem) for problem in audit(run).problems]
     assert any(text.startswith("round 3: global_loss is") for text in problems)
     assert any(text.startswith("round 2: test.priority.accuracy is") for text in problems)
+
+
+def test_a_changed_loss_of_a_candidate_is_found(tampered: Callable[[str], Path]) -> None:
+    """Who is asked in round 3 follows from what candidates measured after round 2."""
+    run = tampered("measured x participating")
+
+    def change(rows: Rows) -> None:
+        measured = [r for r in rows if r["round"] == 2 and r["loss"] is not None]
+        min(measured, key=lambda row: row["loss"])["loss"] = 99.0
+
+    change_table(run, "evaluations", change)
+    problems = [str(problem) for problem in audit(run).problems]
+    assert any(re.match(r"round 3, client \d: the rule asks it", text) for text in problems)
 
 
 def test_the_first_measurement_is_on_record(tampered: Callable[[str], Path]) -> None:

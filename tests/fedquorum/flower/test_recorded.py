@@ -64,6 +64,7 @@ GIVEN: Mapping[str, dict[str, Any]] = {
         "epsilon_schedule": "linear",
         "fraction_train": 0.5,
     },
+    "FedGP": {"priority": [1, 2], "fraction_train": 0.5},
     "KnownStatistics": {"probabilities": dict.fromkeys(range(K), 0.5)},
     "AAggFFS": {},
     "FedAU": {"cutoff": 2, "fraction_train": 0.5},

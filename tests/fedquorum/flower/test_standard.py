@@ -56,6 +56,7 @@ NEEDS_NO_LOSS = (
     "known_statistics",
     "fedvarp",
     "mifa",
+    "fedgp",
 )
 EVERY = (*NEEDS_NO_LOSS, *NEEDS_LOSS)
 
@@ -67,7 +68,7 @@ def standard(name: str, **options: Any) -> ComposedStrategy:
         told = {"num_rounds": 3, "warmup_rounds": 0, "epsilon": 0.3}
     if name == "propfair":
         told = {"bound": 8.0}
-    priority = {0, 1} if name in ("fedalign", "fedavg_priority") else None
+    priority = {0, 1} if name in ("fedalign", "fedavg_priority", "fedgp") else None
     return named(
         name,
         Population.of(K, priority),

@@ -3,7 +3,15 @@
 import math
 
 import pytest
-from fedquorum.selection import SELECTIONS, Alone, EpsilonGate, Everyone, PriorityOnly, Sampling
+from fedquorum.selection import (
+    SELECTIONS,
+    Alone,
+    EpsilonGate,
+    Everyone,
+    PowerOfChoice,
+    PriorityOnly,
+    Sampling,
+)
 from fedquorum.types import Call, Objective, Population, Told
 from fedquorum.weighting import NoWeight
 
@@ -79,5 +87,5 @@ def test_why_a_client_is_asked(rule: Everyone, client: int, words: str) -> None:
 
 def test_the_table_has_them_all() -> None:
     """Each by its key."""
-    assert list(SELECTIONS.values()) == [EpsilonGate, Everyone, PriorityOnly, Alone]
+    assert list(SELECTIONS.values()) == [EpsilonGate, Everyone, PriorityOnly, PowerOfChoice, Alone]
     assert all(SELECTIONS[rule.key] is rule for rule in SELECTIONS.values())

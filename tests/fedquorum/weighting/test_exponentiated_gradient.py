@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError
+from fedquorum.selection import Everyone, Sampling
 from fedquorum.types import FloatArray
 from fedquorum.weighting import (
     WEIGHTINGS,
@@ -72,6 +75,34 @@ def test_limits_are_the_worst_client(rule: Weighting[Any]) -> None:
     np.testing.assert_allclose(
         weigh(rule, responses(LOSS, data=DATA)).weight, [0, 0, 1, 0], atol=1e-10
     )
+
+
+def test_a_uniform_prior_is_fedebas() -> None:
+    """c ~ exp(F / tau), whatever the amounts of data; equal losses give 1 / n."""
+    given, tau = responses(LOSS, data=DATA), 0.8
+    expected = np.exp(np.array(LOSS) / tau)
+    weights = weigh(TiltedLoss(1 / tau, "uniform"), given)
+    np.testing.assert_allclose(weights.weight, expected / expected.sum(), rtol=1e-13)
+    equal = responses([0.7] * 4, data=DATA)
+    assert weigh(TiltedLoss(1 / tau, "uniform"), equal).weight.tolist() == [0.25] * 4
+    assert weigh(TiltedLoss(1e-12, "uniform"), given).weight == pytest.approx(0.25, rel=1e-9)
+    no_data = responses(LOSS, data=0.0)
+    assert weigh(TiltedLoss(1 / tau, "uniform"), no_data).weight.tolist() == weights.weight.tolist()
+
+
+def test_the_prior_by_data_is_fedavgs_weights_to_the_bit() -> None:
+    """What TERM did before it had a choice of priors."""
+    given = responses(LOSS, data=DATA)
+    expected = exponentiated_gradient(weigh(DataFraction(), given).weight, 1.5 * given.loss)
+    assert weigh(TiltedLoss(1.5), given).weight.tolist() == expected.tolist()
+
+
+def test_a_uniform_prior_has_no_draws() -> None:
+    """A draw counts as its client's share of the data."""
+    sampling = Sampling(priority_draws=2)
+    assert Rules(Everyone(sampling), TiltedLoss()).weighting.by_data
+    with pytest.raises(ParameterError, match="priority_draws must be None with prior=uniform"):
+        Rules(Everyone(sampling), TiltedLoss(prior="uniform"))
 
 
 def test_propfair_near_its_bound() -> None:

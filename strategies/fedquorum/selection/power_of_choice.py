@@ -1,0 +1,177 @@
+"""Power-of-choice: of clients drawn by their data, those for whom the model is worst."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..parameters import CHOSEN_BY, COUNT
+from ..rule import parameter
+from ..streams import stream
+from ..types import ByClient, Call, FloatArray, IntArray, Population, Told
+from .base import Selection
+from .sampling import Sampling
+
+
+@dataclass(frozen=True)
+class PowerOfChoice(Selection):
+    """Draw d candidates by their amounts of data and ask the m with the largest losses.
+
+    The d candidates are drawn without replacement with probabilities proportional to D_k, from
+    (seed, "selection", round), and m = round(C n) of them are asked, C the ``fraction`` of the n
+    clients. Equal losses go in the order of drawing. A candidate without a loss is not asked; if
+    fewer than m are left, these are. With d = m the draw decides alone, with d = n the losses do.
+    A client whose amount of data is unknown counts with the mean of those known.
+
+    Where clients without priority exist the choice is among them, and the fraction of the priority
+    clients is drawn uniformly, as in every other selection.
+
+    Parameters
+    ----------
+    candidates : int, optional
+        d, from m to the number of clients; by default 2 m, at most all.
+    losses : {"measured", "told"}
+        ``measured`` (pow-d): the candidates measure F_k(w_t) in the evaluation that closes the
+        round before. ``told`` (rpow-d): the last F_k that a client told with an update, infinite
+        before the first, so that clients never asked come first. Nothing is measured for it.
+    sampling : Sampling
+        The fraction alone: nobody is drawn with replacement, and nobody rests.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range, for priority draws and for clients that rest.
+
+    References
+    ----------
+    Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
+    Power-of-Choice Selection Strategies", arXiv 2010.01243, with the public copy of the authors'
+    code. Their rpow-d takes the mean loss of a client's last training; here it is the loss of the
+    model received. The variant on single batches (cpow-d) is left out, and 2 m is ours. The draw
+    with exponential keys: Efraimidis and Spirakis 2006.
+    """
+
+    key = "power_of_choice"
+    summary = "Of candidates drawn by their data, the clients with the largest losses."
+    needs_objective = False
+    by_losses = True
+    unbounded = "who is asked follows from the clients' losses"
+
+    candidates: int | None = parameter(None, COUNT)
+    losses: str = parameter("measured", CHOSEN_BY)
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sampling = self.sampling
+        for name, given, reason in (
+            ("priority_draws", sampling.priority_draws, "it draws without replacement"),
+            ("min_separation", sampling.min_separation or None, "the losses say who is asked"),
+        ):
+            if given is not None:
+                raise ParameterError(name, f"None with the selection {self.key}", given, reason)
+
+    @property
+    def measures_ahead(self) -> bool:
+        """Whether the candidates measure the model before the call."""
+        return self.losses == "measured"
+
+    def check_population(self, population: Population) -> None:
+        """Refuse a number of candidates below m or above all clients to choose among."""
+        group = _group(population)
+        asked, given = self._asked(population, group), self.candidates
+        if given is not None and not asked <= given <= len(group):
+            raise ParameterError(
+                "candidates",
+                f"a whole number from {asked}, which are asked, to {len(group)}, the clients",
+                given,
+                "fraction says how many are asked",
+            )
+
+    def ahead(self, t: int, population: Population, told: Told) -> Call:
+        """Return the call to all candidates, who measure the model first."""
+        priority, drawn, _ = self._drawn(t, population, told)
+        return Call(tuple(sorted((*priority, *drawn))), candidates=dict.fromkeys(drawn, math.nan))
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to the candidates with the largest losses, and to priority clients."""
+        priority, drawn, asked = self._drawn(t, population, told)
+        candidates = self._losses(drawn, told)
+        chosen = _largest(candidates, asked)
+        return Call(tuple(sorted((*priority, *chosen))), candidates=candidates)
+
+    def _drawn(
+        self, t: int, population: Population, told: Told
+    ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Return the priority clients asked, the candidates in the order of drawing, and m."""
+        rng = stream(self.sampling.seed, "selection", t)
+        group, priority = _group(population), population.priority_clients
+        if told.present is not None:
+            group = tuple(k for k in group if k in told.present)
+            priority = tuple(k for k in priority if k in told.present)
+        priority = self.sampling.fraction_of(priority, rng, at_least=1) if population.others else ()
+        asked = self._asked(population, group)
+        count = max(asked, 2 * asked if self.candidates is None else self.candidates)
+        clients = np.array(group, dtype=np.int64)
+        order = _drawing_order(ByClient.of(told.examples).at(clients, math.nan), rng)
+        return priority, tuple(clients[order[:count]].tolist()), asked
+
+    def _asked(self, population: Population, group: tuple[int, ...]) -> int:
+        """Return m of the clients in the group."""
+        return self.sampling.size(len(group), at_least=0 if population.others else 1)
+
+    def _losses(self, drawn: tuple[int, ...], told: Told) -> dict[int, float]:
+        """Return the loss that counts of each candidate, in the order of drawing."""
+        known, nothing = told.losses, math.inf
+        if self.measures_ahead:
+            known, nothing = told.measured, math.nan
+        return {k: float(known.get(k, nothing)) for k in drawn}
+
+    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
+        """Return the client's place in the draw and by its loss, or that it was not drawn."""
+        candidates = call.candidates or {}
+        if population.others and client in population.priority:
+            return self.sampling.explain(t, call, client, "priority clients are asked", population)
+        seed = f'(seed {self.sampling.seed}, "selection", round {t + 1})'
+        drawn = f"of {len(candidates)} candidates drawn by their data from {seed}"
+        if client not in candidates:
+            return f"no; it is none {drawn}"
+        place, loss = [*candidates].index(client) + 1, candidates[client]
+        if math.isnan(loss):
+            return f"no; number {place} {drawn}, but it measured no loss"
+        ranked = _largest(candidates, len(candidates))
+        asked = [k for k in ranked if k in call.clients]
+        return (
+            f"{'yes' if client in asked else 'no'}; number {place} {drawn}; its loss F_k = "
+            f"{loss:.6g} is number {ranked.index(client) + 1} by size, and the largest "
+            f"{len(asked)} are asked"
+        )
+
+
+def _group(population: Population) -> tuple[int, ...]:
+    """Return the clients to choose among, ascending: those without priority, or all."""
+    return tuple(sorted(population.others or population.clients))
+
+
+def _drawing_order(data: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Return the places of clients in the order in which they are drawn by their data.
+
+    The keys E_k / D_k with E_k exponential: the smallest is that of client k with probability
+    D_k / sum of D, and so on among those left. Without data nobody is drawn, unless nobody has any.
+    """
+    known = data[~np.isnan(data)]
+    weight = np.where(np.isnan(data), known.mean() if len(known) else 1.0, data)
+    if not weight.any():
+        weight = np.ones_like(weight)
+    with np.errstate(divide="ignore"):
+        keys = rng.exponential(size=len(weight)) / weight
+    order: IntArray = np.argsort(keys, kind="stable")
+    return order[np.isfinite(keys[order])]
+
+
+def _largest(candidates: Mapping[int, float], count: int) -> list[int]:
+    """Return the clients with the largest losses, at most so many, ties as they were drawn."""
+    known = [client for client, loss in candidates.items() if not math.isnan(loss)]
+    return sorted(known, key=lambda client: -candidates[client])[:count]

@@ -1,0 +1,189 @@
+"""Power-of-choice: who is drawn by data, and who of them is asked by loss."""
+
+import math
+from collections import Counter
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.composition import Rules
+from fedquorum.errors import ParameterError
+from fedquorum.flower.standard import StandardProtocol
+from fedquorum.round import RoundState
+from fedquorum.selection import PowerOfChoice, Sampling
+from fedquorum.types import Population, Told
+from fedquorum.weighting import AverageAll, AverageParticipating, DoublyRobustMixing, NewtonMixing
+
+from tests.builders import corrected
+from tests.reference import power_of_choice as reference
+
+N = 20
+POPULATION = Population.of(N)
+DATA = {k: float(5 + 3 * k) for k in range(N)}
+RNG = np.random.default_rng(5)
+LOSSES = {k: float(loss) for k, loss in enumerate(RNG.lognormal(size=N))}
+TOLD = Told(DATA, measured=LOSSES)
+
+
+def rule(fraction: float = 0.2, **options: Any) -> PowerOfChoice:
+    return PowerOfChoice(sampling=Sampling(fraction, seed=3), **options)
+
+
+def drawn(t: int, **options: Any) -> list[int]:
+    """Return the candidates of a round in the order of drawing."""
+    candidates = rule(**options).ahead(t, POPULATION, TOLD).candidates
+    assert candidates is not None
+    return list(candidates)
+
+
+@pytest.mark.parametrize("count", [4, 7, 8, None, 20])
+def test_the_largest_losses_of_the_candidates_are_asked(count: int | None) -> None:
+    """As an independent implementation chooses; by default there are twice as many candidates."""
+    for t in range(30):
+        candidates = drawn(t, candidates=count)
+        assert len(set(candidates)) == (8 if count is None else count)
+        call = rule(candidates=count).call(t, POPULATION, TOLD)
+        assert set(call.clients) == reference.chosen(candidates, LOSSES, 4)
+        assert call.candidates == {k: LOSSES[k] for k in candidates}
+
+
+def test_as_many_candidates_as_are_asked_is_the_draw() -> None:
+    """Losses then decide nothing."""
+    for t in range(5):
+        call = rule(candidates=4).call(t, POPULATION, TOLD)
+        assert set(call.clients) == set(drawn(t, candidates=4))
+
+
+def test_all_candidates_is_the_largest_losses() -> None:
+    """The draw then decides nothing."""
+    largest = sorted(sorted(LOSSES, key=LOSSES.__getitem__)[-4:])
+    calls = [rule(candidates=N).call(t, POPULATION, TOLD) for t in range(5)]
+    assert [list(call.clients) for call in calls] == [largest] * 5
+
+
+def test_equal_losses_go_in_the_order_of_drawing() -> None:
+    """The first m drawn are asked."""
+    told = Told(DATA, measured=dict.fromkeys(range(N), 1.0))
+    for t in range(10):
+        assert set(rule().call(t, POPULATION, told).clients) == set(drawn(t)[:4])
+
+
+def test_losses_of_other_clients_change_nothing() -> None:
+    """Only candidates are compared."""
+    for t in range(10):
+        candidates = drawn(t)
+        others = {k: 1e9 for k in range(N) if k not in candidates}
+        told = Told(DATA, measured={**LOSSES, **others})
+        assert rule().call(t, POPULATION, told) == rule().call(t, POPULATION, TOLD)
+
+
+def test_a_candidate_without_a_loss_is_not_asked() -> None:
+    """Of fewer than m the rest is asked, and of none nobody."""
+    candidates = drawn(2)
+    for left in (6, 3, 0):
+        known = {k: LOSSES[k] for k in candidates[:left]}
+        call = rule().call(2, POPULATION, Told(DATA, measured=known))
+        assert set(call.clients) == reference.chosen(candidates, known, 4)
+        assert len(call.clients) == min(4, left)
+
+
+def test_losses_told_with_updates_choose_whom_nobody_has_heard_of_first() -> None:
+    """A client that never told a loss has an infinite one."""
+    by_told = rule(losses="told", candidates=N)
+    known = {k: LOSSES[k] for k in range(N) if k not in (3, 11)}
+    call = by_told.call(0, POPULATION, Told(DATA, known, measured=dict.fromkeys(range(N), 1e9)))
+    assert set(call.clients) == {3, 11, *sorted(known, key=known.__getitem__)[-2:]}
+
+
+def test_candidates_are_drawn_by_their_data() -> None:
+    """Every order of two of three clients comes with its probability without replacement."""
+    data, rounds, population = [1.0, 2.0, 5.0], 2000, Population.of(3)
+    told = Told(dict(enumerate(data)))
+    select = PowerOfChoice(2, sampling=Sampling(1 / 3, seed=1))
+    seen: Counter[tuple[int, ...]] = Counter(
+        tuple(select.ahead(t, population, told).candidates or {}) for t in range(rounds)
+    )
+    for order in permutations(range(3), 2):
+        p = reference.selection_probability(data, list(order))
+        assert seen[order] == pytest.approx(p * rounds, abs=5 * math.sqrt(p * (1 - p) * rounds))
+
+
+def test_amounts_of_data_that_are_unknown_or_none() -> None:
+    """An unknown amount counts as the mean, none as nothing; without any, all count alike."""
+    select = PowerOfChoice(2, sampling=Sampling(1 / 3, seed=1))
+    population = Population.of(3)
+
+    def first(told: Told) -> Counter[int]:
+        calls = (select.ahead(t, population, told).candidates or {} for t in range(1500))
+        return Counter(next(iter(candidates)) for candidates in calls)
+
+    mean = first(Told({0: 1.0, 1: 3.0}))
+    assert mean[2] == pytest.approx(500, abs=92)
+    assert first(Told({0: 1.0, 1: 3.0, 2: 0.0})).keys() == {0, 1}
+    for told in (Told(), Told(dict.fromkeys(range(3), 0.0))):
+        assert min(first(told).values()) > 405
+
+
+def test_with_priority_clients_the_choice_is_among_the_others() -> None:
+    """Priority clients are drawn uniformly, as everywhere; all of them with fraction 1."""
+    population = Population.of(N, range(0, N, 4))
+    call = rule(candidates=15).call(1, population, TOLD)
+    others = {k: LOSSES[k] for k in population.others}
+    assert set(call.candidates or {}) == set(others)
+    assert set(call.clients) - population.priority == reference.chosen(list(others), others, 3)
+    assert len(set(call.clients) & population.priority) == 1
+    assert set(rule(1.0).call(0, population, TOLD).clients) == set(range(N))
+
+
+def test_only_connected_clients_are_drawn() -> None:
+    """Of those that are there m follows from their number."""
+    told = Told(DATA, measured=LOSSES, present=frozenset(range(10)))
+    call = rule().call(0, POPULATION, told)
+    assert set(call.candidates or {}) <= set(range(10))
+    assert (len(call.clients), len(call.candidates or {})) == (2, 4)
+
+
+@pytest.mark.parametrize("count", [3, 21])
+def test_a_number_of_candidates_that_cannot_be(count: int) -> None:
+    """Fewer than are asked, or more than there are: before any round."""
+    message = rf"candidates must be a whole number from 4, .* to 20, .*, got {count}"
+    rules = Rules(rule(candidates=count), AverageParticipating())
+    with pytest.raises(ParameterError, match=message):
+        RoundState.initial(rules, POPULATION)
+
+
+def test_what_does_not_go_with_it_is_refused() -> None:
+    """Corrections, rules that need all clients or their chances, draws, and plain ClientApps."""
+    with pytest.raises(ParameterError, match="participation must be none with the selection"):
+        Rules(rule(), corrected(AverageAll(), "fedau"))
+    for weighting in (DoublyRobustMixing(), NewtonMixing()):
+        with pytest.raises(ParameterError, match=r"selection must be .* got 'power_of_choice'"):
+            Rules(rule(), weighting)
+    with pytest.raises(ParameterError, match="priority_draws must be None with the selection"):
+        PowerOfChoice(sampling=Sampling(priority_draws=2))
+    with pytest.raises(ParameterError, match="min_separation must be None with the selection"):
+        PowerOfChoice(sampling=Sampling(fraction=0.5, min_separation=1))
+    with pytest.raises(ParameterError, match="losses must be told with a ClientApp"):
+        StandardProtocol().check_rules(Rules(rule(), AverageParticipating()))
+    StandardProtocol().check_rules(Rules(rule(losses="told"), AverageParticipating()))
+
+
+def test_a_call_is_explained_by_the_draw_and_the_loss() -> None:
+    """Not drawn, drawn and too small a loss, drawn without one, and asked."""
+    call = rule().call(2, POPULATION, Told(DATA, measured={**LOSSES, drawn(2)[1]: math.nan}))
+    ranked = sorted(set(drawn(2)) - {drawn(2)[1]}, key=lambda k: -LOSSES[k])
+    seed = 'of 8 candidates drawn by their data from (seed 3, "selection", round 3)'
+
+    def told(client: int) -> str:
+        return rule().explain_call(2, POPULATION, call, client)
+
+    absent = next(k for k in range(N) if k not in drawn(2))
+    assert told(absent) == f"no; it is none {seed}"
+    assert told(drawn(2)[1]) == f"no; number 2 {seed}, but it measured no loss"
+    place = drawn(2).index(ranked[0]) + 1
+    assert told(ranked[0]) == (
+        f"yes; number {place} {seed}; its loss F_k = {LOSSES[ranked[0]]:.6g} is number 1 by size, "
+        "and the largest 4 are asked"
+    )
+    assert told(ranked[-1]).startswith("no; number ")
