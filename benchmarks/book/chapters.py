@@ -100,8 +100,6 @@ def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
     words = tuple(tuple(sweep.split()) for sweep in sweeps)
     picture = "training" if name == "fedalign-fmnist" else ""
     measures = (fedalign_numbers, fedalign_tables)
-    if "local_only" in name:
-        measures = (local_only_numbers, local_only_tables)
     return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
 
 
@@ -171,12 +169,16 @@ CHAPTERS: tuple[Chapter, ...] = (
         "experiment=fedalign/synth_low strategy.epsilon_schedule=step seed=1,2,3,4,5",
         strategy="fedalign",
     ),
-    _fedalign(
-        "fedalign-local_only",
-        "Alone or together (paper: supplement, Figure 3)",
-        "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority rounds=100 "
-        "seed=1,2,3,4,5",
-        strategy="fedalign,local_only",
+    replace(
+        _fedalign(
+            "fedalign-local_only",
+            "Alone or together (paper: supplement, Figure 3)",
+            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority rounds=100 "
+            "seed=1,2,3,4,5",
+            strategy="fedalign,local_only",
+        ),
+        numbers=local_only_numbers,
+        tables=local_only_tables,
     ),
     _fedalign(
         "fedalign-fmnist_fedprox",

@@ -111,7 +111,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 307
+    assert len(ALLOWED) == 358
 
 
 def test_a_sample_has_every_part() -> None:

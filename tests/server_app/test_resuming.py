@@ -22,8 +22,8 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
 from fedquorum.records import checkpoint
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
-from fedquorum.selection.sampling import _rounds
 from fedquorum.records.settings import flat_settings
+from fedquorum.selection.sampling import _rounds
 
 import server_app.job
 import server_app.loop

@@ -47,7 +47,7 @@ from ..round import (
     decide,
 )
 from ..rule import RunFacts
-from ..types import ByClient, Call, Draws, FloatArray, IntArray, Objective, Population, Told
+from ..types import Call, Draws, FloatArray, IntArray, Objective, Population, Told
 
 Row = Mapping[str, Any]
 
