@@ -3,6 +3,7 @@
 Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class LocalTraining:
     ``constant``     lr
     ``step``         lr * lr_decay^floor(t / lr_decay_every)
     ``exponential``  lr * lr_decay^(t / lr_decay_every)
+    ``inverse_sqrt`` lr / sqrt(t / lr_decay_every + 1)
     ``theorem``      2 / (m (t s + i + gamma)), gamma = max(8 L / m, s), with m
                      ``strong_convexity`` and L ``smoothness``: FedALIGN's Theorem 1, which
                      counts local iterations; ``lr`` is not used.
@@ -81,6 +83,8 @@ class LocalTraining:
             return self.lr * self.lr_decay ** (t // self.lr_decay_every)
         if self.lr_schedule == "exponential":
             return float(self.lr * self.lr_decay ** (t / self.lr_decay_every))
+        if self.lr_schedule == "inverse_sqrt":
+            return self.lr / math.sqrt(t / self.lr_decay_every + 1.0)
         return self.lr
 
 

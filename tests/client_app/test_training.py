@@ -103,6 +103,10 @@ SCHEDULES: dict[str, tuple[LocalTraining, Callable[[int, int], float]]] = {
         LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5, lr_decay_every=2),
         lambda t, i: 0.2 * 2 ** (-t / 2),
     ),
+    "inverse_sqrt": (
+        LocalTraining(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=10),
+        lambda t, i: {0: 0.2, 2: 0.2 / 1.2**0.5, 3: 0.2 / 1.3**0.5, 7: 0.2 / 1.7**0.5}[t],
+    ),
     "theorem, gamma from L": (
         LocalTraining(9.9, 8, 2, lr_schedule="theorem", strong_convexity=0.5, smoothness=2.0),
         lambda t, i: 2 / (0.5 * (6 * t + i + 32)),

@@ -128,6 +128,7 @@ RATES = {
     "constant": LocalTraining(0.2, 8, 2),
     "step": LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=2),
     "exponential": LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5),
+    "inverse_sqrt": LocalTraining(0.2, 8, 2, lr_schedule="inverse_sqrt", lr_decay_every=3),
     "theorem": LocalTraining(0.2, 8, 2, lr_schedule="theorem", strong_convexity=4.0),
     "theorem, local steps": LocalTraining(0.2, 8, 2, lr_schedule="theorem", local_steps=5),
 }
