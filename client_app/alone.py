@@ -1,9 +1,10 @@
 """Local training of clients that each train alone, divided among the cores of the process."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -20,6 +21,9 @@ from client_app.workers import Workers, available_cores
 
 AHEAD = 2  # clients for each worker: one that trains, one whose result waits to be consumed
 Result = TypeVar("Result")
+NO_STARTS: Mapping[int, Arrays] = MappingProxyType({})
+"""All clients start from the model received."""
+
 Use = Callable[[list[int], list[torch.Tensor]], Result]
 """Takes the places of m clients, and of each of a model's arrays those of the clients, (m, ...)."""
 
@@ -80,7 +84,13 @@ class AloneTraining:
         self._idle: SimpleQueue[LocalModel] = SimpleQueue()
 
     def each(
-        self, arrays: Arrays, clients: Sequence[int], t: int, use: Use[Result]
+        self,
+        arrays: Arrays,
+        clients: Sequence[int],
+        t: int,
+        use: Use[Result],
+        *,
+        starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> Iterator[tuple[list[int], Result | Exception]]:
         """Train each client; see ``Trainer.each``."""
         try:
@@ -92,7 +102,10 @@ class AloneTraining:
         def train_and_use(place: int) -> Result:
             model, client = self._model(), clients[place]
             try:
-                model.load(received)
+                if client in starts:
+                    model.put(starts[client])
+                else:
+                    model.load(received)
                 x, y = self._examples.of([client])
                 draws = partial(stream, self._seed, round_number=t + 1, client=client)
                 model.train(x, y, self._how, draws, t=t)

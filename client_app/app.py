@@ -28,6 +28,7 @@ from fedquorum.flower.codec import (
     check_query,
     decode_arrays,
     decode_evaluate_request,
+    decode_start_models,
     decode_train_request,
     encode_arrays,
     encode_evaluate_reply,
@@ -43,7 +44,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from client_app.alone import Result, Use
+from client_app.alone import NO_STARTS, Result, Use
 from client_app.arrays import Arrays
 from client_app.client import FederatedClient
 from client_app.data.base import Part
@@ -160,15 +161,20 @@ def train(message: Message, context: Context) -> Message:
     arrays, tasks = decode_train_request(message.content, hosted)
     if any(task.keeps_model for task in tasks):
         return _train_keeping(message, context, node, arrays, tasks)
+    others = decode_start_models(message.content, tasks)
+    starts = {client: list(model.values()) for client, model in others.items()}
     received = list(arrays.values())
-    _prepare(node, received, "train", [task.client for task in tasks if task.measures_loss])
-    answers = list(
-        _each(node, tasks, lambda client, task: client.join(received, task), TrainAnswer)
-    )
+    measuring = [task.client for task in tasks if task.measures_loss and task.client not in starts]
+    _prepare(node, received, "train", measuring)
+
+    def join(client: FederatedClient, task: TrainTask) -> TrainAnswer:
+        return client.join(starts.get(task.client, received), task)
+
+    answers = list(_each(node, tasks, join, TrainAnswer))
     joined = [i for i, answer in enumerate(answers) if answer.status is Status.DONE]
     if joined and tasks[joined[0]].in_sum:
         return _train_into_sum(message, node, arrays, tasks, answers, joined=joined)
-    return _train_to_models(message, node, arrays, tasks, answers, joined=joined)
+    return _train_to_models(message, node, arrays, tasks, answers, joined=joined, starts=starts)
 
 
 def _train_keeping(
@@ -200,8 +206,12 @@ def _train_to_models(
     answers: list[TrainAnswer],
     *,
     joined: Sequence[int],
+    starts: Mapping[int, Arrays],
 ) -> Message:
-    """Return the reply with the model of each client that joined."""
+    """Return the reply with the model of each client that joined.
+
+    ``starts`` are the models of the clients that start from another than ``arrays``.
+    """
     stacked = [np.empty((len(joined), *array.shape), array.dtype) for array in arrays.values()]
 
     def keep(places: list[int], models: list[torch.Tensor]) -> None:
@@ -209,7 +219,7 @@ def _train_to_models(
             whole[places] = trained.cpu().numpy()
 
     failed = set()
-    for places, result in _trained(node, arrays, tasks, joined, keep):
+    for places, result in _trained(node, arrays, tasks, joined, keep, starts=starts):
         if isinstance(result, Exception):
             failed.update(places)
             answers[joined[places[0]]] = _failed(node, tasks[joined[places[0]]].client, result)
@@ -264,13 +274,15 @@ def _trained(
     tasks: Sequence[TrainTask],
     joined: Sequence[int],
     use: Use[Result],
+    *,
+    starts: Mapping[int, Arrays] = NO_STARTS,
 ) -> Iterator[tuple[list[int], Result | Exception]]:
     """Train the clients that joined, whose places in ``joined`` come with what ``use`` returns."""
     if not joined:
         return
     clients = [tasks[i].client for i in joined]
     t = tasks[joined[0]].server_round - 1
-    yield from node.trainer.each(list(arrays.values()), clients, t, use)
+    yield from node.trainer.each(list(arrays.values()), clients, t, use, starts=starts)
 
 
 def _failed(node: Node, client: int, error: Exception) -> TrainAnswer:

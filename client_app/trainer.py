@@ -1,6 +1,6 @@
 """Local training of the clients of a process: each alone, or together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.alone import AloneTraining, Result, Use
+from client_app.alone import NO_STARTS, AloneTraining, Result, Use
 from client_app.arithmetic import ALONE, TOGETHER, TOGETHER_CLOSED, way_of
 from client_app.arrays import Arrays
 from client_app.batched import BatchedTraining
@@ -108,7 +108,13 @@ class Trainer:
         return trained
 
     def each(
-        self, arrays: Arrays, clients: Sequence[int], t: int, use: Use[Result]
+        self,
+        arrays: Arrays,
+        clients: Sequence[int],
+        t: int,
+        use: Use[Result],
+        *,
+        starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> Iterator[tuple[list[int], Result | Exception]]:
         """Train clients, and yield what ``use`` makes of their models.
 
@@ -128,6 +134,8 @@ class Trainer:
             Takes the places of m clients in ``clients``, and of each of ``arrays`` their models'
             (m, *shape), on the device. It is called in the thread that trained them, and the
             tensors are valid until it returns.
+        starts : mapping of int to Arrays
+            The models of the clients that start from another one than ``arrays``.
 
         Yields
         ------
@@ -135,7 +143,7 @@ class Trainer:
             What ``use`` returned for these places, or the exception that a client raised.
         """
         if not (self._batched.closed_form or self.trains_together()):
-            yield from self._alone.each(arrays, clients, t, use)
+            yield from self._alone.each(arrays, clients, t, use, starts=starts)
             return
         try:
             chunks = self._chunks(clients)
@@ -144,7 +152,7 @@ class Trainer:
         workers = Workers(1 if self._on_gpu else self._cores // self._threads, self._threads)
 
         def train_and_use(chunk: list[int]) -> tuple[list[int], Result]:
-            places, models = self._batched.train_chunk(arrays, clients, chunk, t)
+            places, models = self._batched.train_chunk(arrays, clients, chunk, t, starts)
             return places, use(places, models)
 
         for chunk, result in zip(

@@ -20,6 +20,7 @@ from fedquorum.flower.codec import (
     TrainTask,
     decode_arrays,
     decode_evaluate_request,
+    decode_start_models,
     decode_train_request,
     encode_arrays,
     encode_evaluate_reply,
@@ -187,7 +188,8 @@ def scripted_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         arrays, tasks = decode_train_request(message.content, hosted(context))
-        answers = [fit(task.client, task, arrays) for task in tasks]
+        starts = decode_start_models(message.content, tasks)
+        answers = [fit(task.client, task, starts.get(task.client, arrays)) for task in tasks]
         return Message(encode_train_reply(answers), reply_to=message)
 
     @app.evaluate()

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -12,6 +12,7 @@ from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.alone import NO_STARTS
 from client_app.arrays import Arrays
 from client_app.augmentation import Augmentation
 from client_app.batched.aligned import copies, padded_rows
@@ -40,9 +41,9 @@ class BatchedTraining:
     """Trains the clients of a process together, each as ``client_app.training.train`` would.
 
     w_k <- w_k - lr v_k,  v_k <- momentum v_k + grad F_k(w_k; batch) + weight_decay w_k
-    + mu (w_k - w_t), for all clients k at once. Each has the batches, augmentation and dropout of
-    a client that trains alone, and is equal to it up to rounding. In closed form its bits do not
-    depend on the clients beside it; with ``torch.func.vmap`` they do.
+    + mu (w_k - x_k), x_k its start, for all clients k at once. Each has the batches, augmentation
+    and dropout of a client that trains alone, and is equal to it up to rounding. In closed form its
+    bits do not depend on the clients beside it; with ``torch.func.vmap`` they do.
 
     Parameters
     ----------
@@ -145,7 +146,12 @@ class BatchedTraining:
 
     @torch.no_grad()
     def train_chunk(
-        self, arrays: Arrays, clients: Sequence[int], chunk: Sequence[int], t: int
+        self,
+        arrays: Arrays,
+        clients: Sequence[int],
+        chunk: Sequence[int],
+        t: int,
+        starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> tuple[list[int], list[torch.Tensor]]:
         """Return places of ``clients`` and the models of those clients after round ``t``, stacked.
 
@@ -155,14 +161,22 @@ class BatchedTraining:
             As for ``train``.
         chunk : sequence of int
             One of ``chunks``.
+        starts : mapping of int to Arrays
+            The models of the clients that start from another one than ``arrays``.
         """
-        received = {
+        self._model.train()
+        others = {k: self._named(starts[k]) for k in (clients[i] for i in chunk) if k in starts}
+        models, order = self._train_chunk(
+            self._named(arrays), [clients[i] for i in chunk], t, others
+        )
+        return [chunk[i] for i in order], list(models.values())
+
+    def _named(self, arrays: Arrays) -> Stacked:
+        """Return a model's arrays by name, on the device."""
+        return {
             name: torch.from_numpy(array).to(self._examples.device)
             for name, array in zip(self._names, arrays, strict=True)
         }
-        self._model.train()
-        models, order = self._train_chunk(received, [clients[i] for i in chunk], t)
-        return [chunk[i] for i in order], list(models.values())
 
     def _width(self, client: int) -> int | None:
         """Return how many samples a step computes of a client, None for those of its batch."""
@@ -171,9 +185,12 @@ class BatchedTraining:
         return width_of(self._examples.count(client), self._how.batch_size)
 
     def _train_chunk(
-        self, received: Stacked, clients: Sequence[int], t: int
+        self, received: Stacked, clients: Sequence[int], t: int, others: Mapping[int, Stacked]
     ) -> tuple[Stacked, tuple[int, ...]]:
-        """Return the stacked models and which of ``clients`` is in which place."""
+        """Return the stacked models and which of ``clients`` is in which place.
+
+        ``others`` are the models of clients that do not start from the one received.
+        """
         examples, width = self._examples, self._width(clients[0])
         draws = [partial(stream, self._seed, round_number=t + 1, client=k) for k in clients]
         room = 0
@@ -203,6 +220,12 @@ class BatchedTraining:
         if self._dense is not None:
             received = self._dense.padded(received)
         models = {name: copies(tensor, len(clients)) for name, tensor in received.items()}
+        self._begin_elsewhere(models, [others.get(clients[i]) for i in schedule.order])
+        starts = {
+            name: models[name].clone() if others else received[name].expand_as(models[name])
+            for name in self._trained
+            if self._how.mu
+        }
         directions = {
             name: copies(torch.zeros_like(received[name]), len(clients))
             for name in self._trained
@@ -216,7 +239,8 @@ class BatchedTraining:
                 buffers = {name: tensor[:m] for name, tensor in models.items()}
                 parameters = {name: buffers.pop(name) for name in self._trained}
                 v = {name: tensor[:m] for name, tensor in directions.items()}
-                state = _State(received, parameters, buffers, v)
+                begun = {name: tensor[:m] for name, tensor in starts.items()}
+                state = _State(begun, parameters, buffers, v)
             if self._directs:
                 self._directed_step(state, batches, schedule.rates[step, :m])
             else:
@@ -224,6 +248,15 @@ class BatchedTraining:
         if self._dense is not None:
             models = self._dense.trimmed(models, like)
         return models, schedule.order
+
+    def _begin_elsewhere(self, models: Stacked, starts: Sequence[Stacked | None]) -> None:
+        """Put the start models of clients that have one in the places of the one received."""
+        for place, start in enumerate(starts):
+            if start is None:
+                continue
+            padded = start if self._dense is None else self._dense.padded(start)
+            for name, tensor in padded.items():
+                models[name][place].copy_(tensor)
 
     @property
     def _pull(self) -> float:
@@ -237,23 +270,23 @@ class BatchedTraining:
         return self._how.momentum > 0 or (self._pull > 0 and not one_rate)
 
     def _gradient_step(self, state: "_State", batches: Batches, t: int) -> None:
-        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu w_t; the batches' scale is -lr."""
+        """Make w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr."""
         rate = self._how.learning_rate(t, 0, 1) if self._pull else 0.0
         w, keep = state.parameters, 1.0 - rate * self._pull
         self._gradients.add(w, state.buffers, w, batches, keep=keep)
         if self._how.mu:
             for name, tensor in w.items():
-                tensor.add_(state.received[name], alpha=rate * self._how.mu)
+                tensor.add_(state.starts[name], alpha=rate * self._how.mu)
 
     def _directed_step(self, state: "_State", batches: Batches, rates: torch.Tensor) -> None:
-        """Make v <- momentum v + grad + (decay + mu) w - mu w_t, and w <- w - lr v."""
+        """Make v <- momentum v + grad + (decay + mu) w - mu x_k, and w <- w - lr v."""
         w, v, momentum = state.parameters, state.directions, self._how.momentum
         self._gradients.add(w, state.buffers, v, batches, keep=momentum)
         for name, tensor in w.items():
             if self._pull:
                 v[name].add_(tensor, alpha=self._pull)
             if self._how.mu:
-                v[name].add_(state.received[name], alpha=-self._how.mu)
+                v[name].add_(state.starts[name], alpha=-self._how.mu)
             of_each = rates.reshape(-1, *[1] * (tensor.ndim - 1))
             tensor.addcmul_(v[name], of_each, value=-1.0)
 
@@ -274,9 +307,12 @@ class BatchedTraining:
 
 @dataclass(frozen=True)
 class _State:
-    """What a step changes: the parameters w, the buffers and v of m clients; and w_t."""
+    """What a step changes: the parameters w, the buffers and v of m clients; and their starts.
 
-    received: Stacked
+    The starts, to which mu pulls, are there with mu > 0 alone.
+    """
+
+    starts: Stacked
     parameters: Stacked
     buffers: Stacked
     directions: Stacked

@@ -359,10 +359,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     train_chunk = BatchedTraining.train_chunk
 
     def spied(
-        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], t: int
+        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
     ) -> Any:
         whom.append([clients[place] for place in chunk])
-        return train_chunk(self, arrays, clients, chunk, t)
+        return train_chunk(self, arrays, clients, chunk, *of)
 
     monkeypatch.setattr(BatchedTraining, "train_chunk", spied)
     return whom
@@ -400,11 +400,11 @@ def test_a_client_that_fails_in_the_pass_fails_alone(
     train_chunk = BatchedTraining.train_chunk
 
     def fails(
-        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], t: int
+        self: BatchedTraining, arrays: Any, clients: Sequence[int], chunk: Sequence[int], *of: Any
     ) -> Any:
         if any(clients[place] == 1 for place in chunk):
             raise RuntimeError("out of battery")
-        return train_chunk(self, arrays, clients, chunk, t)
+        return train_chunk(self, arrays, clients, chunk, *of)
 
     monkeypatch.setattr(BatchedTraining, "train_chunk", fails)
     reply = ask(grid_of(1), MessageType.TRAIN, {1: train_request(asked)})[0]

@@ -1,6 +1,7 @@
 """Which clients train together, and that it makes no difference but to the clock."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ HOW = LocalTraining(0.05, 4, 2, momentum=0.5)
 EVERYONE = range(len(COUNTS))
 
 
-def trainer(model: nn.Module, batching: str = "auto", **options: Any) -> Trainer:
+def trainer(
+    model: nn.Module, batching: str = "auto", how: LocalTraining = HOW, **options: Any
+) -> Trainer:
     examples = examples_of(ragged_data(COUNTS, SHAPE, CLASSES))
-    return Trainer(model, examples, HOW, CrossEntropy(), seed=3, batching=batching, **options)
+    return Trainer(model, examples, how, CrossEntropy(), seed=3, batching=batching, **options)
 
 
 def small_cnn(dropout: float = 0.0) -> nn.Module:
@@ -61,7 +64,40 @@ def test_each_is_alone(make: Any, cores: int) -> None:
         np.testing.assert_array_equal(array, before)
 
 
-def each(local_trainer: Trainer, start: Any, clients: list[int], t: int = 1) -> list[Any]:
+@pytest.mark.parametrize("how", [HOW, replace(HOW, momentum=0.0, mu=0.3), replace(HOW, mu=0.3)])
+@pytest.mark.parametrize(
+    ("make", "batching"),
+    [
+        (lambda: MLP(SHAPE, CLASSES, 7), "auto"),
+        (lambda: MLP(SHAPE, CLASSES, 7), "sequential"),
+        (small_cnn, "auto"),
+        (small_cnn, "batched"),
+    ],
+)
+def test_clients_may_start_from_different_models(
+    make: Any, batching: str, how: LocalTraining
+) -> None:
+    """Each trains as if its start were the model received: to the bit, by vmap to rounding."""
+    torch.manual_seed(2)
+    models = [make() for _ in range(3)]
+    received, *others = map(arrays_of, models)
+    starts = {3: others[0], 1: others[1], 2: others[0]}
+    clients = [3, 0, 2, 1]
+    local_trainer = trainer(models[0], batching, how=how)
+    before = [array.copy() for arrays in others for array in arrays]
+    tolerance = 1e-6 if batching == "batched" else 0.0
+    found = each(local_trainer, received, clients, starts=starts)
+    for arrays, client in zip(found, clients, strict=True):
+        alone = local_trainer.alone(starts.get(client, received), client, 1)
+        for array, expected in zip(arrays, alone, strict=True):
+            np.testing.assert_allclose(array, expected, rtol=0, atol=tolerance)
+    for array, kept in zip((a for arrays in others for a in arrays), before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+def each(
+    local_trainer: Trainer, start: Any, clients: list[int], t: int = 1, **options: Any
+) -> list[Any]:
     """Return each client's arrays, or its exception, in the order of the clients."""
     found: dict[int, Any] = {}
 
@@ -69,7 +105,7 @@ def each(local_trainer: Trainer, start: Any, clients: list[int], t: int = 1) -> 
         assert all(len(model) == len(places) for model in models)
         return [[model[i].numpy().copy() for model in models] for i in range(len(places))]
 
-    for places, result in local_trainer.each(start, clients, t, copied):
+    for places, result in local_trainer.each(start, clients, t, copied, **options):
         assert not found.keys() & set(places)
         each_of = [result] * len(places) if isinstance(result, Exception) else result
         found |= dict(zip(places, each_of, strict=True))

@@ -178,8 +178,9 @@ class StandardProtocol(ConnectedNodes):
             )
 
     def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
-        """Return what FedAvg would send; the priority and the gate's terms stay here."""
-        return self._content(arrays, request.server_round)
+        """Return what FedAvg would send, of its one client's start model; all terms stay here."""
+        start = arrays if request.starts is None else request.starts.models[0]
+        return self._content(start, request.server_round)
 
     def evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
         """Return what FedAvg would send."""

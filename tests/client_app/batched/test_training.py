@@ -262,9 +262,9 @@ def test_as_many_at_once_as_memory_allows(kind: str, monkeypatch: pytest.MonkeyP
     groups: list[int] = []
     train_chunk = BatchedTraining._train_chunk
 
-    def spied(self: BatchedTraining, received: Any, clients: Sequence[int], t: int) -> Any:
+    def spied(self: BatchedTraining, received: Any, clients: Sequence[int], *of: Any) -> Any:
         groups.append(len(clients))
-        return train_chunk(self, received, clients, t)
+        return train_chunk(self, received, clients, *of)
 
     monkeypatch.setattr(BatchedTraining, "_train_chunk", spied)
     of_groups = {0: [1] * 5, of_one: [1] * 5, 3 * of_one: [3, 2], 4 * of_one: [3, 2], PLENTY: [5]}

@@ -18,6 +18,7 @@ from fedquorum.flower.codec import (
     EvaluateTask,
     NamedArrays,
     Status,
+    ToldStarts,
     TrainAnswer,
     TrainRequest,
     TrainTask,
@@ -30,6 +31,7 @@ from fedquorum.flower.codec import (
     decode_evaluate_request,
     decode_hosted_clients,
     decode_standard_train_reply,
+    decode_start_models,
     decode_sum,
     decode_train_reply,
     decode_train_request,
@@ -52,6 +54,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.types import Call, Objective, Proportions
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_to_proto
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, dtype=np.float32)}
 TRAIN = TrainRequest(
@@ -99,6 +102,64 @@ def test_a_train_request_gives_each_client_its_own_task() -> None:
         criterion="accuracy",
     )
     assert tasks == (first, replace(first, client=6, priority=False))
+
+
+def starts_of(*places: int) -> TrainRequest:
+    """Return a request to clients 0, 1, ... that start from models 0.0, 1.0, ... by place."""
+    models = tuple(encode_arrays({"w": np.full(2, float(i))}) for i in range(max(places) + 1))
+    call = Call(tuple(range(len(places))), measures_loss=False)
+    starts = ToldStarts(models, places)
+    return replace(TRAIN, call=call, priority=(True,) * len(places), starts=starts)
+
+
+def test_clients_start_from_the_models_they_are_told() -> None:
+    """Each model once, its place by client; also of some clients alone, if others are away."""
+    content = encode_train_request(encode_arrays(MODEL), starts_of(0, 2, 1, 2))
+    assert {"start-model-0", "start-model-1", "start-model-2", "config"} == content.keys()
+    chosen = select_clients(content, (0, 1, 2, 3), (1, 2))
+    for request, hosted in (
+        (content, {0: 0.0, 1: 2.0, 2: 1.0, 3: 2.0}),
+        (chosen, {1: 2.0, 2: 1.0}),
+    ):
+        first, tasks = decode_train_request(request, range(4))
+        others = decode_start_models(request, tasks)
+        found = {task.client: others.get(task.client, first)["w"].tolist() for task in tasks}
+        assert found == {client: [number] * 2 for client, number in hosted.items()}
+
+
+def test_one_start_for_all_clients_is_a_request_as_ever() -> None:
+    """The same bytes as if that model had been broadcast: a device needs nothing new."""
+    request = starts_of(0, 0)
+    assert request.starts is not None
+    (model,) = request.starts.models
+    plain = encode_train_request(model, replace(request, starts=None))
+    told = encode_train_request(encode_arrays(MODEL), request)
+    assert bytes_of_content(told) == bytes_of_content(plain)
+    _, tasks = decode_train_request(told, range(2))
+    assert decode_start_models(told, tasks) == {}
+
+
+def bytes_of_content(content: RecordDict) -> bytes:
+    serialised: bytes = recorddict_to_proto(content).SerializeToString(deterministic=True)
+    return serialised
+
+
+def test_a_node_of_an_older_version_refuses_several_starts() -> None:
+    """It looks for the record of all other requests, which is not there."""
+    assert "arrays" not in encode_train_request(encode_arrays(MODEL), starts_of(0, 1))
+
+
+def test_a_start_that_is_missing_or_summed_is_refused() -> None:
+    """A server that says so speaks nonsense."""
+    request = starts_of(0, 1)
+    content = encode_train_request(encode_arrays(MODEL), request)
+    _, tasks = decode_train_request(content, range(2))
+    del content["start-model-1"]
+    with pytest.raises(ProtocolError, match="the record 'start-model-1' is missing"):
+        decode_start_models(content, tasks)
+    summed = encode_train_request(encode_arrays(MODEL), replace(request, proportions=Proportions()))
+    with pytest.raises(ProtocolError, match="with 'start-model' clients neither keep"):
+        decode_start_models(summed, decode_train_request(summed, range(2))[1])
 
 
 @pytest.mark.parametrize("epsilon", [None, 0.0, math.inf])

@@ -25,6 +25,9 @@ Train
     of ``arrays``. A client whose update is not finite is not in it: its status is REJECTED.
     With ``keeps-model`` in the request (also to evaluate) each client works on a model that stays
     with it, the arrays being where it starts from, and replies without arrays.
+    Where clients start from past models, a node whose clients share one gets it as ``arrays``.
+    Otherwise it gets each once, as ``start-model-0``, ``start-model-1``, ... instead of
+    ``arrays``, and ``start-model``: list in the config says which is each client's.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
@@ -62,12 +65,14 @@ from .number import PROTOCOL, protocol_of
 from .requests import (
     EvaluateRequest,
     EvaluateTask,
+    ToldStarts,
     TrainRequest,
     TrainTask,
     add_user_config,
     check_query,
     decode_asked,
     decode_evaluate_request,
+    decode_start_models,
     decode_train_request,
     encode_evaluate_request,
     encode_query,
@@ -108,6 +113,7 @@ __all__ = [
     "EvaluateTask",
     "NamedArrays",
     "Status",
+    "ToldStarts",
     "TrainAnswer",
     "TrainRequest",
     "TrainTask",
@@ -122,6 +128,7 @@ __all__ = [
     "decode_hosted_clients",
     "decode_standard_evaluate_reply",
     "decode_standard_train_reply",
+    "decode_start_models",
     "decode_sum",
     "decode_train_reply",
     "decode_train_request",

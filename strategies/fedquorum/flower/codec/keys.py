@@ -8,6 +8,7 @@ FAILURES = "failures"
 SUM = "weighted-sum"
 COARSE_SUM = "weighted-sum-coarse"
 RESPONSE_TIMES = "response-times"
+START_MODEL = "start-model-{}"  # from 0, where the clients of a node start from several
 
 # In requests and replies alike.
 PROTOCOL_NUMBER = "protocol"
@@ -25,6 +26,7 @@ MEASURES_LOSS = "measures-loss"
 PROPORTION = "proportion"
 BY_DATA = "by-data"
 TERMS = "sum-terms"
+START = "start-model"  # the place of a client's among those records
 CLIPPING_NORM = "clipping_norm"  # Flower's: what clients clip their updates to
 TRAIN_PART = "train-part"
 TEST_PART = "test-part"
@@ -81,6 +83,7 @@ OF_A_REQUEST = frozenset(
         PROPORTION,
         BY_DATA,
         TERMS,
+        START,
         CLIPPING_NORM,
         TRAIN_PART,
         TEST_PART,

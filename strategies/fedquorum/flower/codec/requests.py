@@ -28,6 +28,8 @@ from .keys import (
     PROPORTION,
     PROTOCOL_NUMBER,
     SERVER_ROUND,
+    START,
+    START_MODEL,
     TERMS,
     TEST_PART,
     TRAIN_PART,
@@ -42,11 +44,20 @@ TaskT = TypeVar("TaskT", "TrainTask", "EvaluateTask")
 
 
 @dataclass(frozen=True)
+class ToldStarts:
+    """The distinct models that a node's clients start from, and the place of each one's."""
+
+    models: tuple[ArrayRecord, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TrainRequest:
     """What a node is told for one round; ``call.clients`` are the clients asked at this node.
 
     ``terms`` is how many clients are asked in the round, on all nodes. ``clipping_norm`` is set
-    where clients clip their updates.
+    where clients clip their updates. ``starts`` is set where clients start from past models, and
+    not from the one broadcast.
     """
 
     server_round: int
@@ -56,6 +67,7 @@ class TrainRequest:
     proportions: Proportions | None = None
     terms: int = 1
     clipping_norm: float | None = None
+    starts: ToldStarts | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,8 @@ class TrainTask:
         How many updates are summed in the round, on all nodes: the grid of the sum.
     clipping_norm : float, optional
         What the client is to clip its update to; None where it does not clip.
+    start : int
+        Which of the request's models the client starts from, see ``decode_start_models``.
     """
 
     client: int
@@ -113,6 +127,7 @@ class TrainTask:
     by_data: bool = False
     terms: int = 1
     clipping_norm: float | None = None
+    start: int = 0
 
     @property
     def gated(self) -> bool:
@@ -189,7 +204,13 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config[TERMS] = request.terms
     if request.clipping_norm is not None:
         config[CLIPPING_NORM] = request.clipping_norm
-    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
+    models = (arrays,) if request.starts is None else request.starts.models
+    if request.starts is None or len(models) == 1:
+        return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config)})
+    # Without the record of all other requests: an older node refuses, and does not train from it.
+    config[START] = list(request.starts.places)
+    starts = {START_MODEL.format(i): model for i, model in enumerate(models)}
+    return RecordDict({**starts, CONFIG: ConfigRecord(config)})
 
 
 def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
@@ -232,7 +253,8 @@ def decode_train_request(
 ) -> tuple[NamedArrays, tuple[TrainTask, ...]]:
     """Return the model, and what each client asked is told.
 
-    A request that names no clients (of Flower's own strategies) is for all that the node hosts.
+    Where clients start from several models it is the first, see ``decode_start_models``. A request
+    that names no clients (of Flower's own strategies) is for all that the node hosts.
 
     Raises
     ------
@@ -241,6 +263,26 @@ def decode_train_request(
         disagree, or a client is not ``hosted`` here.
     """
     return _decode_request(content, hosted, train_task_of)
+
+
+def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict[int, NamedArrays]:
+    """Return the models of the clients that start from another than the first, by client id.
+
+    Raises
+    ------
+    ProtocolError
+        If a client's model is missing, or such clients are to be summed or to keep their models.
+    """
+    arrays = records_of(content, ArrayRecord)
+    others = [task for task in tasks if task.start != 0]
+    if any(task.in_sum or task.keeps_model for task in others):
+        raise ProtocolError(f"with '{START}' clients neither keep their models nor are summed")
+    names = {task.start: START_MODEL.format(task.start) for task in others}
+    for name in names.values():
+        if name not in arrays:
+            raise ProtocolError(f"the record '{name}' is missing, which '{START}' refers to")
+    models = {place: decode_arrays(arrays[name]) for place, name in names.items()}
+    return {task.client: models[task.start] for task in others}
 
 
 def decode_evaluate_request(
@@ -276,6 +318,7 @@ def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
         by_data=bool(config.get(BY_DATA, False)),
         terms=int(config.get(TERMS, 1)),
         clipping_norm=config.get(CLIPPING_NORM),
+        start=int(config.get(START, 0)),
     )
 
 
@@ -328,7 +371,8 @@ def _decode_request(
     task_of: Callable[[Mapping[str, Any], int], TaskT],
 ) -> tuple[NamedArrays, tuple[TaskT, ...]]:
     arrays, configs = records_of(content, ArrayRecord), records_of(content, ConfigRecord)
-    if ARRAYS not in arrays or CONFIG not in configs:
+    model = arrays.get(ARRAYS, arrays.get(START_MODEL.format(0)))
+    if model is None or CONFIG not in configs:
         raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
     config: Mapping[str, Any] = configs[CONFIG]
     check_request(config)
@@ -341,7 +385,7 @@ def _decode_request(
         task_of({k: v[i] if isinstance(v, list) else v for k, v in ours.items()}, client)
         for i, client in enumerate(clients)
     )
-    return decode_arrays(arrays[ARRAYS]), tasks
+    return decode_arrays(model), tasks
 
 
 def _round_in(config: Mapping[str, Any]) -> int:
