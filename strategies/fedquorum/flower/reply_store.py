@@ -3,22 +3,16 @@
 The files have no names, so that nothing of them is left however the run ends.
 """
 
-import mmap
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from weakref import finalize
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ..capacity import allocate, free_disk, gigabytes, machine_memory
+from ..capacity import free_disk, gigabytes, machine_memory
 from ..errors import RunError
-
-ALIGNED = 64
-"""Bytes of a cache line, where arrays begin."""
+from ..unnamed_file import UnnamedFile, room
 
 FILE_BYTES = 2**32
 """Of a file, of which only what is written takes space: a file for each reply could be too many."""
@@ -35,7 +29,7 @@ class ReplyStore:
 
     def __init__(self, reply_memory: int | None) -> None:
         self._left = allowed(reply_memory)
-        self._file: _File | None = None
+        self._file: UnnamedFile | None = None
 
     def kept(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return arrays to be kept, as read-only views of a file if there is no memory left.
@@ -45,13 +39,13 @@ class ReplyStore:
         RunError
             If there is no space for the file.
         """
-        size = sum(map(_room, arrays.values()))
+        size = sum(map(room, arrays.values()))
         if size <= self._left:
             self._left -= size
             return arrays
         try:
             if self._file is None or self._file.left < size:
-                self._file = _File(max(size, FILE_BYTES))
+                self._file = UnnamedFile(max(size, FILE_BYTES))
             return self._file.moved(arrays, size)
         except OSError as error:
             raise _no_space(size, error.strerror or repr(error)) from None
@@ -84,41 +78,6 @@ def check_space(reply_memory: int | None, replies: int, model: Mapping[str, NDAr
 def allowed(reply_memory: int | None) -> int:
     """Return how many bytes of replies may be in memory."""
     return machine_memory() // 2 if reply_memory is None else reply_memory
-
-
-def _room(array: NDArray[Any]) -> int:
-    """Return how many bytes an array takes in a file, so that the next one begins aligned."""
-    return array.nbytes + -array.nbytes % ALIGNED
-
-
-class _File:
-    """A file without a name that is mapped into memory and filled piece by piece."""
-
-    def __init__(self, size: int) -> None:
-        with tempfile.TemporaryFile() as file:
-            self._descriptor = os.dup(file.fileno())
-        finalize(self, os.close, self._descriptor)
-        os.ftruncate(self._descriptor, size)
-        self._view = memoryview(mmap.mmap(self._descriptor, size))
-        self._used = 0
-
-    @property
-    def left(self) -> int:
-        """How many bytes there is room for."""
-        return len(self._view) - self._used
-
-    def moved(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:
-        """Return arrays as views of the file."""
-        allocate(self._descriptor, self._used, max(size, 1))
-        return {name: self._written(array) for name, array in arrays.items()}
-
-    def _written(self, array: NDArray[Any]) -> NDArray[Any]:
-        place = self._view[self._used : self._used + array.nbytes]
-        self._used += _room(array)
-        view = np.frombuffer(place, array.dtype).reshape(array.shape)
-        view[...] = array
-        view.flags.writeable = False
-        return view
 
 
 def _no_space(size: int, reason: str) -> RunError:
