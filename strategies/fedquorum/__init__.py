@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .flower.drop_in import FedAvgAll as FedAvgAll
     from .flower.drop_in import FedAvgParticipating as FedAvgParticipating
     from .flower.drop_in import FedAvgPriority as FedAvgPriority
+    from .flower.drop_in import FedAWE as FedAWE
     from .flower.drop_in import FedGP as FedGP
     from .flower.drop_in import FedMGDAPlus as FedMGDAPlus
     from .flower.drop_in import FedVarp as FedVarp
@@ -43,6 +44,7 @@ _EXPORTS = {
     "AFL": "flower.drop_in",
     "FedALIGN": "flower.drop_in",
     "FedAU": "flower.drop_in",
+    "FedAWE": "flower.drop_in",
     "FedAvg": "flower.drop_in",
     "FedAvgAll": "flower.drop_in",
     "FedAvgParticipating": "flower.drop_in",

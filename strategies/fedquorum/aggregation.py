@@ -104,6 +104,8 @@ def server_step(
     model: Mapping[str, NDArray[Any]],
     update: Mapping[str, FloatArray],
     total_weight: float,
+    *,
+    anchor: Mapping[str, FloatArray] | None = None,
 ) -> tuple[Any, dict[str, NDArray[Any]] | None]:
     """Return the optimizer's next state and the model after its step.
 
@@ -122,8 +124,10 @@ def server_step(
         sum_k c_k Delta_k, float64.
     total_weight : float
         sum_k c_k.
+    anchor : mapping, optional
+        The trained arrays from which the step goes, float64; by default x_t.
     """
-    parameters = AsFloat64(trained(model))
+    parameters = AsFloat64(trained(model)) if anchor is None else anchor
     if state is None:
         state = optimizer.init(parameters)
     state, after = optimizer.step(state, parameters, {name: update[name] for name in parameters})

@@ -80,6 +80,7 @@ class Rules:
         _check_models(self.selection, self.weighting, self.server_optimizer)
         self.weighting.check_with(self.selection, self.server_optimizer)
         _check_draws(self.selection, self.weighting)
+        _check_kept(self.weighting, self.memory)
 
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return whom the rules ask in round t (from 0), and the terms."""
@@ -202,4 +203,14 @@ def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
             "None with a weighting that is not by data",
             draws,
             "a draw counts as its client's share of the data",
+        )
+
+
+def _check_kept(weighting: Weighting[Any], memory: LastUpdates | None) -> None:
+    if memory is not None and weighting.past_starts is not None:
+        raise ParameterError(
+            "memory",
+            f"None with {weighting.key}",
+            memory,
+            "updates from different models are no updates of one",
         )

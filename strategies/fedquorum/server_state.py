@@ -197,9 +197,3 @@ def _measured(
         )
         for k, (data, loss, accuracy) in zip(clients, values, strict=True)
     }
-
-
-def memory_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the memory of updates among those of a state."""
-    prefix = "memory."
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}

@@ -6,7 +6,7 @@ The functions take NumPy arrays and PyTorch tensors alike, in float64.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -133,10 +133,19 @@ class UpdateTotal:
         self._grid = grid
         self.largest = 0.0
 
-    def add_model(self, factor: float, client_model: Mapping[str, NDArray[Any]]) -> None:
-        """Add a_k (x_k - x_t). Terms are made block by block, in memory that stays in a cache."""
+    def add_model(
+        self,
+        factor: float,
+        client_model: Mapping[str, NDArray[Any]],
+        start_model: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Add a_k (x_k - x_t). Terms are made block by block, in memory that stays in a cache.
+
+        ``start_model`` takes the place of x_t where the client trained from another model.
+        """
         for name, array in client_model.items():
-            flat, start = array.reshape(-1), self._start[name]
+            flat = array.reshape(-1)
+            start = self._start[name] if start_model is None else start_model[name].reshape(-1)
             for low in range(0, flat.size, BLOCK):
                 block = slice(low, low + BLOCK)
                 terms = np.subtract(flat[block], start[block], dtype=np.float64)
@@ -197,6 +206,8 @@ def combined_update(
     model: Mapping[str, NDArray[Any]],
     factored_models: Iterable[tuple[float, Mapping[str, NDArray[Any]]]],
     divisor: float = 1.0,
+    *,
+    starts: Sequence[Mapping[str, NDArray[Any]]] | None = None,
 ) -> dict[str, FloatArray]:
     """Return sum_k a_k Delta_k / B with Delta_k = x_k - x_t, one float64 array per name.
 
@@ -208,13 +219,16 @@ def combined_update(
         (a_k, x_k) of every client.
     divisor : float
         B > 0.
+    starts : sequence of mapping, optional
+        The model that each client trained from, where that is not x_t.
     """
     models = list(factored_models)
+    begun = [None] * len(models) if starts is None else starts
     grid = Grid.of(len(models))
     while True:
         total = UpdateTotal(model, grid)
-        for factor, client_model in models:
-            total.add_model(factor, client_model)
+        for (factor, client_model), start in zip(models, begun, strict=True):
+            total.add_model(factor, client_model, start)
         if total.largest <= grid.limit or not math.isfinite(total.largest):
             return total.over(divisor)
         grid = grid.holding(total.largest)

@@ -3,6 +3,7 @@
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -239,6 +240,29 @@ class Proportions:
     def factor(self, client: int, num_examples: float) -> float:
         """Return a_k: nodes multiply updates with it, and the server divides by their sum."""
         return self.of(client) * (num_examples if self.by_data else 1.0)
+
+
+@dataclass(frozen=True)
+class PastStarts:
+    """That clients train from models of earlier rounds, which the server keeps.
+
+    ``longest_update`` is the largest norm of the combined update, over all trained arrays; a longer
+    one is shortened to it. ``memory_dir`` is the folder of the models, None for memory.
+    """
+
+    longest_update: float = math.inf
+    memory_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class Starts:
+    """From which model each client trains in a round: w_i with i = ``number``, ascending, (N,).
+
+    w_0 is the first model of the run, and w_i with i = ``present`` the one of the round.
+    """
+
+    number: IntArray
+    present: int
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,10 @@ def assert_same_bits(one: Path, other: Path, rounds: int) -> None:
     assert len(first) == len(second) == rounds
     for left, right in zip(first, second, strict=True):
         assert left == right
-    models = [(run / "model.safetensors").read_bytes() for run in (one, other)]
+    models = [
+        {path.name: path.read_bytes() for path in run.glob("*.safetensors")} for run in (one, other)
+    ]
+    assert "model.safetensors" in models[0]
     assert models[0] == models[1]
 
 
@@ -150,7 +153,10 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert read_lines(one) == read_lines(other)
     for table in ("clients", "evaluations"):
         assert pq.read_table(one / table).equals(pq.read_table(other / table)), table
-    models = [(run / "model.safetensors").read_bytes() for run in (one, other)]
+    models = [
+        {path.name: path.read_bytes() for path in run.glob("*.safetensors")} for run in (one, other)
+    ]
+    assert "model.safetensors" in models[0]
     assert models[0] == models[1]
     manifests = [json.loads((run / "manifest.json").read_text()) for run in (one, other)]
     for key in ("status", "rounds_completed", "summary", "overrides", "experiment", "error"):

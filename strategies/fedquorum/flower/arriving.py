@@ -86,7 +86,7 @@ class Arriving(Intake[TrainAnswer]):
 
         Where all are needed it may go to a file. Only usable ones do, which have the model's size.
         """
-        part, model = answers.parts[client], self.asked.model
+        part, model = answers.parts[client], self.asked.start_of(client)
         if part.arrays is None:
             return
         ordered = {name: part.arrays[name] for name in model}

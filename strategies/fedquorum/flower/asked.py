@@ -16,6 +16,8 @@ from .codec import NamedArrays, TrainRequest
 from .communication import Communication
 from .exchange import Connection
 from .reply_store import check_space
+from .server_memory import Memory
+from .start_models import StartModels
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Asked:
 
     With ``proportions`` updates are added up as they come, and with ``nodes_sum`` by the nodes.
     With ``class_alignment`` the round tells it of every update.
+    ``starts`` are the models that clients train from, where that is not ``model``.
     """
 
     server_round: int
@@ -34,6 +37,11 @@ class Asked:
     nodes_sum: bool
     protection: Protection | None = None
     class_alignment: bool = False
+    starts: StartModels | None = None
+
+    def start_of(self, client: int) -> NamedArrays:
+        """Return the model that a client trains from."""
+        return self.model if self.starts is None else self.starts.of(client)
 
     @property
     def grid(self) -> SumGrid:
@@ -101,8 +109,8 @@ def begun(
     grid: Grid,
     connection: Connection,
     *,
-    rules: Rules,
     state: ServerState,
+    memory: Memory,
 ) -> Asked:
     """Return what a round is started with.
 
@@ -112,7 +120,7 @@ def begun(
         As of ``Asked``.
     grid : Grid
         To the nodes, which may still have a message of an earlier round.
-    connection, rules, state : Connection, Rules, ServerState
+    connection, state, memory : Connection, ServerState, Memory
         Those of the strategy.
 
     Raises
@@ -122,7 +130,10 @@ def begun(
     ParameterError
         If the model cannot be made private.
     """
-    communication = connection.communication
+    communication, population = connection.communication, connection.population
+    rules = memory.rules
+    memory.check(model, population)
+    starts = memory.starts(state.rounds.weighting, model, population)
     asked_at = connection.exchange.reach(grid, call.clients, state.clock.busy)
     known = summing(rules, communication, state.rounds.weighting, call)
     if known is None and not call.keeps_model:
@@ -130,14 +141,15 @@ def begun(
     sums = nodes_sum(communication, known)
     protection = protection_of(connection, rules, state.clipping_norm, model)
     aligned = communication.class_alignment and not call.keeps_model
-    return Asked(server_round, call, model, asked_at, known, sums, protection, aligned)
+    return Asked(server_round, call, model, asked_at, known, sums, protection, aligned, starts)
 
 
 def train_requests(
     asked: Asked, objective: Objective | None, priority: frozenset[int]
 ) -> dict[int, TrainRequest]:
     """Return what each node is asked, by node; F, which is exact, is not told in private runs."""
-    protection = asked.protection
+    protection, starts = asked.protection, asked.starts
+    records = {} if starts is None else starts.records(asked.call.clients)
     return {
         node: TrainRequest(
             asked.server_round,
@@ -147,6 +159,7 @@ def train_requests(
             asked.proportions if asked.nodes_sum else None,
             terms=len(asked.call.clients),
             clipping_norm=None if protection is None else protection.told_norm,
+            starts=None if starts is None else starts.told(clients, records),
         )
         for node, clients in asked.asked_at.items()
     }

@@ -169,11 +169,15 @@ class Communication:
         """Return the content of an evaluate message."""
         return encode_evaluate_request(arrays, request)
 
+    def tests_after(self, server_round: int) -> bool:
+        """Return whether test parts are evaluated after a round."""
+        return server_round % self.evaluate_every == 0 or server_round == self.last_round
+
     def tested(
         self, population: Population, directory: ClientDirectory, server_round: int
     ) -> tuple[int, ...]:
         """Return whose test part is evaluated after a round."""
-        if server_round % self.evaluate_every != 0 and server_round != self.last_round:
+        if not self.tests_after(server_round):
             return ()
         everyone = self.evaluated_clients == "all"
         return population.clients if everyone else population.priority_clients

@@ -424,6 +424,20 @@ class MIFA(DropIn, declared=tables.MIFA):
     """
 
 
+class FedAWE(DropIn, declared=tables.NAMED["fedawe"]):
+    """Every client goes on from where it left off, and its update counts for the rounds away.
+
+    The ``arrays`` that a node is sent are the model after the round in which it last took part.
+    ``mean_start(result.arrays)`` after a run is the mean over all clients, of which the paper
+    reports; see ``fedquorum.weighting.Echo``.
+
+    References
+    ----------
+    Xiang, Ioannidis, Yeh, Joe-Wong and Su, "Efficient Federated Learning against Heterogeneous and
+    Non-stationary Client Unavailability", NeurIPS 2024, Algorithm 1.
+    """
+
+
 class AAggFFS(DropIn, declared=tables.NAMED["aaggff_s"]):
     """Fair mixing for few clients that all answer in every round: an online Newton step.
 
@@ -584,6 +598,7 @@ __all__ = [
     "DropIn",
     "FedALIGN",
     "FedAU",
+    "FedAWE",
     "FedAvg",
     "FedAvgAll",
     "FedAvgParticipating",

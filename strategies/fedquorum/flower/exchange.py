@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from logging import INFO
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..composition import Rules
@@ -388,6 +390,19 @@ class Connection:
         """
         communication.check_rules(rules)
         return cls(communication, population, Exchange(communication, population, rules, traffic))
+
+    def summary(self, rules: Rules) -> None:
+        """Log the clients, how the strategy speaks with them, and its rules."""
+        population = self.population
+        if population.clients:
+            log(INFO, "\t├──> Clients: %d", len(population.clients))
+        if population.others:
+            log(INFO, "\t├──> Priority: %s", list(population.priority_clients))
+        self.communication.summary()
+        log(INFO, "\t├──> Selection: %s", rules.selection)
+        log(INFO, "\t├──> Weighting: %s", rules.weighting)
+        log(INFO, "\t├──> Divisor: %s", rules.divisor)
+        log(INFO, "\t└──> Server optimizer: %s", rules.server_optimizer)
 
 
 def _name(weighting: Weighting[Any]) -> str:

@@ -27,7 +27,7 @@ from ..composition import Rules
 from ..errors import StateError
 from ..report import ClientEvaluation, TrainReport
 from ..round import NO_OBJECTIVE, decide
-from ..server_state import ServerState, memory_arrays
+from ..server_state import ServerState
 from ..state import StateArrays
 from ..types import Call, Population
 from .arriving import received
@@ -41,9 +41,9 @@ from .codec import (
 from .communication import Communication
 from .exchange import Connection, Exchange, Traffic
 from .grids import is_flowers
-from .last_updates import Memory
 from .measuring import Measuring, client_evaluations, with_objective
 from .replies import usable_evaluations
+from .server_memory import Memory
 from .training import (
     clip_privately,
     moved,
@@ -120,7 +120,7 @@ class ComposedStrategy(Strategy):
         """Begin with these clients, who nobody has heard of yet."""
         self._connection = connection
         self._state = ServerState.initial(self.rules, connection.population)
-        self._memory = Memory(self.rules.memory)
+        self._memory = Memory(self.rules)
         self._next: tuple[int, Call] | None = None
         self._asked: Asked | None = None
         self._measured: frozenset[int] = frozenset()
@@ -156,7 +156,9 @@ class ComposedStrategy(Strategy):
 
         They may be the strategy's own: to be written before the next round, not to be changed.
         """
-        return self._state.arrays(self.rules, self._memory.updates, self._exchange.directory.known)
+        known = self._exchange.directory.known
+        arrays = self._state.arrays(self.rules, self._memory.updates, known)
+        return {**arrays, **self._memory.state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
         """Go on from what ``state`` returned after a round, and the model after it.
@@ -169,23 +171,22 @@ class ComposedStrategy(Strategy):
             If it is the state of other rules, of other clients or of another model.
         """
         self._state = ServerState.of_arrays(state, self.rules, self.population, model)
-        if updates := memory_arrays(state):
-            self._memory.restore(updates, model, self.population)
+        self._memory.restore(state, model, self.population)
         self._exchange.directory.remember(state["known"].tolist())
         self._next = None
 
+    def mean_start(self, arrays: ArrayRecord) -> ArrayRecord | None:
+        """Return the mean of the models that all clients start from after a round.
+
+        ``arrays`` is the model after that round, from which they all start if it is None.
+        """
+        weighting, model = self._state.rounds.weighting, view_arrays(arrays)
+        mean = self._memory.mean_start(weighting, model, self.population)
+        return None if mean is None else encode_arrays(mean)
+
     def summary(self) -> None:
         """Log the parts of the strategy."""
-        population = self.population
-        if population.clients:
-            log(INFO, "\t├──> Clients: %d", len(population.clients))
-        if population.others:
-            log(INFO, "\t├──> Priority: %s", list(population.priority_clients))
-        self.communication.summary()
-        log(INFO, "\t├──> Selection: %s", self.rules.selection)
-        log(INFO, "\t├──> Weighting: %s", self.rules.weighting)
-        log(INFO, "\t├──> Divisor: %s", self.rules.divisor)
-        log(INFO, "\t└──> Server optimizer: %s", self.rules.server_optimizer)
+        self._connection.summary(self.rules)
 
     # --- before round 1 ----------------------------------------------------------------------
 
@@ -239,9 +240,9 @@ class ComposedStrategy(Strategy):
         self._meet(grid)
         call = self._call(server_round)
         model, priority = view_arrays(arrays), self.population.priority
-        self._memory.check(model, self.population)
+        connection, kept = self._connection, self._memory
         self._asked = asked = begun(
-            server_round, call, model, grid, self._connection, rules=self.rules, state=self._state
+            server_round, call, model, grid, connection, state=self._state, memory=kept
         )
         limited = not self._hears_all
         self._exchange.expect(
@@ -278,10 +279,8 @@ class ComposedStrategy(Strategy):
             answers=round_answers(clipped.each, asked, answers, self._exchange),
             robustness=communication.robustness,
         )
-        memory, optimizer = self._memory, state.optimizer
-        after = moved(
-            asked, answers, decided, self.rules, optimizer, memory=memory, population=population
-        )
+        kept, before = self._memory, state.optimizer
+        after = moved(asked, answers, decided, before, memory=kept, population=population)
         decided = after.decided
         state = replace(state, rounds=decided.following, optimizer=after.optimizer)
         norm = asked.next_norm(clipped.votes)

@@ -15,18 +15,19 @@ from ..alignment import class_alignment
 from ..composition import Rules
 from ..errors import ParameterError
 from ..memory import UpdateMemory
+from ..past_models import Trained, anchored
 from ..privacy import Protection
 from ..robustness import clipped
 from ..round import NOT_FINITE, TOO_HEAVY, ClientAnswer, Round, RoundAnswers
 from ..summation import combined_update
-from ..types import FloatArray, Population
+from ..types import FloatArray, PastStarts, Population
 from ..virtual_clock import Clock, Closing, close
 from .asked import Asked
 from .codec import NORM_BIT, NamedArrays, TrainAnswer
 from .communication import Communication
 from .exchange import Exchange
-from .last_updates import Memory
 from .replies import Answers
+from .server_memory import Memory
 
 
 def replied_in_time(
@@ -168,6 +169,9 @@ def take_step(
         for client, weight in weight_of.items()
         if weight != 0.0 and answers.total is None
     )
+    past = rules.weighting.past_starts
+    if asked.starts is not None and past is not None and models:
+        return _step_from_starts(asked, decided, rules, optimizer, models, past=past)
     if memory is None and not decided.report.empty:
         update = _combined(asked, answers, decided, models)
     elif memory is None:
@@ -179,6 +183,26 @@ def take_step(
         update, total = asked.protection.noised(update), 1.0
     state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
     return Step(moved, state, models)
+
+
+def _step_from_starts(
+    asked: Asked,
+    decided: Round,
+    rules: Rules,
+    optimizer: Any,
+    models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
+    *,
+    past: PastStarts,
+) -> Step:
+    """Move the model from the mean of what the clients that count started from."""
+    factors, divisor = decided.factors
+    factor_of = dict(zip(decided.clients, factors.tolist(), strict=True))
+    updates = [Trained(factor_of[k], asked.start_of(k), model) for k, _, model in models]
+    step = anchored(asked.model, updates, divisor, past)
+    state, moved = server_step(
+        rules.server_optimizer, optimizer, asked.model, step.update, 1.0, anchor=step.anchor
+    )
+    return Step(moved, state, tuple(models))
 
 
 @dataclass(frozen=True)
@@ -194,7 +218,6 @@ def moved(
     asked: Asked,
     answers: Answers[TrainAnswer],
     decided: Round,
-    rules: Rules,
     optimizer: Any,
     *,
     memory: Memory,
@@ -212,7 +235,7 @@ def moved(
             log(WARNING, "Round %d: no update counted, the model stays", asked.server_round)
         return Moved(None, decided, optimizer)
     kept = memory.of(asked.model, population)
-    step = take_step(asked, answers, decided, rules, optimizer, memory=kept)
+    step = take_step(asked, answers, decided, memory.rules, optimizer, memory=kept)
     if step.model is None:
         log(WARNING, "Round %d: %s and stays", asked.server_round, NOT_FINITE)
         return Moved(None, decided.refused(NOT_FINITE), optimizer)

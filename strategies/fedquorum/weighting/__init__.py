@@ -9,6 +9,7 @@ from .afl import AgnosticMixing
 from .average import AverageAll, AverageParticipating
 from .base import Weighting
 from .data_fraction import DataFraction
+from .fedawe import Echo
 from .fedgp import GradientProjection
 from .fedmgda import MinNorm
 from .known_data import KnownData
@@ -23,6 +24,7 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
         DataFraction,
         AverageParticipating,
         AverageAll,
+        Echo,
         NewtonMixing,
         DoublyRobustMixing,
         LossPower,
@@ -43,6 +45,7 @@ __all__ = [
     "AverageParticipating",
     "DataFraction",
     "DoublyRobustMixing",
+    "Echo",
     "GradientProjection",
     "KnownData",
     "KnownMixing",

@@ -9,7 +9,17 @@ from ..report import Decided
 from ..rule import Question, Rule
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
-from ..types import Call, FloatArray, Population, Proportions, Responses, StateT, Weights
+from ..types import (
+    Call,
+    FloatArray,
+    PastStarts,
+    Population,
+    Proportions,
+    Responses,
+    Starts,
+    StateT,
+    Weights,
+)
 
 BY_LOSSES = "an update counts by the losses: one can be nearly all of the step, and tells its loss"
 """Why differential privacy cannot protect a client whose loss decides its weight."""
@@ -111,6 +121,18 @@ class Weighting(Rule, ABC, Generic[StateT]):
 
         ``share`` is how much of each update was admitted, in [0, 1], shape (n,).
         """
+
+    @property
+    def past_starts(self) -> PastStarts | None:
+        """How models of earlier rounds are kept, from which ``starts`` lets clients train.
+
+        None where all clients train from the model of the round.
+        """
+        return None
+
+    def starts(self, state: StateT) -> Starts:
+        """Return from which model each client trains in the next round; with ``past_starts``."""
+        raise NotImplementedError(f"with {type(self).__name__} all train from the same model")
 
     def refuses(self, client: int) -> str:
         """Return why a client cannot join the population; empty if it can."""

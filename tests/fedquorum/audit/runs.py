@@ -30,6 +30,7 @@ CONFIGURATIONS = {
         "availability=cyclic",
         "availability.p=0.5",
     ),
+    "fedawe": ("strategy=fedawe", "availability=bernoulli", "availability.p=0.5"),
     "fedvarp": ("strategy=fedvarp", "availability=bernoulli", "availability.p=0.5"),
     "mifa": ("strategy=mifa", "availability=bernoulli", "availability.p=0.5"),
     "aaggff_s": ("strategy=aaggff_s", "availability=bernoulli", "availability.p=0.7"),
@@ -63,6 +64,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "measured x participating": ("power_of_choice", "average_participating", "none", "sgd"),
     "told x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
     "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
+    "everyone x fedawe": ("everyone", "fedawe", "none", "sgd"),
     "everyone x aaggff_s": ("everyone", "aaggff_s", "none", "adagrad"),
 }
 """Selection, weighting, participation and server optimizer of the composed strategies' runs."""

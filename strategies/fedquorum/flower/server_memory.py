@@ -1,0 +1,137 @@
+"""The models and updates that the server keeps between rounds, made when a rule needs them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ..composition import Rules
+from ..errors import StateError
+from ..memory import UpdateMemory, check_room
+from ..past_models import PastModels, mean_start
+from ..state import StateArrays
+from ..types import Population
+from .codec import NamedArrays
+from .start_models import StartModels
+
+UPDATES, STARTS = "memory.", "starts."
+"""How the names of the arrays of a checkpoint begin."""
+
+
+@dataclass
+class Memory:
+    """The clients' last updates, and the past models that they start from; mostly neither."""
+
+    rules: Rules
+    updates: UpdateMemory | None = None
+    past: PastModels | None = None
+
+    @property
+    def moves_alone(self) -> bool:
+        """Whether the model moves in a round without any update."""
+        return self.rules.memory is not None and self.rules.memory.moves_alone
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return sum(part.nbytes for part in (self.updates, self.past) if part is not None)
+
+    def of(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
+        """Return the memory of updates, with room for all clients."""
+        if self.rules.memory is None:
+            return None
+        if self.updates is None:
+            self.updates = UpdateMemory(
+                population.clients, model, _folder(self.rules.memory.memory_dir)
+            )
+        self.updates.grow(population.clients)
+        return self.updates
+
+    def check(self, model: NamedArrays, population: Population) -> None:
+        """Refuse a memory for which there is no room, before anybody trains for it.
+
+        Raises
+        ------
+        RunError
+            With the figures.
+        """
+        kept = self.rules.memory
+        if kept is not None and self.updates is None and population.clients:
+            check_room(len(population.clients), model, _folder(kept.memory_dir))
+
+    def starts(self, state: Any, model: NamedArrays, population: Population) -> StartModels | None:
+        """Return the models that the clients of a round start from; None for the one given.
+
+        Parameters
+        ----------
+        state : Any
+            The weighting's state before the round.
+        model : mapping
+            The present model.
+        population : Population
+            All clients.
+
+        Raises
+        ------
+        RunError
+            If there is no room for the models.
+        """
+        declared = self.rules.weighting.past_starts
+        if declared is None or not population.clients:
+            return None
+        starts = self.rules.weighting.starts(state)
+        if self.past is None:
+            self.past = PastModels(_folder(declared.memory_dir))
+        models = self.past.at(starts, model)
+        numbers = dict(zip(population.ascending.tolist(), starts.number.tolist(), strict=True))
+        return StartModels({i: dict(kept) for i, kept in models.items()}, numbers)
+
+    def mean_start(
+        self, state: Any, model: NamedArrays, population: Population
+    ) -> NamedArrays | None:
+        """Return the mean of the models that all clients start from next, None for the one given.
+
+        The arguments and what it raises are those of ``starts``.
+        """
+        begun = self.starts(state, model, population)
+        if begun is None:
+            return None
+        return dict(mean_start(self.rules.weighting.starts(state), begun.models, model))
+
+    def state(self) -> StateArrays:
+        """Return the past models as named arrays, their own: not for keeping, to be written."""
+        models = {} if self.past is None else self.past.state()
+        return {f"{STARTS}{name}": array for name, array in models.items()}
+
+    def restore(
+        self, state: Mapping[str, NDArray[Any]], model: NamedArrays, population: Population
+    ) -> None:
+        """Go on from the updates and models of a checkpoint, where there are any.
+
+        Raises
+        ------
+        StateError
+            If no rule keeps them.
+        """
+        if updates := _below(UPDATES, state):
+            memory = self.of(model, population)
+            if memory is None:
+                raise StateError("'memory' is of a strategy that keeps the clients' updates")
+            memory.restore(updates)
+        if models := _below(STARTS, state):
+            declared = self.rules.weighting.past_starts
+            if declared is None:
+                raise StateError("'starts' is of a strategy whose clients start from past models")
+            self.past = PastModels(_folder(declared.memory_dir))
+            self.past.restore(models, model)
+
+
+def _folder(path: str | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _below(prefix: str, state: Mapping[str, NDArray[Any]]) -> StateArrays:
+    """Return the arrays whose names begin with ``prefix``, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

@@ -1,0 +1,407 @@
+"""FedAWE: every client goes on from where it left off, and its update echoes the rounds away."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum import Communication, ComposedStrategy, Population, Robustness
+from fedquorum.composition import LastUpdates, Rules
+from fedquorum.errors import ParameterError, RunError, StateError
+from fedquorum.flower.codec import (
+    NamedArrays,
+    Status,
+    TrainAnswer,
+    TrainTask,
+    decode_arrays,
+    encode_arrays,
+)
+from fedquorum.participation import MeanInterval
+from fedquorum.past_models import PastModels, Trained, anchored, mean_start, shortened
+from fedquorum.privacy import GaussianMechanism
+from fedquorum.selection import EpsilonGate, Everyone, PriorityOnly
+from fedquorum.server_optimizer import SGD, Momentum
+from fedquorum.state import grown
+from fedquorum.types import Call, PastStarts, Starts
+from fedquorum.weighting import AverageParticipating, Echo
+from flwr.app import ArrayRecord
+
+from tests.builders import decided, took_part, weigh_rounds
+from tests.builders_flower import ChangingGrid, grid_of, named, scripted_app, train_round
+from tests.reference import fedawe
+
+N = 6
+START: NamedArrays = {"w": np.array([1.0, -2.0, 0.5])}
+TARGETS = np.random.default_rng(7).normal(size=(N, 3))
+THERE = [
+    [k for k in range(N) if there[k]] for there in np.random.default_rng(3).random((25, N)) < 0.3
+]
+"""Who is there by round: sometimes nobody, and client 3 for the first time in round 9 or so."""
+
+
+def pulled(client: int, arrays: NamedArrays, lr: float = 0.1) -> NamedArrays:
+    """Return a model after one step on |x - u_k|^2 / 2."""
+    return {"w": arrays["w"] - lr * (arrays["w"] - TARGETS[client])}
+
+
+def answer(client: int, arrays: NamedArrays) -> TrainAnswer:
+    return TrainAnswer(client, Status.DONE, num_examples=10, arrays=arrays)
+
+
+def away(client: int) -> TrainAnswer:
+    return TrainAnswer(client, Status.UNAVAILABLE)
+
+
+@dataclass
+class Played:
+    """Rounds of a strategy: w_t and xbar after each, and the echo of each client that counted."""
+
+    strategy: ComposedStrategy
+    model: ArrayRecord = field(default_factory=lambda: encode_arrays(START))
+    models: list[bytes] = field(default_factory=list)
+    means: list[list[float]] = field(default_factory=list)
+    echoes: list[dict[int, float]] = field(default_factory=list)
+    clients: Mapping[int, TrainAnswer] = field(default_factory=dict)
+
+    def play(self, there: Sequence[Collection[int]], nodes: int = 2, first: int = 1) -> "Played":
+        """Play these rounds; ``clients`` may answer otherwise than by training."""
+
+        def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+            if client not in there[task.server_round - first]:
+                return away(client)
+            return self.clients.get(client) or answer(client, pulled(client, arrays))
+
+        grid = grid_of(scripted_app(N, fit), nodes)
+        for number in range(first, first + len(there)):
+            self.model = train_round(self.strategy, grid, number, self.model) or self.model
+            self._note()
+        return self
+
+    def _note(self) -> None:
+        self.models.append(self.w.tobytes())
+        mean = self.strategy.mean_start(self.model)
+        assert mean is not None
+        self.means.append(decode_arrays(mean)["w"].tolist())
+        decisions = self.strategy.outcome.report.decisions
+        self.echoes.append({d.client: float(d.omega or 0) for d in decisions if d.weight != 0.0})
+
+    @property
+    def w(self) -> Any:
+        return decode_arrays(self.model)["w"]
+
+
+def strategy(**options: Any) -> ComposedStrategy:
+    return named("fedawe", N, **options)
+
+
+# --- against the paper's algorithm, and what it reduces to -----------------------------------
+
+
+@pytest.mark.parametrize("nodes", [1, 6])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"clip": 0.3}, {"echo_cap": 3}, {"server_lr": 0.5}, {"clip": 0.2, "server_lr": 2.0}],
+    ids=str,
+)
+def test_as_with_models_that_stay_on_the_devices(options: Mapping[str, Any], nodes: int) -> None:
+    """Algorithm 1 keeps x_k and tau_k on the clients: every model, mean and echo is the same."""
+    other = fedawe.Federation(START["w"].tolist(), N, **options)
+    got = Played(strategy(**options))
+
+    def train(client: int, t: int, x: list[float]) -> list[float]:
+        return [float(v) for v in pulled(client, {"w": np.array(x)})["w"]]
+
+    for t, there in enumerate(THERE, 1):
+        expected = other.round(there, train)
+        got.play([there], nodes, first=t)
+        np.testing.assert_allclose(got.w, other.w, atol=1e-9)
+        np.testing.assert_allclose(got.means[-1], other.mean, atol=1e-9)
+        assert got.echoes[-1] == expected
+    assert max(max(each.values(), default=0) for each in got.echoes) >= 3
+
+
+def test_two_clients_of_whom_one_is_rarely_there() -> None:
+    """FedAvg ends near the other one, FedAWE's mean over clients in the middle, its w_t nearly."""
+    found = fedawe.two_clients(0.01, 40_000)
+    assert found.mean == pytest.approx(50.0, abs=0.05)
+    assert found.w == pytest.approx(47.5, abs=0.3)
+    assert found.fedavg == pytest.approx(5.97, abs=0.5)
+
+
+def test_everybody_there_is_the_average_of_those_who_take_part() -> None:
+    """All start from w_t and echo 1: to the bit, and so is the mean over clients."""
+    everyone = [range(N)] * 5
+    got = Played(strategy()).play(everyone)
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return answer(client, pulled(client, arrays))
+
+    other, model = named("average_participating", N), encode_arrays(START)
+    grid = grid_of(scripted_app(N, fit), 3)
+    for number in range(1, 6):
+        model = train_round(other, grid, number, model) or model
+        assert decode_arrays(model)["w"].tobytes() == got.models[number - 1]
+    np.testing.assert_array_equal(got.means[-1], got.w)
+    assert other.mean_start(model) is None
+
+
+def test_any_number_of_nodes_gives_the_same_bits() -> None:
+    """Whether clients share a message with those that start elsewhere changes nothing."""
+    first, *others = (Played(strategy()).play(THERE, nodes).models for nodes in (1, 2, 6))
+    assert all(models == first for models in others)
+
+
+def test_the_echoes_of_a_client_sum_to_the_rounds() -> None:
+    """Proposition 1: up to the last round in which it took part."""
+    echoes = Played(strategy()).play(THERE).echoes
+    for client in range(N):
+        last = max(t for t, each in enumerate(echoes) if client in each)
+        assert sum(each.get(client, 0.0) for each in echoes) == last + 1
+
+
+def test_without_training_the_mean_over_clients_stays() -> None:
+    """The gossip alone is doubly stochastic, from wherever the clients are."""
+    got = Played(strategy()).play(THERE[:10])
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        return answer(client, arrays) if client in (1, 2, 4) else away(client)
+
+    grid = grid_of(scripted_app(N, fit), 2)
+    model = train_round(got.strategy, grid, 11, got.model)
+    assert model is not None
+    mean = got.strategy.mean_start(model)
+    assert mean is not None
+    np.testing.assert_allclose(decode_arrays(mean)["w"], got.means[-1], atol=1e-9)
+    assert decode_arrays(model)["w"].tobytes() != got.models[-1]
+
+
+def test_a_round_with_nobody_leaves_all_as_it_is() -> None:
+    """Models, mean and starts stay, and the echoes grow."""
+    got = Played(strategy()).play([[0, 1], [], [], [0]])
+    assert got.models[0] == got.models[1] == got.models[2] != got.models[3]
+    assert got.means[0] == got.means[1] == got.means[2]
+    assert [each.get(0) for each in got.echoes] == [1.0, None, None, 3.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e20])
+def test_an_unusable_reply_is_none(bad: float) -> None:
+    """Its client goes on from where it was, and no model that is kept holds NaN."""
+    got, other = Played(strategy()), Played(strategy())
+    got.play([[0, 1]])
+    other.play([[0, 1]])
+    got.clients = {2: answer(2, {"w": np.array([1.0, bad, 0.0])})}
+    got.play([[0, 2]], first=2)
+    other.play([[0]], first=2)
+    got.clients = {}
+    for played in (got, other):
+        played.play([[2]], first=3)
+    assert got.models == other.models
+    assert got.echoes[-1] == {2: 3.0}
+    assert all(np.isfinite(array).all() for array in got.strategy.state().values())
+
+
+def test_a_round_that_is_refused_is_none_of_the_rounds() -> None:
+    """Where the model would not be finite nothing is remembered: the next round is played again."""
+    model = {"w": np.ones(3, np.float32)}
+    refused = Played(strategy(server_lr=1e30), encode_arrays(model))
+    refused.clients = {0: answer(0, {"w": np.full(3, 1e14, np.float32)})}
+    refused.play([[0]])
+    assert refused.strategy.outcome.report.decisions[0].status == "rejected"
+    assert refused.w.tobytes() == model["w"].tobytes()
+    state = refused.strategy.state()
+    assert state["weighting.age"].tolist() == [1] * N
+    assert [name for name in state if name.startswith("starts.")] == ["starts.0.w"]
+    assert state["weighting.t"] == 0
+
+
+def test_clients_that_join_start_from_the_model_of_their_round() -> None:
+    """Until a client is known its x_k is the present model: w_{t0}, with tau = t0 - 1."""
+    seen: dict[tuple[int, int], float] = {}
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        seen[task.server_round, client] = float(arrays["w"][0])
+        return answer(client, {"w": arrays["w"] + 1.0})
+
+    made = strategy(communication=Communication(startup_clients=3))
+    grid, model = ChangingGrid(scripted_app(N, fit), 2, there=[1]), encode_arrays(START)
+    for number in (1, 2, 3):
+        grid.there = {1} if number < 3 else {1, 2}
+        model = train_round(made, grid, number, model) or model
+    assert {k: seen[3, k] for k in range(N)} == dict.fromkeys(range(N), 3.0)
+    assert {d.omega for d in made.outcome.report.decisions} == {1.0}
+    before, after = Population((1, 4), frozenset({1})), Population((0, 1, 4), frozenset({1}))
+    state, _ = weigh_rounds(Echo(), [took_part([1], 2)], 2)
+    state = replace(state, client=before.ascending)
+    larger = grown(state, Echo().init(after), 2, np.array([1, 2]))
+    assert (larger.client.tolist(), larger.age.tolist(), larger.t) == ([0, 1, 4], [1, 2, 1], 1)
+
+
+# --- what is kept ----------------------------------------------------------------------------
+
+
+def test_versions_that_nobody_starts_from_are_forgotten() -> None:
+    """Three models are held after four rounds: that of the first, of round 1 and of round 4."""
+    got = Played(strategy()).play([[0, 1], [0], [0], [0, 2]])
+    got.strategy.mean_start(got.model)
+    held = {name for name in got.strategy.state() if name.startswith("starts.")}
+    assert held == {"starts.0.w", "starts.1.w", "starts.4.w"}
+    numbers = 3 * START["w"].nbytes
+    assert got.strategy.outcome.state_bytes == numbers + 2 * N * 8
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
+    """Also with the models in files, which are none of the bits."""
+    whole = Played(strategy()).play(THERE)
+    begun = Played(strategy()).play(THERE[:12])
+    state = {name: array.copy() for name, array in begun.strategy.state().items()}
+    resumed = Played(strategy(memory_dir=str(tmp_path)), begun.model)
+    resumed.strategy.restore(state, decode_arrays(begun.model))
+    resumed.play(THERE[12:], first=13)
+    assert resumed.models == whole.models[12:]
+    assert resumed.means == whole.means[12:]
+    sizes = {played.strategy.outcome.state_bytes for played in (whole, resumed)}
+    assert len(sizes) == 1
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StateError, match="'starts' is of a strategy whose clients start from past"):
+        named("average_participating", N).restore(state, decode_arrays(begun.model))
+    for name in ("starts.x.w", "starts.00.w"):
+        with pytest.raises(StateError):
+            strategy().restore({**state, name: np.zeros(2)}, decode_arrays(begun.model))
+
+
+def test_models_for_which_there_is_no_room_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anybody trains, with the figures and the setting."""
+    model = {"w": np.zeros(10**6)}
+    monkeypatch.setattr("fedquorum.past_models.machine_memory", lambda: 9 * 10**6)
+    kept = PastModels()
+    kept.at(Starts(np.array([0, 0]), 0), model)
+    told = r"memory_dir must be set where this machine's memory does not hold the models from which"
+    with pytest.raises(RunError, match=rf"{told} clients start: 2 of 0\.008 GB, got None$"):
+        kept.at(Starts(np.array([0, 1]), 1), model)
+    assert kept.at(Starts(np.array([1, 1]), 1), model).keys() == {1}
+    in_files = PastModels(tmp_path)
+    monkeypatch.setattr("fedquorum.past_models.free_disk", lambda folder: 0)
+    with pytest.raises(RunError, match="memory_dir must be a folder with space for the models"):
+        in_files.at(Starts(np.array([0]), 0), model)
+    gone = PastModels(tmp_path / "gone")
+    monkeypatch.undo()
+    with pytest.raises(RunError, match=r"got .*gone: No such file or directory"):
+        gone.at(Starts(np.array([0]), 0), model)
+
+
+# --- the step --------------------------------------------------------------------------------
+
+
+def test_statistics_are_averaged_and_not_echoed() -> None:
+    """A variance stays between those of the clients, a counter is a whole number."""
+    model: NamedArrays = {
+        "w": np.zeros(2, np.float32),
+        "running_var": np.ones(2, np.float32),
+        "num_batches_tracked": np.array(4),
+    }
+
+    def trained(by: float) -> NamedArrays:
+        return {name: array + array.dtype.type(by) for name, array in model.items()}
+
+    updates = [Trained(50.0, model, trained(-1.0)), Trained(1.0, trained(2.0), trained(3.0))]
+    step = anchored(model, updates, 2.0, PastStarts())
+    assert step.anchor.keys() == {"w"}
+    assert step.anchor["w"].tolist() == [1.0, 1.0]
+    assert step.update["w"].tolist() == [-24.5, -24.5]
+    assert step.update["running_var"].tolist() == [1.0, 1.0]
+    assert step.update["num_batches_tracked"] == 1.0
+
+
+def test_a_long_update_is_shortened_to_the_norm() -> None:
+    """Over all arrays together; a short one is as it was."""
+    update = {"a": np.array([3.0]), "b": np.array([4.0])}
+    assert shortened(update, 5.0) == update
+    found = shortened(update, 0.5)
+    assert (found["a"].tolist(), found["b"].tolist()) == (
+        pytest.approx([0.3]),
+        pytest.approx([0.4]),
+    )
+
+
+def test_the_mean_start_is_over_all_clients() -> None:
+    """Those of one start count as often as there are of them."""
+    models = {0: {"w": np.array([0.0])}, 3: {"w": np.array([8.0])}}
+    mean = mean_start(Starts(np.array([0, 3, 0, 0]), 4), models, {"w": np.array([5.0])})
+    assert mean["w"].tolist() == [2.0]
+
+
+# --- the rule --------------------------------------------------------------------------------
+
+
+def test_a_weight_is_explained() -> None:
+    """With tau_k, the model of the start, and the cap where it bites."""
+    history = [took_part([0, 2], 3), took_part([0], 3), took_part([], 3)]
+    state, _ = weigh_rounds(Echo(echo_cap=2), history, 3)
+    given = took_part([1, 2], 3)
+    _, weights = Echo(echo_cap=2).weigh(state, Call((0, 1, 2)), given, np.ones(2))
+    assert weights.weight.tolist() == [1.0, 1.0]
+    made = replace(decided(Echo(echo_cap=2), given, 3), state=state, weights=weights)
+    never, once = (list(Echo(echo_cap=2).explain(made, place)) for place in range(2))
+    assert never[0].startswith("tau_k = -1, the last round in which it took part, or before it was")
+    assert never[0].endswith("it trained from w_0, and c_k is of its change from there")
+    assert once == [
+        (
+            "tau_k = 0, the last round in which it took part, or before it was known; now t = 3, "
+            "both from 0: it trained from w_1, and c_k is of its change from there"
+        ),
+        "c_k = (min(t - tau_k, echo_cap)) / |S_t| = min(3, 2) / 2 = 1",
+    ]
+
+
+def test_an_update_is_bounded_from_where_its_client_started() -> None:
+    """``robustness.clip_norm`` is of d_k = w_k - x_k, and not of w_k - w_t."""
+    bounded = Communication(robustness=Robustness(clip_norm=1e-3))
+    got = Played(strategy(communication=bounded)).play([[0, 1, 2]] * 20)
+    got.clients = {5: answer(5, START)}
+    before, start = got.w, START["w"]
+    got.play([[5]], first=21)
+    np.testing.assert_allclose(got.w, start, atol=1e-12)
+    assert np.linalg.norm(before - start) > 1e-2
+    assert got.strategy.outcome.report.decisions[5].reason is None
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Rules(EpsilonGate(10), Echo()), "selection must be everyone with the weighting"),
+        (lambda: Rules(PriorityOnly(), Echo()), "selection must be everyone with the weighting"),
+        (lambda: Rules(Everyone(), Echo(), Momentum(1.0)), "server_optimizer must be sgd with"),
+        (
+            lambda: Rules(Everyone(), Echo(), SGD(), LastUpdates()),
+            "memory must be None with fedawe",
+        ),
+        (
+            lambda: MeanInterval(base=Echo().over_known()),
+            "participation must be none with the weighting fedawe",
+        ),
+    ],
+)
+def test_combinations_that_make_no_sense_are_refused(make: Any, told: str) -> None:
+    """Gates, groups, other server optimizers, a memory of updates, a correction on top."""
+    with pytest.raises(ParameterError, match=told):
+        make()
+
+
+def test_it_has_no_bound_for_differential_privacy() -> None:
+    """Who is there decides where the round begins."""
+    private = Communication(privacy=GaussianMechanism(1.0, 1.0))
+    with pytest.raises(ParameterError, match="who is there alone decides all of it"):
+        strategy(communication=private)
+
+
+def test_other_rules_start_from_the_present_model() -> None:
+    """They name no past models."""
+    rule = AverageParticipating()
+    assert rule.past_starts is None
+    with pytest.raises(NotImplementedError, match="all train from the same model"):
+        rule.starts(None)
