@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
-from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
+from fedquorum.records.round_record import RoundRecord, groups_of
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -163,9 +163,10 @@ def final_table(
     """
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
-    for group in TEST_GROUPS:
+    shown = groups_of(totals.test)
+    for group in shown:
         table.add_column(group.replace("_", "-"), justify="right")
-    whole = ("",) * (len(TEST_GROUPS) - 1)  # what is said of the run stands in the last column
+    whole = ("",) * (len(shown) - 1)  # what is said of the run stands in the last column
     if totals.test:
         show = _number if metric == "loss" else _percent
         for name, key in (
@@ -174,7 +175,7 @@ def final_table(
             ("  worst client", "worst"),
             ("  best client", "best"),
         ):
-            groups = [totals.test[group] or {} for group in TEST_GROUPS]
+            groups = [totals.test[group] or {} for group in shown]
             table.add_row(name, *(show(values.get(key, math.nan)) for values in groups))
     table.add_section()
     if totals.loss is not None:

@@ -17,7 +17,7 @@ from fedquorum.records.interruption import uninterrupted
 from fedquorum.records.reader import load_run
 from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.records.settings import flat_settings
-from fedquorum.records.writer import RunRecords
+from fedquorum.records.writer import MEAN_MODEL, RunRecords
 from fedquorum.report import ClientEvaluation
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -119,10 +119,17 @@ def run(
                         checkpoints.after(server_round, arrays)
                         display.show(record)
         finally:
-            records.save_model(decode_arrays(arrays))
+            _save_models(records, strategy, arrays)
     console.print(final_table(totals, title, settings.evaluation.metric, ledger.facts))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
+
+
+def _save_models(records: RunRecords, strategy: ComposedStrategy, arrays: ArrayRecord) -> None:
+    """Write the last model, and the mean of the models that clients start from if there is one."""
+    records.save_model(decode_arrays(arrays))
+    if (mean := strategy.mean_start(arrays)) is not None:
+        records.save_model(decode_arrays(mean), MEAN_MODEL)
 
 
 def _recorded(directory: Path, start: Checkpoint | None, arithmetic: Arithmetic) -> dict[str, Any]:
@@ -288,9 +295,10 @@ def _round(
     parts.release()
     if combined is not None:
         arrays = combined
-    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
-    replies = grid.send_and_receive(messages, timeout=timeout)
-    strategy.aggregate_evaluate(server_round, replies)
+    due = strategy.communication.tests_after(server_round)
+    mean = strategy.mean_start(arrays) if due else None
+    of_mean = () if mean is None else _evaluated(parts, mean, server_round)
+    _evaluated(parts, arrays, server_round)  # last: what is told of it goes on to the next round
     outcome = strategy.outcome
     record = round_record(
         outcome.report,
@@ -303,5 +311,17 @@ def _round(
         metric=settings.evaluation.metric,
         all_evaluated=settings.evaluation.clients == "all",
         previous=previous,
+        of_mean=of_mean,
     )
     return initial, arrays, record
+
+
+def _evaluated(
+    parts: _Parts, arrays: ArrayRecord, server_round: int
+) -> tuple[ClientEvaluation, ...]:
+    """Return what the clients measure of a model after a round, nothing if that is not due."""
+    strategy, grid = parts.strategy, parts.grid
+    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
+    timeout = strategy.communication.reply_timeout
+    strategy.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
+    return strategy.outcome.evaluations

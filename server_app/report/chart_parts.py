@@ -1,13 +1,13 @@
 """What the charts of an experiment share: methods with their styles, curves, published numbers."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
-from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
+from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS, RoundRecord
 
 from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, brief, metric_after_round
@@ -49,6 +49,15 @@ def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
     if "non_priority" in measured or "all" not in measured:
         return tuple(name for name in ("priority", "non_priority") if name in measured)
     return ("all",)
+
+
+def models_tested(methods: Sequence[Method]) -> Mapping[str, str]:
+    """Return the groups of ``tested_clients``, and the mean model if there is one, with names."""
+    names = {clients: f"{clients.replace('_', '-')} clients" for clients in tested_clients(methods)}
+    runs = [run for method in methods for run in method.group.counted]
+    if any(record.test and MEAN_GROUP in record.test for run in runs for record in run.rounds):
+        names[MEAN_GROUP] = "mean model"
+    return names
 
 
 def bounds_of(metrics: Collection[str]) -> tuple[float, float]:

@@ -165,7 +165,7 @@ def ascending(value: str) -> tuple[int, float, str]:
 
 def metric_after_round(record: RoundRecord, group: str, name: str) -> float:
     """Return a test metric of one of ``TEST_GROUPS`` after a round, NaN if not measured."""
-    values = None if record.test is None else record.test[group]
+    values = None if record.test is None else record.test.get(group)
     return math.nan if values is None else values.get(name, math.nan)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from fedquorum.errors import RunError
 from fedquorum.records.fairness import SPREAD
 from fedquorum.records.reader import Run, read_parts
-from fedquorum.records.round_record import TEST_GROUPS
+from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS
 
 from server_app.report.groups import Group, metric_after_round
 
@@ -43,8 +43,8 @@ def final_measures(run: Run, clients: str) -> Mapping[str, float]:
     ----------
     run : Run
         The run.
-    clients : {"priority", "non_priority", "all"}
-        Whose test parts.
+    clients : {"priority", "non_priority", "all", "mean_model"}
+        Whose test parts; the last is all, with the mean of the models that clients start from.
 
     Raises
     ------
@@ -108,15 +108,15 @@ def largest_training_loss(run: Run) -> float:
 def measured_groups(group: Group) -> tuple[str, ...]:
     """Return whose test parts to tell of: all, where no client is without priority.
 
-    Otherwise those of ``TEST_GROUPS`` that were measured.
+    Otherwise those of ``TEST_GROUPS`` that were measured; then the mean model, if there is one.
     """
     measured = tuple(
         name
-        for name in TEST_GROUPS
+        for name in (*TEST_GROUPS, MEAN_GROUP)
         if any(not math.isnan(last_measured(run, name, "accuracy")) for run in group.counted)
     )
     if "all" in measured and "non_priority" not in measured:
-        return ("all",)
+        return tuple(name for name in measured if name != "priority")
     return measured
 
 

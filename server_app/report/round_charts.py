@@ -7,10 +7,10 @@ from fedquorum.records.round_record import RoundRecord
 
 from server_app.report.chart_parts import (
     Method,
+    models_tested,
     over_rounds,
     published,
     sources,
-    tested_clients,
 )
 from server_app.report.charts import ANY, FRACTION, PERCENT, Level, LineChart, Panel
 from server_app.report.groups import metric_after_round
@@ -21,12 +21,13 @@ MEGABYTE = 1_000_000
 
 def training_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return test metrics and losses over rounds, with what is published as levels."""
-    tested = tested_clients(methods)
+    models = models_tested(methods)
+    tested = tuple(models)
     metrics = list(dict.fromkeys([*(m.group.metric for m in methods), "accuracy"]))
     panels = [
         over_rounds(
             methods,
-            f"test {METRIC_NAMES[metric]}, {clients.replace('_', '-')} clients",
+            f"test {METRIC_NAMES[metric]}, {models[clients]}",
             partial(_tested, clients=clients, name=metric),
             levels=_published_levels(methods, metric) if clients == tested[0] else (),
             bounds=PERCENT,
@@ -45,7 +46,7 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
     panels += [
         over_rounds(
             methods,
-            f"test loss, {clients.replace('_', '-')} clients, nats",
+            f"test loss, {models[clients]}, nats",
             partial(_tested, clients=clients, name="loss"),
         )
         for clients in tested[:1]

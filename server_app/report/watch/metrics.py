@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from fedquorum.records.reader import STATUSES as RUN_STATUSES
-from fedquorum.records.round_record import TEST_GROUPS
+from fedquorum.records.round_record import groups_of
 from fedquorum.report import STATUSES
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -150,7 +150,7 @@ def _of_tests(run: FollowedRun) -> Iterator[Metric]:
         return
     yield _gauge("fedquorum_tested_round", "The round of the last model tested.", record.round)
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for group in TEST_GROUPS:
+    for group in groups_of(record.test):
         values = record.test[group] or {}
         names = {name: (name, "mean") for name in ("accuracy", "loss", metric)}
         names |= {name: (metric, name) for name in STATISTICS}

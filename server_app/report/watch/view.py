@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from fedquorum.intake import shown
-from fedquorum.records.round_record import TEST_GROUPS
+from fedquorum.records.round_record import groups_of
 from fedquorum.report import STATUSES, LateReply
 
 from server_app.display import time_left
@@ -188,7 +188,7 @@ def _test_table(run: FollowedRun) -> TextTable:
     headings = ("clients", "mean, by data", "average", "worst", "best", "loss, nats")
     rows = tuple(
         (group.replace("_", "-"), *_test_row(values, run.metric))
-        for group in TEST_GROUPS
+        for group in groups_of(record.test)
         if (values := record.test[group]) is not None
     )
     title = f"Test parts: {METRIC_NAMES[run.metric]}, of the model after round {record.round:,}"

@@ -18,7 +18,7 @@ from ..intake import shown
 from ..report import LateReply
 from .folder import RunFolder
 from .parquet import LARGEST_COUNT, LARGEST_NUMBER, read_file
-from .round_record import TEST_GROUPS, RoundRecord
+from .round_record import RoundRecord, groups_of
 from .settings import (
     DamagedSettingsError,
     flat_settings,
@@ -467,7 +467,7 @@ def _late_reply(given: Any) -> LateReply:
 
 def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | None]:
     groups: dict[str, Mapping[str, float] | None] = {}
-    for group in TEST_GROUPS:
+    for group in groups_of(test):
         given = test.get(group)
         if given is None:
             groups[group] = None

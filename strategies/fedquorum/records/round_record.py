@@ -11,6 +11,13 @@ from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
+MEAN_GROUP = "mean_model"
+"""The group of all clients tested, with the mean of the models that clients start from."""
+
+
+def groups_of(test: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Return the keys of ``test`` of a round: those of every strategy, and what it has beside."""
+    return (*TEST_GROUPS, *({MEAN_GROUP} & (test or {}).keys()))
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ def round_record(
     all_evaluated: bool,
     away: tuple[int, ...] = (),
     previous: RoundRecord | None = None,
+    of_mean: Sequence[ClientEvaluation] = (),
 ) -> RoundRecord:
     """Return the record of a round.
 
@@ -69,6 +77,8 @@ def round_record(
     setting ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only
     priority clients were. ``away``: the clients that were not connected where a round samples among
     the others. ``previous``: the record of the round before, for what is summed over rounds.
+    ``of_mean``: what clients measured of the mean of the models that they start from, where rules
+    have one.
     """
     draws = report.call.draws
     omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
@@ -96,7 +106,7 @@ def round_record(
         away=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
-        test=evaluation_summary(evaluations, metric, all_evaluated),
+        test=evaluation_summary(evaluations, metric, all_evaluated, of_mean),
     )
 
 
@@ -116,7 +126,10 @@ def weight_error(omega: Mapping[int, float], rates: FloatArray | None) -> float 
 
 
 def evaluation_summary(
-    evaluations: Sequence[ClientEvaluation], metric: str, all_evaluated: bool
+    evaluations: Sequence[ClientEvaluation],
+    metric: str,
+    all_evaluated: bool,
+    of_mean: Sequence[ClientEvaluation] = (),
 ) -> dict[str, Mapping[str, float] | None] | None:
     """Return ``test`` of a round's record, None if nobody's test part was measured.
 
@@ -128,6 +141,8 @@ def evaluation_summary(
         The setting ``evaluation.metric``, what the spread over clients is of.
     all_evaluated : bool
         Whether not only priority clients were asked.
+    of_mean : sequence of ClientEvaluation
+        The same of the mean of the models that clients start from; without any there is no group.
     """
     evaluated = _columns(evaluations)
     tested = _among(evaluated, evaluated["test_num_examples"] > 0)
@@ -141,7 +156,17 @@ def evaluation_summary(
         "priority": _group_summary(priority, metric, objective_data),
         "non_priority": _group_summary(others, metric, others["num_examples"]),
         "all": everyone,
+        **_of_mean(of_mean, metric),
     }
+
+
+def _of_mean(
+    evaluations: Sequence[ClientEvaluation], metric: str
+) -> dict[str, Mapping[str, float] | None]:
+    columns = _columns(evaluations)
+    tested = _among(columns, columns["test_num_examples"] > 0)
+    summary = _group_summary(tested, metric, tested["num_examples"])
+    return {} if summary is None else {MEAN_GROUP: summary}
 
 
 Columns = Mapping[str, FloatArray]

@@ -65,6 +65,10 @@ ROUND_SCALARS = (
 )
 
 
+MODEL, MEAN_MODEL = "model.safetensors", "mean_model.safetensors"
+"""The model after the last round, and the mean of the models that clients start from next."""
+
+
 def _no_bound(_decisions: int, _clients: int) -> None:
     """Return the bound of a method that has none."""
 
@@ -328,15 +332,15 @@ class RunRecords:
             self._rounds.truncate(length)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write the model, all at once or not at all.
+    def save_model(self, arrays: Mapping[str, NDArray[Any]], name: str = MODEL) -> None:
+        """Write a model to the file ``name``, all at once or not at all.
 
         Raises
         ------
         RunError
             If it cannot be written.
         """
-        with replacing(self.directory / "model.safetensors", synced=True) as part:
+        with replacing(self.directory / name, synced=True) as part:
             save_file(dict(arrays), part)
 
     def _write_manifest(self) -> None:

@@ -1,0 +1,71 @@
+"""FedAWE's two models: that of the round, and the mean of the models that clients start from."""
+
+import math
+from io import StringIO
+
+import numpy as np
+import pytest
+from fedquorum.records.checkpoint import Checkpoints
+from fedquorum.records.reader import Run
+from fedquorum.records.round_record import MEAN_GROUP
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from server_app.display import Totals, final_table
+from server_app.report.chart_parts import methods_of, models_tested
+from server_app.report.groups import group_runs
+from server_app.report.measures import final_measures, measured_groups
+from tests.server_app.made_runs import real_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run in which some clients start from older models than others."""
+    words = ("strategy=fedawe", "availability=bernoulli", "availability.p=0.5", "client.lr=0.01")
+    return real_run(tmp_path_factory.mktemp("run"), *words, "evaluation.every=2")
+
+
+def test_both_are_measured_where_test_parts_are(run: Run) -> None:
+    """As a group of its own, which other rounds and other strategies do not have."""
+    tested = [record for record in run.rounds if record.test]
+    assert [record.round for record in tested] == [2, 4, 5]
+    for record in tested:
+        assert record.test is not None
+        mean, everyone = record.test[MEAN_GROUP], record.test["all"]
+        assert mean is not None
+        assert everyone is not None
+        assert mean.keys() == everyone.keys()
+        assert mean["loss"] != everyone["loss"]
+
+
+def test_both_are_saved(run: Run) -> None:
+    """The mean is that of the models that the last checkpoint holds, client by client."""
+    found = Checkpoints(run.directory).newest().checkpoint
+    assert found is not None
+    state, model = found.strategy, load_file(run.directory / "model.safetensors")
+    numbers = state["weighting.t"] + 1 - state["weighting.age"]
+    assert len(set(numbers.tolist())) > 1
+    for name, array in load_file(run.directory / "mean_model.safetensors").items():
+        starts = [state[f"starts.{number}.{name}"].astype(np.float64) for number in numbers]
+        np.testing.assert_allclose(array, np.mean(starts, axis=0), atol=1e-6)
+        assert array.tobytes() != model[name].tobytes()
+        np.testing.assert_array_equal(found.model[name], model[name])
+
+
+def test_both_are_in_the_tables_and_charts(run: Run) -> None:
+    """The final table, the report's rows, and a chart of its own."""
+    totals = Totals()
+    for record in run.rounds:
+        totals = totals.after(record)
+    text = StringIO()
+    Console(file=text, width=120).print(final_table(totals, "title", "accuracy"))
+    assert "mean-model" in text.getvalue()
+    (group,) = group_runs([run])
+    assert measured_groups(group)[-1] == MEAN_GROUP
+    last = run.rounds[-1].test
+    assert last is not None
+    mean = last[MEAN_GROUP]
+    assert mean is not None
+    assert final_measures(run, MEAN_GROUP)["test"] == mean["accuracy"]
+    assert not math.isnan(mean["accuracy"])
+    assert models_tested(methods_of([group]))[MEAN_GROUP] == "mean model"
