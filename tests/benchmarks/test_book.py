@@ -32,10 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 NOT_HERE = {
     *("fedalign/emnist", "fedalign/emnist_fedprox", "fedalign/emnist_partial"),
-    *("fedau/cifar100", "fedau/svhn", "fedau/cinic10"),
+    *("fedau/cifar100", "fedau/svhn", "fedau/cinic10", "fedawe/svhn", "fedawe/cinic10"),
     *("aaggff/celeba", "aaggff/reddit", "aaggff/isic", "aaggff/speech"),
 }
-WITHOUT_A_CHAPTER = {"empirical/fmnist"}
+WITHOUT_A_CHAPTER = {"empirical/fmnist", "fedawe/cifar10", "fedawe/fmnist"}
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 SMALL = Measurement(
     "2026-01-02",
