@@ -18,7 +18,10 @@ _YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 def rules_of(
-    settings: Settings, rates: Mapping[int, float] | None = None, clients: tuple[int, ...] = ()
+    settings: Settings,
+    rates: Mapping[int, float] | None = None,
+    clients: tuple[int, ...] = (),
+    requirements: Mapping[int, float] | None = None,
 ) -> Rules:
     """Return the rules of the settings.
 
@@ -30,6 +33,8 @@ def rules_of(
         p_n by client id, where a simulation knows it.
     clients : tuple of int
         All clients, empty as long as they are not known.
+    requirements : mapping of int to float, optional
+        rho_k by client id, where the settings name a place from which they were read.
 
     Raises
     ------
@@ -37,11 +42,36 @@ def rules_of(
         If a rule refuses its settings, the rules make no sense together, or there is no custom
         rule at the path given.
     """
-    facts = RunFacts(settings.rounds, settings.seed, rates, clients)
+    facts = RunFacts(settings.rounds, settings.seed, rates, clients, requirements)
     try:
         return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:
         raise SettingsError(told_of(error, setting_of(error, settings))) from None
+
+
+def given_requirements(settings: Settings) -> dict[str, Any]:
+    """Return what settings say of the clients' requirements, by the settings that say anything."""
+    nodes = {"evaluation": settings.evaluation, **rule_settings(settings)}
+    values = {
+        f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def requirement_of(settings: Settings) -> tuple[str, Any]:
+    """Return the setting that says what clients require, and its value; None where none does.
+
+    Raises
+    ------
+    SettingsError
+        If two settings say different things: a run has one requirement of each client.
+    """
+    first, *others = given_requirements(settings).items() or [("evaluation.requirement", None)]
+    for key, other in others:
+        if other != first[1]:
+            place, value = first
+            raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
+    return first
 
 
 def is_custom(settings: Settings) -> bool:

@@ -29,6 +29,7 @@ class Question(StrEnum):
     PARTICIPATION = "participation"
     FAIRNESS = "fairness"
     AVERAGE = "average"
+    APPEAL = "appeal"
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,15 @@ class RunFacts:
         p_n, the participation rate of every client, where a simulation knows it.
     clients : tuple of int
         All clients, empty as long as they are not known.
+    requirements : mapping of int to float, optional
+        rho_k, the loss that each client wants the model to be below, where the run has them.
     """
 
     num_rounds: int | None = None
     seed: int = 0
     rates: Mapping[int, float] | None = None
     clients: tuple[int, ...] = ()
+    requirements: Mapping[int, float] | None = None
 
 
 def parameter(default: Any, allowed: Range) -> Any:

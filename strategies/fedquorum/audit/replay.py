@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..appeal import Requirements
 from ..composition import Rules
 from ..errors import FedQuorumError, ParameterError, RunError
 from ..imports import no_rule_at, rule_at
@@ -25,6 +27,7 @@ from ..intake import shown
 from ..named import build
 from ..records.folder import RunFolder
 from ..records.reader import POPULATION, Run, load_run, read_population, read_table
+from ..records.requirements import recorded_requirements
 from ..records.round_record import RoundRecord
 from ..report import ClientDecision, ClientEvaluation, TrainReport, priority_objective
 from ..robustness import Robustness
@@ -101,6 +104,8 @@ class Recorded:
     recognised_in : int
         The round in which a drop-in strategy recognised the project's protocol and began anew
         with the clients that the nodes host; 0 where it did not.
+    requirements : Requirements, optional
+        rho_k where the run had them.
     """
 
     run: Run
@@ -112,6 +117,7 @@ class Recorded:
     trusted: bool = False
     joined: Mapping[int, int] = field(default_factory=dict)
     recognised_in: int = 0
+    requirements: Requirements | None = None
 
     @property
     def standard(self) -> bool:
@@ -220,13 +226,15 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
     clients, rates = table["client"], table["participation_rate"]
     joined = table.get("joined", [None])
+    unseen = frozenset(compress(clients, table.get("unseen", ())))
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
         population = Population(
-            tuple(clients),
+            tuple(k for k in clients if k not in unseen),
             frozenset(weights),
             {k: weight for k, weight in weights.items() if weight != 1.0},
+            unseen=tuple(sorted(unseen)),
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
@@ -241,6 +249,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
         summary=run.summary,
         trusted=trust,
+        requirements=recorded_requirements(run.directory),
     )
 
 
@@ -295,8 +304,9 @@ def _facts(recorded: Recorded) -> RunFacts:
     return RunFacts(
         num_rounds=int(config.get("rounds") or len(recorded.run.rounds)),
         seed=seed,
-        rates=None if rates is None else dict(enumerate(rates)),
+        rates=None if rates is None else {k: rates[k] for k in recorded.population.clients},
         clients=recorded.population.clients,
+        requirements=None if recorded.requirements is None else recorded.requirements.loss,
     )
 
 
@@ -491,7 +501,7 @@ def _decision(row: Row) -> ClientDecision:
 
 def _with_examples(state: RoundState, evaluations: Sequence[ClientEvaluation]) -> RoundState:
     """Return the state with D_k of the clients that measured their training part."""
-    data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+    data = {e.client: e.num_examples for e in evaluations if e.measured}
     told = replace(state.told, examples=ByClient.of(state.told.examples).updated(data))
     return replace(state, told=told)
 
@@ -510,6 +520,7 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
         test_loss=value("test_loss"),
         test_accuracy=value("test_accuracy"),
         test_metric=value("test_metric"),
+        unseen=row["client"] in population.unseen,
     )
 
 

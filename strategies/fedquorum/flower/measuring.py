@@ -22,14 +22,22 @@ class Measuring:
     tested : tuple of int
         The clients whose test part is measured.
     measured : tuple of int
-        The clients whose training part is measured.
+        The clients whose training part is measured for the objective.
+    recorded : tuple of int
+        The clients whose training part is measured for the records alone.
     keeps_model : bool
         Whether each measures its own model instead.
     """
 
     tested: tuple[int, ...] = ()
     measured: tuple[int, ...] = ()
+    recorded: tuple[int, ...] = ()
     keeps_model: bool = False
+
+    @property
+    def trained_on(self) -> frozenset[int]:
+        """The clients whose training part is measured."""
+        return frozenset((*self.measured, *self.recorded))
 
     @classmethod
     def after(
@@ -45,14 +53,17 @@ class Measuring:
 
         Where the rules need F, F_k is asked of the priority clients that this round will ask:
         F(w_{t+1}) is their mean by data, all priority clients' under full participation.
-        Otherwise all priority clients are asked for it together with the test metrics.
+        Otherwise all priority clients are asked for it together with the test metrics. With
+        ``evaluated_training`` all clients tested measure their training part; what the others
+        measure is in no objective and no rule's state.
         """
         measured: tuple[int, ...] = ()
         if needs_objective:
             measured = tuple(k for k in following.clients if k in population.priority)
         elif tested:
             measured = communication.measured(population, tested)
-        return cls(tested, measured, following.keeps_model)
+        recorded = tested if communication.evaluated_training else ()
+        return cls(tested, measured, recorded, following.keeps_model)
 
 
 def client_evaluations(
@@ -64,8 +75,8 @@ def client_evaluations(
 
 
 def examples_of(evaluations: Sequence[ClientEvaluation]) -> Mapping[int, float]:
-    """Return the amounts of data that were told, by client."""
-    return {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
+    """Return the amounts of data that were told with the objective, by client."""
+    return {e.client: e.num_examples for e in evaluations if e.measured}
 
 
 def with_objective(
@@ -84,7 +95,8 @@ def with_objective(
     known = state.measured
     objective = priority_objective(heard, [known[k] for k in asked & known.keys()])
     if stands_in:
-        known = {**known, **{e.client: e for e in heard if e.measured}}
+        newest = [e for e in evaluations if e.measured and (e.client in asked or e.client in known)]
+        known = {**known, **{e.client: e for e in newest}}
     return replace(state, objective=objective, measured=known)
 
 
@@ -107,4 +119,5 @@ def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> 
         test_loss=_counted(answer.test_loss),
         test_accuracy=answer.test_accuracy,
         test_metric=answer.test_metric,
+        unseen=client in population.unseen,
     )

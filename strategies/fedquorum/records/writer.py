@@ -16,6 +16,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from ..appeal import Requirements
 from ..errors import RunError
 from ..report import ClientEvaluation, LateReply, TrainReport
 from ..state import StateArrays
@@ -221,9 +222,10 @@ class RunRecords:
         population: Population,
         rates: Sequence[float] | None,
         joined: Mapping[int, int] | None = None,
+        requirements: Requirements | None = None,
     ) -> None:
         """Write who the clients are, see ``population_table``."""
-        table = population_table(population, rates, joined)
+        table = population_table(population, rates, joined, requirements)
         write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:

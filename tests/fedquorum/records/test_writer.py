@@ -194,6 +194,9 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
                 "priority_weight": weight,
                 "participation_rate": None if rates is None else rates[k],
                 "joined": None,
+                "unseen": False,
+                "requirement": None,
+                "local_accuracy": None,
             }
             for k, weight in enumerate((1.0, 0.0, 0.25))
         ]
