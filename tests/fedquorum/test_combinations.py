@@ -53,6 +53,7 @@ MODEL: NamedArrays = {"w": np.array([0.5, -1.0])}
 INVERSE = {0: 2.0, 1: 1.5, 2: 4.0, 3: 1.0, 4: 3.0}
 RATES = {client: 1 / inverse for client, inverse in INVERSE.items()}
 ETA = 0.1
+RHO = (1.0, 0.5, 2.0, 0.25, 1.5)
 
 GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
 Combination = tuple[str, str, str, str]
@@ -65,7 +66,7 @@ OPTIMIZERS = [*SERVER_OPTIMIZERS]
 
 WEIGHS_A_ROUND = {"qfedavg", "term", "propfair"}
 """Weightings by the losses of a round."""
-NOT_CORRECTED = WEIGHS_A_ROUND | {"average_participating", "aaggff_s", "fedmgda"}
+NOT_CORRECTED = WEIGHS_A_ROUND | {"maxfl"} | {"average_participating", "aaggff_s", "fedmgda"}
 """Weightings that have no weights over a fixed population."""
 
 
@@ -103,7 +104,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 247
+    assert len(ALLOWED) == 262
 
 
 def test_a_sample_has_every_part() -> None:
@@ -115,7 +116,7 @@ def test_a_sample_has_every_part() -> None:
 
 def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> Rules:
     """Return the rules of a combination, the learning rate ``ETA``."""
-    base = WEIGHTINGS[weighting]()
+    base = WEIGHTINGS[weighting](**({"requirement": RHO} if weighting == "maxfl" else {}))
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
     return Rules(
         GATE if selection == GATE.key else SELECTIONS[selection](),
@@ -177,6 +178,7 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "w_k F_k^q": DATA * loss,
         "w_k exp(lambda F_k)": DATA * np.exp(loss),
         "w_k / max(M - F_k, epsilon)": DATA / np.maximum(3.0 - loss, 0.2),
+        "q_k": np.exp(loss - RHO) / (1.0 + np.exp(loss - RHO)) ** 2,
     }
     words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.factor) or "1"
     assert (words != weighting.factor) == (correction != "none")

@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedau": {"cutoff": 50},
     "known_statistics": {"probabilities": {0: 0.5, 4: 1.0}},
     "fedvarp": {"memory_dir": "/somewhere"},
+    "maxfl": {"requirement": {0: 0.5, 4: 1.0}},
 }
 
 

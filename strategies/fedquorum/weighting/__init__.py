@@ -12,6 +12,7 @@ from .data_fraction import DataFraction
 from .fedmgda import MinNorm
 from .known_data import KnownData
 from .known_mixing import KnownMixing
+from .maxfl import Satisfaction
 from .no_weight import NoWeight
 from .propfair import LossHeadroom
 from .q_fedavg import LossPower
@@ -29,6 +30,7 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
         LossHeadroom,
         AgnosticMixing,
         MinNorm,
+        Satisfaction,
         NoWeight,
     )
 )
@@ -48,6 +50,7 @@ __all__ = [
     "MinNorm",
     "NewtonMixing",
     "NoWeight",
+    "Satisfaction",
     "TiltedLoss",
     "Weighting",
 ]
