@@ -38,7 +38,10 @@ def methods_of(groups: Sequence[Group]) -> tuple[Method, ...]:
 
 
 def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
-    """Return whose test parts are drawn: priority and the others, or all if all have priority."""
+    """Return whose test parts are drawn: priority and the others, or all if all have priority.
+
+    Clients that never train come last.
+    """
     measured = {
         name
         for name in TEST_GROUPS
@@ -46,9 +49,9 @@ def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
         for run in method.group.counted
         if any(not math.isnan(metric_after_round(r, name, "accuracy")) for r in run.rounds)
     }
-    if "non_priority" in measured or "all" not in measured:
-        return tuple(name for name in ("priority", "non_priority") if name in measured)
-    return ("all",)
+    apart = "non_priority" in measured or "all" not in measured
+    drawn = (*(("priority", "non_priority") if apart else ("all",)), "unseen")
+    return tuple(name for name in drawn if name in measured)
 
 
 def bounds_of(metrics: Collection[str]) -> tuple[float, float]:

@@ -83,7 +83,7 @@ def _tested_groups(rounds: Rounds) -> tuple[str, ...]:
     ]
     if "non_priority" in measured:
         return tuple(group for group in measured if group != "all")
-    return ("all",) if "all" in measured else tuple(measured)
+    return tuple(group for group in measured if group != "priority" or "all" not in measured)
 
 
 def _test_lines(
