@@ -6,6 +6,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from fedquorum import Communication, ComposedStrategy, Population, Robustness
+from fedquorum.appeal import Requirements
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
@@ -13,27 +14,40 @@ from fedquorum.quorum import Quorum
 from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
+from client_app.data.unseen import unseen_clients
 from client_app.models import model_for
 from conf.schema.checks import check_rules
-from conf.schema.data import DataSettings
 from conf.schema.rules import rules_of, setting_of, told_of
 from conf.schema.settings import Settings
 from server_app.nodes import read_nodes
 from server_app.privacy import mechanism_of
 
 
-def build_population(settings: DataSettings, data: FederatedData) -> Population:
-    """Return all clients, with the priority and the weights that the settings give them."""
-    weights = settings.priority_weights or {}
-    return Population(
-        tuple(range(data.num_clients)), frozenset(data.priority) | frozenset(weights), weights
-    )
+def build_population(settings: Settings, data: FederatedData) -> Population:
+    """Return all clients, with the priority and the weights that the settings give them.
+
+    Raises
+    ------
+    SettingsError
+        If the settings keep too few or too many of them from training.
+    """
+    weights = settings.data.priority_weights or {}
+    priority = frozenset(data.priority) | frozenset(weights)
+    unseen = unseen_clients(settings.data, data.num_clients, priority, settings.seed)
+    clients = sorted({*range(data.num_clients)}.difference(unseen))
+    return Population(tuple(clients), priority.difference(unseen), weights, unseen=unseen)
 
 
 def build_strategy(
-    settings: Settings, population: Population, rates: SimulatedRates | None
+    settings: Settings,
+    population: Population,
+    rates: SimulatedRates | None,
+    requirements: Requirements | None = None,
 ) -> ComposedStrategy:
-    """Return the strategy of the settings; ``rates`` is p_n(t) where a simulation knows it.
+    """Return the strategy of the settings.
+
+    ``rates`` is p_n(t) where a simulation knows it, ``requirements`` rho_k where the settings say
+    it.
 
     Raises
     ------
@@ -43,17 +57,26 @@ def build_strategy(
         cannot be used, or the noise cannot be as the settings say.
     """
     settings = _with_memory_folder(settings)
-    rules = rules_of(settings, rates, population.clients)
+    required = None if requirements is None else requirements.loss
+    rules = rules_of(settings, rates, population.clients, required)
     check_rules(settings, rules)
     try:
         return ComposedStrategy(
-            rules, population=population, communication=_communication(settings, population)
+            rules,
+            population=population,
+            communication=_communication(
+                settings,
+                population,
+                evaluated_training=rules.keeps_models or requirements is not None,
+            ),
         )
     except ParameterError as error:
         raise SettingsError(told_of(error, setting_of(error, settings))) from None
 
 
-def _communication(settings: Settings, population: Population) -> Communication:
+def _communication(
+    settings: Settings, population: Population, *, evaluated_training: bool
+) -> Communication:
     engine = settings.engine
     nodes = engine.nodes
     return Communication(
@@ -66,11 +89,12 @@ def _communication(settings: Settings, population: Population) -> Communication:
         reply_memory=engine.reply_memory,
         class_alignment=settings.evaluation.class_alignment,
         evaluated_clients=settings.evaluation.clients,
+        evaluated_training=evaluated_training,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
         privacy=mechanism_of(settings.privacy, len(population.clients)),
         evaluate_every=settings.evaluation.every,
         last_round=settings.rounds,
-        clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.clients)),
+        clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.hosted)),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
@@ -163,20 +163,14 @@ def final_table(
     """
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
-    shown = groups_of(totals.test)
-    for group in shown:
+    test = totals.test or {}
+    groups = groups_of(totals.test)
+    for group in groups:
         table.add_column(group.replace("_", "-"), justify="right")
-    whole = ("",) * (len(shown) - 1)  # what is said of the run stands in the last column
-    if totals.test:
-        show = _number if metric == "loss" else _percent
-        for name, key in (
-            (f"test {metric} (by data)", metric),
-            ("  average over clients", "average"),
-            ("  worst client", "worst"),
-            ("  best client", "best"),
-        ):
-            groups = [totals.test[group] or {} for group in shown]
-            table.add_row(name, *(show(values.get(key, math.nan)) for values in groups))
+    whole = ("",) * (len(groups) - 1)  # what is said of the run stands in the last column
+    for name, key, shown in _test_rows(test, metric):
+        values = [test.get(group) or {} for group in groups]
+        table.add_row(name, *(shown(each.get(key, math.nan)) for each in values))
     table.add_section()
     if totals.loss is not None:
         table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
@@ -198,6 +192,22 @@ def final_table(
     table.add_row("seconds per round", *whole, f"{totals.seconds / totals.rounds:.3f}")
     table.add_row("megabytes, both ways", *whole, f"{totals.transferred / 1e6:.1f}")
     return table
+
+
+def _test_rows(
+    test: Mapping[str, Mapping[str, float] | None], metric: str
+) -> Iterator[tuple[str, str, Callable[[float], str]]]:
+    """Yield what is told of the groups of clients: in words, its name, and how it is shown."""
+    if not test:
+        return
+    show = _number if metric == "loss" else _percent
+    yield f"test {metric} (by data)", metric, show
+    yield "  average over clients", "average", show
+    yield "  worst client", "worst", show
+    yield "  best client", "best", show
+    if any("appeal" in (values or {}) for values in test.values()):
+        yield "clients satisfied", "appeal", _percent
+        yield "  accuracy of preferred models", "preferred_accuracy", _percent
 
 
 def _percent(value: float) -> str:

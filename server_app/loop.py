@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy, WaitingGrid
+from fedquorum.appeal import Requirements
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
@@ -34,6 +35,7 @@ from server_app.display import Display, Totals, final_table
 from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
+from server_app.requirements import run_requirements
 from server_app.resuming import check_resumable, resumed_manifest
 
 
@@ -69,16 +71,18 @@ def run(
     rules_of(settings)  # imports custom rules, whose mistakes need no data to show
     data = load_data(settings.data, settings.seed)
     rates = simulated_rates(settings, data)
-    population = build_population(settings.data, data)
-    strategy = build_strategy(settings, population, rates)
+    population = build_population(settings, data)
+    requirements = run_requirements(settings, data.num_clients)
+    strategy = build_strategy(settings, population, rates, requirements)
     arrays = initial_arrays(settings, data)
     check_private(settings.privacy, decode_arrays(arrays))
-    parts = _Parts(strategy.waiting(grid), strategy, settings, rates)
+    parts = _Parts(strategy.waiting(grid), strategy, settings, rates, requirements)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{settings.strategy.name} on {settings.data.name}"
     device = grid.device if isinstance(grid, SimulationGrid) else None
-    in_process = isinstance(grid, InProcessGrid)
-    arithmetic = arithmetic_of(composed, data, in_process=in_process, device=device)
+    arithmetic = arithmetic_of(
+        composed, data, in_process=isinstance(grid, InProcessGrid), device=device
+    )
     directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start, arrays)
@@ -106,7 +110,7 @@ def run(
                 totals = totals.after(previous)
         try:
             if first == 1:
-                records.save_population(population, rates)
+                records.save_population(population, rates, requirements=requirements)
                 checkpoints.save(0, arrays)
             with Display(console, settings.rounds, title) as display:
                 for server_round in range(first, settings.rounds + 1):
@@ -173,14 +177,15 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``rates`` is p_n(t) where a simulation knows it. ``release`` is called with every new model
-    before anybody is sent it.
+    ``rates`` is p_n(t) where a simulation knows it, ``requirements`` rho_k where the settings say
+    it. ``release`` is called with every new model before anybody is sent it.
     """
 
     grid: WaitingGrid
     strategy: ComposedStrategy
     settings: Settings
     rates: SimulatedRates | None
+    requirements: Requirements | None = None
     release: Callable[[], None] = lambda: None
 
 
@@ -310,6 +315,7 @@ def _round(
         rates=None if parts.rates is None else parts.rates.at(server_round - 1),
         metric=settings.evaluation.metric,
         all_evaluated=settings.evaluation.clients == "all",
+        requirements=parts.requirements,
         previous=previous,
         of_mean=of_mean,
     )

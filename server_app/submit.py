@@ -23,7 +23,7 @@ from fedquorum.records.directory import manifest_in
 from client_app.ray_address import check_environment
 from conf import Composed, Settings, compose
 from conf.schema.data import HfSettings
-from conf.schema.rules import rule_settings
+from conf.schema.rules import given_requirements, rule_settings
 from conf.words import words_of
 from server_app.provenance import SOURCE
 
@@ -105,6 +105,9 @@ def with_absolute_paths(composed: Composed) -> Composed:
         given = getattr(getattr(settings, group), key, None)
         if given is not None and "://" not in given:
             paths[f"{group}.{key}"] = str(Path(given).expanduser().absolute())
+    for place, requirement in given_requirements(settings).items():
+        if isinstance(requirement, str):
+            paths[place] = str(Path(requirement).expanduser().absolute())
     data = settings.data
     if isinstance(data, HfSettings) and not Path(data.path).expanduser().is_dir():
         paths.pop("data.path", None)  # an id on Hugging Face's Hub

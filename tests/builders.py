@@ -27,6 +27,10 @@ OBJECTIVE = Objective(loss=1.0, accuracy=0.5)
 # --- answers of clients -------------------------------------------------------------------------
 
 
+NEEDED_WORDS: Mapping[str, tuple[str, ...]] = {"maxfl": ("strategy.requirement=1",)}
+"""What a command line must say of the strategies that have no default for all they need."""
+
+
 def responses(
     loss: ArrayLike,
     *,

@@ -110,6 +110,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
     "FedALIGN": GATE,
     "FedGP": {"priority": [0, 1]},
     "KnownStatistics": {"probabilities": RATES},
+    "MaxFL": {"requirement": 1.0},
 }
 
 

@@ -11,7 +11,7 @@ from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from benchmarks.book.methods import Method, methods, paired
 from server_app.report.groups import Group
-from server_app.report.measures import final_measures, measured_groups
+from server_app.report.measures import client_measures, measured_groups, run_measures
 from server_app.report.methods import is_baseline
 from server_app.report.published import published_values
 
@@ -34,9 +34,9 @@ STAND_INS = {
 
 
 def aaggff_numbers(run: Run) -> Mapping[str, Any]:
-    """Return ``final_measures`` of a run, over the clients whose test parts it measured."""
+    """Return what a run comes to, over the clients whose test parts it measured."""
     (clients, *_) = measured_groups(Group(run.experiment, run.strategy, (), (run,))) or ("all",)
-    return final_measures(run, clients)
+    return {**client_measures(run, clients), **run_measures(run)}
 
 
 def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:

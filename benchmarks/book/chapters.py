@@ -173,8 +173,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         _fedalign(
             "fedalign-local_only",
             "Alone or together (paper: supplement, Figure 3)",
-            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority rounds=100 "
-            "seed=1,2,3,4,5",
+            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority "
+            "rounds=100 seed=1,2,3,4,5",
             strategy="fedalign,local_only",
         ),
         numbers=local_only_numbers,

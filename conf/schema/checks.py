@@ -24,7 +24,7 @@ from conf.schema.data import (
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
-from conf.schema.rules import is_custom, rules_of, told_of
+from conf.schema.rules import is_custom, requirement_of, rules_of, told_of
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 
@@ -58,6 +58,7 @@ def check(settings: Settings) -> None:
         _check_clock(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
+        requirement_of(settings)
     except ParameterError as error:
         raise SettingsError(told_of(error, error.parameter)) from None
     if not is_custom(settings):
@@ -73,6 +74,11 @@ def check_rules(settings: Settings, rules: Rules) -> None:
         If the rules do not allow what is set.
     """
     _check_all_there(settings, rules)
+    if settings.data.unseen_fraction > 0 and rules.keeps_models:
+        raise SettingsError(
+            f"data.unseen_fraction must be 0 with strategy={settings.strategy.name} (every client "
+            f"has a model of its own, which it must train), got {settings.data.unseen_fraction}"
+        )
     kind = settings.privacy.name
     if kind != "none" and rules.unbounded:
         raise SettingsError(

@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquorum.errors import SettingsError
-from fedquorum.parameters import COUNT, COUNTS, FRACTION, NON_NEGATIVE, POSITIVE, Number, OneOf
+from fedquorum.parameters import (
+    COUNT,
+    COUNTS,
+    FRACTION,
+    NON_NEGATIVE,
+    POSITIVE,
+    SHARE_BELOW_ONE,
+    Number,
+    OneOf,
+)
 from fedquorum.rule import parameter
 from omegaconf import MISSING
 
@@ -28,6 +37,9 @@ class DataSettings:
     ``all``, whatever ``num_priority`` is, for methods that know no priority.
     ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
     a client named here counts with that weight, whether or not ``priority`` has it.
+    ``unseen_fraction``: the share of all clients that never train and are evaluated all the same,
+    drawn from the seed among those without priority, with ``priority=all`` among all; see
+    ``client_app.data.unseen``.
     """
 
     name: str = MISSING
@@ -35,6 +47,7 @@ class DataSettings:
     num_priority: int = parameter(10, COUNT)
     priority: Any = "heterogeneous"
     priority_weights: Any = None
+    unseen_fraction: float = parameter(0.0, SHARE_BELOW_ONE)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """From settings to the rules, and what is wrong with rules in the command line's words."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
@@ -19,7 +19,10 @@ _YAML = {"None": "null", "True": "true", "False": "false"}
 
 
 def rules_of(
-    settings: Settings, rates: SimulatedRates | None = None, clients: tuple[int, ...] = ()
+    settings: Settings,
+    rates: SimulatedRates | None = None,
+    clients: tuple[int, ...] = (),
+    requirements: Mapping[int, float] | None = None,
 ) -> Rules:
     """Return the rules of the settings.
 
@@ -31,6 +34,8 @@ def rules_of(
         How often each client is available, where a simulation knows it.
     clients : tuple of int
         All clients, empty as long as they are not known.
+    requirements : mapping of int to float, optional
+        rho_k by client id, where the settings name a place from which they were read.
 
     Raises
     ------
@@ -38,13 +43,38 @@ def rules_of(
         If a rule refuses its settings, the rules make no sense together, or there is no custom
         rule at the path given.
     """
-    facts = RunFacts(settings.rounds, settings.seed, clients=clients)
+    facts = RunFacts(settings.rounds, settings.seed, clients=clients, requirements=requirements)
     if rates is not None:
         facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
     try:
         return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:
         raise SettingsError(told_of(error, setting_of(error, settings))) from None
+
+
+def given_requirements(settings: Settings) -> dict[str, Any]:
+    """Return what settings say of the clients' requirements, by the settings that say anything."""
+    nodes = {"evaluation": settings.evaluation, **rule_settings(settings)}
+    values = {
+        f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def requirement_of(settings: Settings) -> tuple[str, Any]:
+    """Return the setting that says what clients require, and its value; None where none does.
+
+    Raises
+    ------
+    SettingsError
+        If two settings say different things: a run has one requirement of each client.
+    """
+    first, *others = given_requirements(settings).items() or [("evaluation.requirement", None)]
+    for key, other in others:
+        if other != first[1]:
+            place, value = first
+            raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
+    return first
 
 
 def is_custom(settings: Settings) -> bool:

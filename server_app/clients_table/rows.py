@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedquorum.types import Population
 from numpy.typing import NDArray
 
 from client_app.availability import simulated_rates
 from client_app.data import FederatedData, load_data
 from conf import Settings
+from server_app.build import build_population
 
 Counts = NDArray[np.int64]
 
@@ -25,6 +27,8 @@ class ClientRow:
         Its id.
     priority : bool
         Whether the settings give it priority.
+    unseen : bool
+        Whether the settings keep it from training.
     train, test : int
         Samples of its training and its test part.
     train_counts, test_counts : array of int64, optional
@@ -35,6 +39,7 @@ class ClientRow:
 
     client: int
     priority: bool
+    unseen: bool
     train: int
     test: int
     train_counts: Counts | None
@@ -58,23 +63,34 @@ def client_rows(settings: Settings) -> list[ClientRow]:
         If the settings and the data do not fit together.
     """
     data = load_data(settings.data, settings.seed)
-    priority = set(data.priority)
+    population = build_population(settings, data)
     rates = simulated_rates(settings, data)
     available = None if rates is None else rates.mean.tolist()
     return [
-        _row(data, client, client in priority, None if available is None else available[client])
+        _row(data, population, client, None if available is None else available[client])
         for client in range(data.num_clients)
     ]
 
 
-def _row(data: FederatedData, client: int, priority: bool, available: float | None) -> ClientRow:
+def _row(
+    data: FederatedData, population: Population, client: int, available: float | None
+) -> ClientRow:
     targets = data.targets(client)
     counts: list[Counts | None] = [
         np.bincount(y, minlength=data.num_classes) if y.ndim == 1 and y.dtype == np.int64 else None
         for y in targets
     ]
     sizes = [len(y) for y in targets]
-    return ClientRow(client, priority, sizes[0], sizes[1], counts[0], counts[1], available)
+    return ClientRow(
+        client=client,
+        priority=client in population.priority,
+        unseen=client in population.unseen,
+        train=sizes[0],
+        test=sizes[1],
+        train_counts=counts[0],
+        test_counts=counts[1],
+        available=available,
+    )
 
 
 def remarks(rows: Sequence[ClientRow], batch_size: int) -> list[str]:
@@ -114,12 +130,13 @@ def write_csv(rows: Sequence[ClientRow], path: Path) -> None:
     """
     first = rows[0].train_counts
     classes = range(0 if first is None else len(first))
-    header = ["client", "priority", "train", "test", "classes", "available"]
+    header = ["client", "priority", "unseen", "train", "test", "classes", "available"]
     header += [f"{part}_class_{c}" for part in ("train", "test") for c in classes]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for row in rows:
-            cells = [row.client, int(row.priority), row.train, row.test, row.classes, row.available]
+            groups = (int(row.priority), int(row.unseen))
+            cells = [row.client, *groups, row.train, row.test, row.classes, row.available]
             parts = [part for part in (row.train_counts, row.test_counts) if part is not None]
             writer.writerow([*cells, *(int(count) for part in parts for count in part)])

@@ -33,10 +33,15 @@ def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
     names += ["classes"] if counts is not None else []
     names += ["available"] if varies else []
     names += [f"class {c}" for c in range(len(counts))] if counts is not None and per_class else []
+    unseen = any(row.unseen for row in rows)
+    if unseen:
+        table.add_column("unseen", justify="center")
     for name in names:
         table.add_column(name, justify="right")
     for row in shown:
-        cells = [str(row.client), "yes" if row.priority else "", str(row.train), str(row.test)]
+        cells = [str(row.client), "yes" if row.priority else ""]
+        cells += ["yes" if row.unseen else ""] if unseen else []
+        cells += [str(row.train), str(row.test)]
         if row.train_counts is not None:
             cells.append(str(row.classes))
         if varies:
@@ -51,11 +56,17 @@ def _caption(rows: Sequence[ClientRow], shown: int) -> str:
     train = np.array([row.train for row in rows])
     tests = sum(row.test for row in rows)
     text = (
-        f"{len(rows)} clients, {sum(row.priority for row in rows)} with priority; "
+        f"{len(rows)} clients, {sum(row.priority for row in rows)} with priority"
+        f"{_unseen_words(rows)}; "
         f"{train.sum()} training and {tests} test samples; a client has {train.min()} to "
         f"{train.max()} training samples, median {np.median(train):g}"
     )
     return text + (f"; the first {shown} are shown" if shown < len(rows) else "")
+
+
+def _unseen_words(rows: Sequence[ClientRow]) -> str:
+    unseen = sum(row.unseen for row in rows)
+    return f", {unseen} never train" if unseen else ""
 
 
 def clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:

@@ -104,7 +104,7 @@ def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
         return
     data, settings = run_data(runs[0])
     measured = {run.directory: _training_losses(run, settings, data) for run in aggregating}
-    population = build_population(settings.data, data)
+    population = build_population(settings, data)
     counts = {
         k: population.priority_weight(k) * len(data.client(k).y_train) for k in population.priority
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
-from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS, RoundRecord
+from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS, UNSEEN_GROUP, RoundRecord
 
 from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, brief, metric_after_round
@@ -38,17 +38,20 @@ def methods_of(groups: Sequence[Group]) -> tuple[Method, ...]:
 
 
 def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
-    """Return whose test parts are drawn: priority and the others, or all if all have priority."""
+    """Return whose test parts are drawn: priority and the others, or all if all have priority.
+
+    Clients that never train come last.
+    """
     measured = {
         name
-        for name in TEST_GROUPS
+        for name in (*TEST_GROUPS, UNSEEN_GROUP)
         for method in methods
         for run in method.group.counted
         if any(not math.isnan(metric_after_round(r, name, "accuracy")) for r in run.rounds)
     }
-    if "non_priority" in measured or "all" not in measured:
-        return tuple(name for name in ("priority", "non_priority") if name in measured)
-    return ("all",)
+    apart = "non_priority" in measured or "all" not in measured
+    drawn = (*(("priority", "non_priority") if apart else ("all",)), UNSEEN_GROUP)
+    return tuple(name for name in drawn if name in measured)
 
 
 def models_tested(methods: Sequence[Method]) -> Mapping[str, str]:

@@ -71,7 +71,7 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
                     "clients, from the lowest value, %",
                     f"test {metric_name}",
                     tuple(lines),
-                    _published_spread(methods) if clients != "non_priority" else (),
+                    _published_spread(methods) if clients in ("priority", "all") else (),
                     x_ticks=TENTHS,
                     shaded=((0.0, 10.0), (90.0, 100.0)),
                     bounds=bounds,
@@ -151,7 +151,7 @@ def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     """Return the metric of each client after the last evaluation of test parts, without NaN."""
     column = f"test_{metric}" if metric in ("loss", "accuracy") else "test_metric"
     wanted = ["round", "priority", "test_num_examples", column]
-    table = run_columns(run, "evaluations", wanted)
+    table = run_columns(run, "evaluations", [*wanted, "unseen"])
     none: FloatArray = np.empty(0)
     if not all(name in table for name in wanted):
         return none
@@ -159,8 +159,14 @@ def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     if not tested.any():
         return none
     last = table["round"] == table["round"][tested].max()
-    of = {"priority": table["priority"] == 1, "non_priority": table["priority"] == 0}
-    values: FloatArray = table[column][last & tested & of.get(clients, tested)]
+    unseen = table.get("unseen", np.zeros(len(tested))) == 1
+    of = {
+        "priority": table["priority"] == 1,
+        "non_priority": (table["priority"] == 0) & ~unseen,
+        "all": ~unseen,
+        "unseen": unseen,
+    }
+    values: FloatArray = table[column][last & tested & of[clients]]
     return values[~np.isnan(values)]
 
 

@@ -14,6 +14,7 @@ from server_app.report.client_charts import (
 from server_app.report.groups import Group
 from server_app.report.round_charts import (
     admission_chart,
+    appeal_chart,
     costs_chart,
     decisions_chart,
     training_chart,
@@ -62,6 +63,7 @@ def _charts(groups: Sequence[Group], rows: Sequence[Row], share: float) -> list[
         return []
     charts: tuple[Chart | None, ...] = (
         training_chart(methods),
+        appeal_chart(methods),
         time_chart(methods),
         *sweep_charts(methods, rows),
         distribution_chart(methods),

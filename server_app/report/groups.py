@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -31,6 +32,8 @@ _LATER = {
     "response_time.name": "none",
     "availability.rest": None,
     "strategy.min_separation": None,
+    "data.unseen_fraction": 0.0,
+    "evaluation.requirement": None,
     **_QUORUM,
 }
 """Settings that older runs lack, and what says the same."""
@@ -179,10 +182,20 @@ def influential(run: Run) -> dict[str, Any]:
     if settings["response_time.name"] != "none":
         decides_who_is_late.add("engine.round_timeout")
     return {
-        key: value
+        key: _of_any_seed(key, value)
         for key, value in settings.items()
         if key in decides_who_is_late or (key != "seed" and not key.startswith(_WITHOUT_INFLUENCE))
     }
+
+
+def _of_any_seed(key: str, value: Any) -> Any:
+    """Return a setting as the runs of all seeds have it.
+
+    The local models that say what clients require are of one seed: each run names another
+    directory, beside those of the other seeds.
+    """
+    names_run = key.endswith(".requirement") and isinstance(value, str)
+    return f"{Path(value).parent}/*" if names_run else value
 
 
 def _variants(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -4,15 +4,26 @@ import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import pyarrow as pa
 from fedquorum.errors import RunError
 from fedquorum.records.fairness import SPREAD
-from fedquorum.records.reader import Run, read_parts
-from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS
+from fedquorum.records.opportunity import Opportunities, evenness
+from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
+from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
+from fedquorum.types import IntArray
 
 from server_app.report.groups import Group, metric_after_round
 
-OF_CLIENTS = ("test", *SPREAD, "left_out")
+OF_CLIENTS = ("test", *SPREAD, "left_out", "appeal", "preferred_accuracy")
 """Measured on the test parts of one of ``TEST_GROUPS``."""
+
+OF_OPPORTUNITIES = (
+    "presence",
+    *("opportunity_share", "opportunity_worst", "opportunity_jain", "opportunity_cv"),
+    *("mass_share", "mass_worst", "mass_jain", "mass_cv"),
+    *("selection_gap", "never_there"),
+)
+"""What came of the rounds in which clients were there; see ``fedquorum.records.opportunity``."""
 
 OF_RUN = (
     "largest_training_loss",
@@ -25,38 +36,47 @@ OF_RUN = (
     "megabytes",
     "state_bytes",
     "simulated_seconds",
+    *OF_OPPORTUNITIES,
 )
 
 
-def final_measures(run: Run, clients: str) -> Mapping[str, float]:
-    """Return what a run comes to, NaN where it was not measured or there is no such thing.
+def client_measures(run: Run, clients: str) -> Mapping[str, float]:
+    """Return what a run comes to for a group of clients, NaN where it was not measured.
 
     ``test`` is the metric that ``evaluation.metric`` names, mean over the test parts by training
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
-    (``fedquorum.records.fairness``), ``left_out`` how many have none. ``largest_training_loss``:
-    see there. ``global_loss`` is F(w) of the last model broadcast, ``theta`` theta_T. ``regret``
-    and ``regret_bound`` are AAggFF's. Per round, mean over rounds: ``admitted`` updates,
-    ``seconds``, ``megabytes`` of messages both ways; ``state_bytes`` and ``simulated_seconds``
-    after the last.
+    (``fedquorum.records.fairness``), ``left_out`` how many have none. ``appeal`` and
+    ``preferred_accuracy`` are those of ``fedquorum.appeal``, of runs with a requirement.
 
     Parameters
     ----------
     run : Run
         The run.
-    clients : {"priority", "non_priority", "all", "mean_model"}
+    clients : {"priority", "non_priority", "all", "unseen", "mean_model"}
         Whose test parts; the last is all, with the mean of the models that clients start from.
+    """
+    metric = str(run.settings.get("evaluation.metric", "accuracy"))
+    names = {name: metric if name == "test" else name for name in OF_CLIENTS}
+    return {name: last_measured(run, clients, key) for name, key in names.items()}
+
+
+def run_measures(run: Run) -> Mapping[str, float]:
+    """Return what a run comes to as a whole, NaN where there is no such thing.
+
+    ``largest_training_loss``: see there. ``global_loss`` is F(w) of the last model broadcast,
+    ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's. Per round, mean over rounds:
+    ``admitted`` updates, ``seconds``, ``megabytes`` of messages both ways; ``state_bytes`` and
+    ``simulated_seconds`` after the last. The others: ``fedquorum.records.opportunity``, means over
+    clients, smallest shares, Jain's index and coefficient of variation.
 
     Raises
     ------
     RunError
-        If the table of evaluations is damaged.
+        If a table of the run is damaged.
     """
-    metric = str(run.settings.get("evaluation.metric", "accuracy"))
-    tested = {"test": metric} | {name: name for name in (*SPREAD, "left_out")}
     mixing = run.summary.get("mixing") or {}
     last = run.rounds[-1] if run.rounds else None
     return {
-        **{name: last_measured(run, clients, key) for name, key in tested.items()},
         "largest_training_loss": largest_training_loss(run),
         "global_loss": math.nan if last is None else last.global_loss,
         "admitted": _mean(r.admitted for r in run.rounds),
@@ -67,7 +87,64 @@ def final_measures(run: Run, clients: str) -> Mapping[str, float]:
         "megabytes": _mean((r.bytes_down + r.bytes_up) / 1e6 for r in run.rounds),
         "state_bytes": math.nan if last is None else float(last.state_bytes),
         "simulated_seconds": math.nan if last is None else _number(last.simulated_seconds),
+        **_opportunity_measures(run),
     }
+
+
+def _opportunity_measures(run: Run) -> dict[str, float]:
+    found = opportunities_of(run)
+    if found is None:
+        return dict.fromkeys(OF_OPPORTUNITIES, math.nan)
+    opportunity, mass = evenness(found.opportunity_share), evenness(found.mass_share)
+    return {
+        "presence": evenness(found.presence)["average"],
+        "opportunity_share": opportunity.pop("average"),
+        **{f"opportunity_{name}": value for name, value in opportunity.items()},
+        "mass_share": mass.pop("average"),
+        **{f"mass_{name}": value for name, value in mass.items()},
+        "selection_gap": found.selection_gap,
+        "never_there": float(found.never_there),
+    }
+
+
+def opportunities_of(run: Run) -> Opportunities | None:
+    """Return how often each client was asked, there and admitted; None without these records.
+
+    Raises
+    ------
+    RunError
+        If a table is damaged.
+    """
+    if not (run.directory / "clients").is_dir():
+        return None
+    table = read_parts(run.directory / "clients", ["client", "status", "weight"])
+    if len(table) == 0:
+        return None
+    client = table["client"].to_numpy().astype(np.int64)
+    everyone = known_clients(run)
+    return Opportunities.of(
+        client,
+        table["status"].to_numpy(),
+        table["weight"].to_numpy(),
+        np.unique(client) if everyone is None else everyone,
+    )
+
+
+def known_clients(run: Run) -> IntArray | None:
+    """Return the clients that could be asked to train, ascending; None without that record.
+
+    Raises
+    ------
+    RunError
+        If the record is damaged.
+    """
+    if not (run.directory / POPULATION).is_file():
+        return None
+    table = read_population(run.directory)
+    client = table["client"].to_numpy().astype(np.int64)
+    if "unseen" in table.column_names:
+        client = client[table["unseen"].cast(pa.float64()).to_numpy() != 1.0]
+    return np.sort(client)
 
 
 def last_measured(run: Run, clients: str, name: str) -> float:
@@ -106,13 +183,14 @@ def largest_training_loss(run: Run) -> float:
 
 
 def measured_groups(group: Group) -> tuple[str, ...]:
-    """Return whose test parts to tell of: all, where no client is without priority.
+    """Return whose test parts to tell of: those of ``TEST_GROUPS`` that were measured.
 
-    Otherwise those of ``TEST_GROUPS`` that were measured; then the mean model, if there is one.
+    Where no client that trains is without priority, all of them stand for the priority clients;
+    unseen clients and the mean model come last, where there are any.
     """
     measured = tuple(
         name
-        for name in (*TEST_GROUPS, MEAN_GROUP)
+        for name in (*TEST_GROUPS, *MORE_GROUPS)
         if any(not math.isnan(last_measured(run, name, "accuracy")) for run in group.counted)
     )
     if "all" in measured and "non_priority" not in measured:

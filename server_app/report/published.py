@@ -22,7 +22,7 @@ class Published:
     where : mapping
         Settings by dotted key and the values they must have.
     values : mapping
-        Numbers by the names of ``final_measures``, as fractions of 1.
+        Numbers by the names of ``client_measures``, as fractions of 1.
     source : str
         Paper and table, and what is different there.
     """

@@ -11,6 +11,7 @@ from server_app.report.chart_parts import (
     over_rounds,
     published,
     sources,
+    tested_clients,
 )
 from server_app.report.charts import ANY, FRACTION, PERCENT, Level, LineChart, Panel
 from server_app.report.groups import metric_after_round
@@ -57,6 +58,30 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
         "means over seeds, bands one standard deviation to either side."
     )
     return _chart("training", "Accuracy and loss", note + sources(methods, "values"), panels)
+
+
+def appeal_chart(methods: Sequence[Method]) -> LineChart | None:
+    """Return for how many clients the model is worth it; None where clients require nothing."""
+    panels = [
+        over_rounds(
+            methods,
+            f"{label}, {clients.replace('_', '-')} clients",
+            partial(_tested, clients=clients, name=name),
+            bounds=PERCENT,
+        )
+        for name, label in (
+            ("appeal", "satisfied, %"),
+            ("preferred_accuracy", "preferred accuracy, %"),
+        )
+        for clients in tested_clients(methods)
+    ]
+    note = (
+        "A client is satisfied where the model's loss on its training part is below its "
+        "requirement, such as the loss of the model it trained alone. Preferred accuracy is the "
+        "mean over clients of the test accuracy of the model that each would keep: this one where "
+        "it is satisfied, else its local model."
+    )
+    return _chart("appeal", "For whom the model is worth it", note, panels)
 
 
 def admission_chart(methods: Sequence[Method]) -> LineChart | None:

@@ -24,7 +24,13 @@ from server_app.report.groups import (
     statistic_of,
     word,
 )
-from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
+from server_app.report.measures import (
+    OF_CLIENTS,
+    OF_RUN,
+    client_measures,
+    measured_groups,
+    run_measures,
+)
 from server_app.report.methods import is_baseline
 
 METRIC_NAMES = {
@@ -34,8 +40,18 @@ METRIC_NAMES = {
     "f1": "F1, %",
     "loss": "loss, nats",
 }
-COMPARED = ("test", "average", "worst", "worst10", "gini", "largest_training_loss")
+APPEAL = ("appeal", "preferred_accuracy")
+OPTIONAL = {
+    "appeal": "clients satisfied, %",
+    "preferred_accuracy": "accuracy of preferred models, %",
+    "regret": "regret",
+    "regret_bound": "regret bound",
+}
+"""Columns of the fairness table where anything was measured."""
+
 WORLD = ("data.", "model.", "availability.", "response_time.", "evaluation.")
+APART = (*WHERE_DATA_LIES, "evaluation.requirement")
+"""Settings in which compared runs may differ: a strategy may have said the requirement itself."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +63,10 @@ class Row:
     group : Group
         The runs.
     clients : str
-        Whose test parts: ``priority``, ``non_priority`` or ``all``.
+        Whose test parts: ``priority``, ``non_priority``, ``all`` or ``unseen``.
     by_seed : mapping
-        ``final_measures`` of the run with each seed that enters the statistics.
+        ``client_measures`` and ``run_measures`` of the run with each seed that enters the
+        statistics.
     """
 
     group: Group
@@ -132,13 +149,16 @@ def summarize(groups: Iterable[Group]) -> tuple[Row, ...]:
     Raises
     ------
     RunError
-        If the table of evaluations of a run is damaged.
+        If a table of a run is damaged.
     """
-    return tuple(
-        Row(group, clients, {run.seed: final_measures(run, clients) for run in group.counted})
-        for group in groups
-        for clients in measured_groups(group) or ("all",)
-    )
+    return tuple(chain.from_iterable(map(_rows, groups)))
+
+
+def _rows(group: Group) -> Iterator[Row]:
+    of_run = {run.seed: run_measures(run) for run in group.counted}
+    for clients in measured_groups(group) or ("all",):
+        of_clients = {run.seed: client_measures(run, clients) for run in group.counted}
+        yield Row(group, clients, {seed: {**of_clients[seed], **of_run[seed]} for seed in of_run})
 
 
 def differences(rows: Sequence[Row]) -> tuple[Difference, ...]:
@@ -155,11 +175,11 @@ def differences(rows: Sequence[Row]) -> tuple[Difference, ...]:
 
 
 def _world(row: Row) -> tuple[object, ...]:
-    settings = row.group.runs[0].settings
+    settings = influential(row.group.runs[0])
     shared = sorted(
         (key, word(value))
         for key, value in settings.items()
-        if (key.startswith(WORLD) or key == "rounds") and key not in WHERE_DATA_LIES
+        if (key.startswith(WORLD) or key == "rounds") and key not in APART
     )
     return (row.group.experiment, row.clients, *shared)
 
@@ -204,8 +224,7 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
         "left_out": "left out",
         "largest_training_loss": "largest training loss, nats",
     }
-    optional = [name for name in ("regret", "regret_bound") if _any(rows, name)]
-    headings |= {name: name.replace("_", " ") for name in optional}
+    headings |= {name: text for name, text in OPTIONAL.items() if _any(rows, name)}
     return TextTable(
         title=f"{title}: {metric_name} over clients' own test parts",
         headings=("method", "clients", "seeds", *headings.values()),
@@ -233,24 +252,65 @@ def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
         "gini": "Gini, %",
         "largest_training_loss": "largest training loss, nats",
     }
+    told = [name for name in APPEAL if any(pair.statistic(name) for pair in pairs)]
+    headings |= {name: OPTIONAL[name] for name in told}
     return TextTable(
         title=f"{title}: differences, paired by seed (k/n: above 0 in k of n seeds)",
-        headings=("difference", "clients", "seeds", *(headings[name] for name in COMPARED)),
+        headings=("difference", "clients", "seeds", *headings.values()),
         rows=tuple(
             (
                 f"{pair.one.group.method} - {pair.other.group.method}",
                 pair.one.clients.replace("_", "-"),
                 str(len(pair.by_seed)),
-                *(_difference_cell(pair, name) for name in COMPARED),
+                *(_difference_cell(pair, name) for name in headings),
             )
             for pair in pairs
         ),
     )
 
 
+def opportunity_table(rows: Sequence[Row], title: str) -> TextTable:
+    """Return what came of the rounds in which clients were there, once for each group of runs.
+
+    The opportunity share of a client is its rounds admitted over its rounds there, the mass share
+    the sum of its weights over the same.
+    """
+    headings = {
+        "presence": "rounds there, % of those asked",
+        "opportunity_share": "opportunity share, %",
+        "opportunity_worst": "worst client",
+        "opportunity_cv": "CV",
+        "opportunity_jain": "Jain",
+        "mass_share": "mass share, %",
+        "mass_worst": "worst client",
+        "mass_cv": "CV",
+        "mass_jain": "Jain",
+        "selection_gap": "selection gap, rounds",
+        "never_there": "never there",
+    }
+    return TextTable(
+        title=f"{title}: participation per opportunity",
+        headings=("method", "seeds", *headings.values()),
+        rows=tuple(
+            (
+                row.group.method,
+                str(len(row.by_seed)),
+                *(_cell(row.statistic(name), name, row.group.metric) for name in headings),
+            )
+            for row in _once(rows)
+            if row.statistic("opportunity_share") is not None
+        ),
+    )
+
+
+def _once(rows: Sequence[Row]) -> list[Row]:
+    """Return the first row of each group of runs."""
+    first = {id(row.group): row for row in reversed(rows)}
+    return [row for row in rows if first[id(row.group)] is row]
+
+
 def costs_table(rows: Sequence[Row], title: str) -> TextTable:
     """Return admissions and costs of each group, once for all its clients."""
-    first = {id(row.group): row for row in reversed(rows)}
     headings = {
         "admitted": "updates admitted a round",
         "theta": "theta_T",
@@ -270,8 +330,7 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
                 _range(row.rounds),
                 *(_cell(row.statistic(name), name, row.group.metric) for name in shown),
             )
-            for row in rows
-            if first[id(row.group)] is row
+            for row in _once(rows)
         ),
     )
 
@@ -283,6 +342,7 @@ def experiment_tables(
     tables = (
         fairness_table(rows, title),
         differences_table(pairs, title),
+        opportunity_table(rows, title),
         costs_table(rows, title),
         privacy_table(groups, title),
         settings_table(groups, title),
@@ -378,11 +438,20 @@ def _difference_cell(pair: Difference, name: str) -> str:
 
 def _unit(name: str, metric: str) -> tuple[float, int]:
     """Return the factor and the decimals with which a measure is told."""
-    if name == "gini":
+    if name in _SHARES:
         return 100.0, 2
     if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
         return (1.0, 3) if metric == "loss" else (100.0, 2)
-    return 1.0, {"left_out": 0, "state_bytes": 0, "admitted": 1}.get(name, 3)
+    digits = {"left_out": 0, "state_bytes": 0, "admitted": 1, "selection_gap": 1, "never_there": 0}
+    return 1.0, digits.get(name, 3)
+
+
+_SHARES = frozenset(
+    {
+        *("gini", "appeal", "preferred_accuracy", "presence"),
+        *("opportunity_share", "opportunity_worst", "mass_share", "mass_worst"),
+    }
+)
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .flower.drop_in import FedMGDAPlus as FedMGDAPlus
     from .flower.drop_in import FedVarp as FedVarp
     from .flower.drop_in import KnownStatistics as KnownStatistics
+    from .flower.drop_in import MaxFL as MaxFL
     from .flower.drop_in import PropFair as PropFair
     from .flower.drop_in import QFedAvg as QFedAvg
     from .flower.drop_in import strategy as strategy
@@ -54,6 +55,7 @@ _EXPORTS = {
     "FedVarp": "flower.drop_in",
     "KnownStatistics": "flower.drop_in",
     "MIFA": "flower.drop_in",
+    "MaxFL": "flower.drop_in",
     "PropFair": "flower.drop_in",
     "QFedAvg": "flower.drop_in",
     "TERM": "flower.drop_in",

@@ -11,7 +11,7 @@ ranges, so a wrong value gets the same sentence on the command line and in Pytho
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,6 +182,29 @@ class FolderPath(Range):
         return isinstance(value, str) and bool(value.strip())
 
 
+@dataclass(frozen=True)
+class RequiredLoss(Range):
+    """rho_k, the loss that a client wants the model to be below."""
+
+    def describe(self) -> str:
+        """Return the choice in words."""
+        return (
+            "a number, a list of one for each client, a mapping of client ids to numbers, or the "
+            "directory of a local_only run"
+        )
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is one of them; infinite numbers and NaN are allowed."""
+        if isinstance(value, str):
+            return bool(value.strip())
+        numbers = value.values() if isinstance(value, Mapping) else _items(value)
+        return _is_number(value) or (len(numbers) > 0 and all(map(_is_number, numbers)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 COUNT = Number(low=1, integer=True)
 COUNTS = ListOf(COUNT)
 NON_NEGATIVE_COUNT = Number(low=0, integer=True)
@@ -205,6 +228,7 @@ EVALUATED_CLIENTS = OneOf(("all", "priority"))
 FAIRNESS_METRIC = OneOf(("accuracy", "top5", "auroc", "f1", "loss"))
 CRITERION = OneOf(("loss", "accuracy"))
 REAL = Number()
+REQUIREMENT = RequiredLoss()
 CDF = OneOf(("weibull", "exponential", "frechet", "normal", "gumbel", "logistic"))
 RBAR = OneOf(("sample", "running"))
 CHOSEN_BY = OneOf(("measured", "told"))

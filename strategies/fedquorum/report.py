@@ -150,6 +150,7 @@ class ClientEvaluation:
     ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
     client's own test part; ``test_metric`` is what ``evaluation.metric`` names, if neither.
+    ``unseen``: whether the client never trains.
     """
 
     client: int
@@ -161,6 +162,7 @@ class ClientEvaluation:
     test_loss: float
     test_accuracy: float
     test_metric: float = math.nan
+    unseen: bool = False
 
     @property
     def priority(self) -> bool:

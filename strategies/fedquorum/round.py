@@ -412,7 +412,8 @@ class _Counted:
     ) -> ClientDecision:
         """Return the decision with what was decided on the client's update."""
         share, weights = self.admission.share[place], self.weights
-        note = _joined(answer.note, self.bounds.note(weights, self.weight, place))
+        why = None if weights is None else weights.reason.get(answer.client)
+        note = _joined(answer.note, why, self.bounds.note(weights, self.weight, place))
         return replace(
             decision,
             status="trained" if share > 0 else "rejected",

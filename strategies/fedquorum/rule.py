@@ -30,6 +30,7 @@ class Question(StrEnum):
     PARTICIPATION = "participation"
     FAIRNESS = "fairness"
     AVERAGE = "average"
+    APPEAL = "appeal"
 
 
 class RatePattern(Protocol):
@@ -58,6 +59,8 @@ class RunFacts:
         All clients, empty as long as they are not known.
     pattern : RatePattern, optional
         How ``rates`` change with time; None where they stay the same.
+    requirements : mapping of int to float, optional
+        rho_k, the loss that each client wants the model to be below, where the run has them.
     """
 
     num_rounds: int | None = None
@@ -65,6 +68,7 @@ class RunFacts:
     rates: Mapping[int, float] | None = None
     clients: tuple[int, ...] = ()
     pattern: RatePattern | None = None
+    requirements: Mapping[int, float] | None = None
 
 
 def parameter(default: Any, allowed: Range) -> Any:

@@ -83,11 +83,14 @@ class Population:
     where it is not 1. The objective is F = sum_k lambda_k p_k F_k with
     p_k = D_k / sum_i lambda_i D_i. Priority is the server's knowledge: nothing a client says
     changes it. Where clients may join (``joins``), those in ``awaited`` have priority, all if None.
+    ``unseen`` are hosted by nodes like the others and evaluated with them, but never asked to
+    train: no rule knows of them, and they are not counted in N.
 
     Raises
     ------
     ValueError
-        If priority clients are unknown or none, or a weight is outside (0, 1] or not theirs.
+        If priority clients are unknown or none, a weight is outside (0, 1] or not theirs, or an
+        unseen client is among the clients.
     """
 
     clients: tuple[int, ...]
@@ -95,8 +98,11 @@ class Population:
     weights: Mapping[int, float] = field(default_factory=dict)
     joins: bool = field(default=False, kw_only=True)
     awaited: frozenset[int] | None = field(default=None, kw_only=True)
+    unseen: tuple[int, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
+        if both := sorted(set(self.unseen).intersection(self.clients)):
+            raise ValueError(f"unseen clients {both} are among the clients")
         if self.joins:
             return
         unknown = sorted(self.priority - set(self.clients))
@@ -139,6 +145,11 @@ class Population:
         awaited = self.awaited or frozenset()
         priority = self.priority | (frozenset(new) if everyone else awaited.intersection(new))
         return replace(self, clients=tuple(sorted((*self.clients, *new))), priority=priority)
+
+    @cached_property
+    def hosted(self) -> tuple[int, ...]:
+        """The clients that nodes host, those that are unseen among them."""
+        return tuple(sorted((*self.clients, *self.unseen))) if self.unseen else self.clients
 
     @cached_property
     def ascending(self) -> IntArray:
@@ -346,7 +357,8 @@ class Weights:
     clients, doubly robust under sampling, shape (K,). All None elsewhere.
 
     Rules that look at the updates themselves tell ``update_norm``, |Delta_i|, shape (n,), NaN
-    where an update did not count.
+    where an update did not count. ``reason`` says by client id why an admitted update has no
+    weight, where that does not follow from the formula alone.
     """
 
     factor: FloatArray
@@ -358,6 +370,7 @@ class Weights:
     decision_loss: float | None = None
     estimate: FloatArray | None = None
     update_norm: FloatArray | None = None
+    reason: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def weight(self) -> FloatArray:

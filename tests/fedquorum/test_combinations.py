@@ -56,6 +56,7 @@ ECHO = (np.ones(5), np.array([1.0, 2.0, 1.0, 1.0, 1.0]), np.array([1.0, 1.0, 2.0
 """t - tau_k of each client, by round: by hand from ``PRESENT``."""
 RATES = {client: 1 / inverse for client, inverse in INVERSE.items()}
 ETA = 0.1
+RHO = (1.0, 0.5, 2.0, 0.25, 1.5)
 
 GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
 BY_LOSS = PowerOfChoice(losses="told")  # all clients, as the fraction is 1
@@ -71,7 +72,7 @@ OPTIMIZERS = [*SERVER_OPTIMIZERS]
 WEIGHS_A_ROUND = {"qfedavg", "term", "propfair"}
 """Weightings by the losses of a round."""
 NOT_CORRECTED = WEIGHS_A_ROUND | {
-    *("average_participating", "aaggff_s", "fedawe", "fedmgda", "fedgp")
+    *("average_participating", "aaggff_s", "fedawe", "fedmgda", "fedgp", "maxfl")
 }
 """Weightings that have no weights over a fixed population."""
 
@@ -116,7 +117,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 358
+    assert len(ALLOWED) == 379
 
 
 def test_a_sample_has_every_part() -> None:
@@ -128,7 +129,7 @@ def test_a_sample_has_every_part() -> None:
 
 def rules_of(selection: str, weighting: str, correction: str, optimizer: str) -> Rules:
     """Return the rules of a combination, the learning rate ``ETA``."""
-    base = WEIGHTINGS[weighting]()
+    base = WEIGHTINGS[weighting](**({"requirement": RHO} if weighting == "maxfl" else {}))
     rates = {"probabilities": RATES} if correction == "known_statistics" else {}
     return Rules(
         GIVEN.get(selection) or SELECTIONS[selection](),
@@ -193,6 +194,7 @@ def weights_by_words(combination: Combination, turn: int, mixing: FloatArray | N
         "w_k exp(lambda F_k)": DATA * np.exp(loss),
         "w_k / max(M - F_k, epsilon)": DATA / np.maximum(3.0 - loss, 0.2),
         GradientProjection.factor: projected_factors(DELTA[turn], there),
+        "q_k": np.exp(loss - RHO) / (1.0 + np.exp(loss - RHO)) ** 2,
     }
     words = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.factor) or "1"
     assert (words != weighting.factor) == (correction != "none")

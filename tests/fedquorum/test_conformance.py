@@ -60,6 +60,7 @@ from fedquorum.weighting import (
     MinNorm,
     NewtonMixing,
     NoWeight,
+    Satisfaction,
     TiltedLoss,
     Weighting,
 )
@@ -74,6 +75,7 @@ from tests.builders import (
 SIZE = 9
 HEARD = 3
 DATA = np.random.default_rng(10).integers(1, 100, SIZE).astype(np.float64)
+RHO = (0.9, 2.5, 0.4, 1.3, 0.5, 1.0, 0.25, 3.8, 0.6)
 RATES = (0.9, 0.5, 0.4, 0.3, 0.5, 1.0, 0.25, 0.8, 0.6)
 
 Options = Mapping[str, Any]
@@ -97,6 +99,11 @@ def nothing(weights: Weights, given: Responses) -> float:
 def mean_echo(weights: Weights, given: Responses) -> float:
     """Return sum_k (t - tau_k) / n over the n clients that take part, its estimate of 1 / p_k."""
     return sum(weights.omega[k] for k in given.client.tolist()) / max(1, len(given.client))
+
+
+def one_unless_hopeless(weights: Weights, given: Responses) -> float:
+    """Return the sum of weights that are all 0 where no client is near its requirement."""
+    return float(weights.factor.any())
 
 
 def corrected_share(weights: Weights, given: Responses) -> float:
@@ -131,7 +138,7 @@ class Row:
     @property
     def made(self) -> list[Any]:
         """The rule with its defaults, and in its variants."""
-        return [self.rule(**self.supplied, **options) for options in ({}, *self.variants)]
+        return [self.rule(**{**self.supplied, **options}) for options in ({}, *self.variants)]
 
 
 MIXING_RANGE = {"c1": -0.1, "c2": 0.0}
@@ -188,6 +195,13 @@ ROWS = (
     Row(AgnosticMixing, ({"step_size": 0.05},), {"step_size": 0.0}),
     Row(MinNorm, ({"deviation": 0.2},), {"deviation": 1.5}),
     Row(GradientProjection, ({"beta": 0.0}, {"beta": 1.0}), {"beta": 1.5}),
+    Row(
+        Satisfaction,
+        ({"slope": 0.5}, {"requirement": RHO}),
+        {"requirement": {0: "high"}, "slope": 0.0, "offset": -1.0},
+        {"requirement": 1.0},
+        total=one_unless_hopeless,
+    ),
     Row(NoWeight, total=nothing),
     Row(
         MeanInterval,

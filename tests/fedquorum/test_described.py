@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "empirical": {"cap": 50.0},
     "known_statistics": {"probabilities": {0: 0.5, 4: 1.0}},
     "fedvarp": {"memory_dir": "/somewhere"},
+    "maxfl": {"requirement": {0: 0.5, 4: 1.0}},
 }
 
 

@@ -29,6 +29,9 @@ def built(name: str, **options: Any) -> Rules:
     return build({"name": name, **options}, PLAIN, FACTS)
 
 
+OPTIONS: dict[str, dict[str, Any]] = {"maxfl": {"requirement": 1.0}}
+"""What a strategy without defaults for all it needs is given."""
+
 EXPECTED = {
     "fedalign": Rules(EpsilonGate(num_rounds=10, sampling=EVERYONE), DataFraction()),
     "fedavg": Rules(Everyone(EVERYONE), DataFraction()),
@@ -39,14 +42,18 @@ EXPECTED = {
     "known_statistics": Rules(Everyone(EVERYONE), KnownRates({0: 0.5, 1: 1.0})),
     "fedvarp": Rules(Everyone(EVERYONE), AverageParticipating(), memory=LastUpdates()),
     "mifa": Rules(Everyone(EVERYONE), AverageAll(), memory=LastUpdates(moves_alone=True)),
-} | {key: Rules(Everyone(EVERYONE), rule()) for key, rule in WEIGHTINGS.items() if rule.strategy}
+} | {
+    key: Rules(Everyone(EVERYONE), rule(**OPTIONS.get(key, {})))
+    for key, rule in WEIGHTINGS.items()
+    if rule.strategy
+}
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_strategy_is_its_rules(name: str) -> None:
     """With all defaults; none is left out here, and every option is a rule's parameter."""
     assert EXPECTED.keys() == NAMED.keys()
-    assert built(name) == EXPECTED[name]
+    assert built(name, **OPTIONS.get(name, {})) == EXPECTED[name]
     named = NAMED[name]
     assert named.key == name
     assert named.summary.endswith(".")

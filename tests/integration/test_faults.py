@@ -25,6 +25,7 @@ import server_app.in_process
 import server_app.loop
 from conf.compose import compose_words
 from server_app.job import run_in_process
+from tests.builders import NEEDED_WORDS
 from tests.builders_flower import FaultyGrid
 from tests.cases import is_long
 from tests.integration.conftest import BIN, run_here, wait_for
@@ -78,7 +79,7 @@ def test_every_strategy_under_faults(
 ) -> None:
     """Late, slow, dead, all dead, back again: each is in the trail, and the model stays finite."""
     with_grid(monkeypatch, Faulty)
-    words: tuple[str, ...] = (*FAST, f"strategy={strategy}")
+    words: tuple[str, ...] = (*FAST, f"strategy={strategy}", *NEEDED_WORDS.get(strategy, ()))
     if strategy == "known_statistics":
         words = (*words, "strategy.probabilities=[0.5,0.5,0.5,0.5]")
     run_in_process(compose_words(words), str(tmp_path))

@@ -16,6 +16,7 @@ from conf import SettingsError
 from conf.compose import compose_words
 from server_app.build import build_strategy
 from server_app.job import run_in_process
+from tests.builders import NEEDED_WORDS
 
 HERE = "tests.server_app.test_build"
 NUMBER = 3
@@ -71,8 +72,10 @@ def test_a_strategy_is_what_the_library_makes_of_its_settings(name: str) -> None
     """The settings, the run's rounds and seed, the clients and their rates, and nothing else."""
     rates = [0.5, 0.25, 1.0, 0.125]
     facts = RunFacts(7, 9, dict(enumerate(rates)), (0, 1, 2, 3))
-    expected = build({"name": name}, {"name": "sgd"}, facts)
-    words = ("experiment=custom", f"strategy={name}", "rounds=7", "seed=9")
+    options = {"requirement": 1} if NAMED[name].weighting.needed else {}
+    expected = build({"name": name, **options}, {"name": "sgd"}, facts)
+    needed = NEEDED_WORDS.get(name, ())
+    words = ("experiment=custom", f"strategy={name}", "rounds=7", "seed=9", *needed)
     assert built(*words, rates=rates).rules == expected
 
 
@@ -207,5 +210,7 @@ def test_every_weighting_is_a_part() -> None:
     """By its key, with its own defaults."""
     for key, rule in WEIGHTINGS.items():
         selection = "everyone" if rule.aggregates else "alone"
-        parts = (f"strategy/selection={selection}", f"strategy/weighting={key}")
-        assert built("strategy=composed", *parts).rules.weighting == rule()
+        parts = [f"strategy/selection={selection}", f"strategy/weighting={key}"]
+        parts += ["strategy.weighting.requirement=1"] if rule.needed else []
+        expected = rule.of({"requirement": 1} if rule.needed else {}, RunFacts())
+        assert built("strategy=composed", *parts).rules.weighting == expected

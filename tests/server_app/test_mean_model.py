@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from server_app.display import Totals, final_table
 from server_app.report.chart_parts import methods_of, models_tested
 from server_app.report.groups import group_runs
-from server_app.report.measures import final_measures, measured_groups
+from server_app.report.measures import client_measures, measured_groups
 from tests.server_app.made_runs import real_run
 
 
@@ -66,6 +66,6 @@ def test_both_are_in_the_tables_and_charts(run: Run) -> None:
     assert last is not None
     mean = last[MEAN_GROUP]
     assert mean is not None
-    assert final_measures(run, MEAN_GROUP)["test"] == mean["accuracy"]
+    assert client_measures(run, MEAN_GROUP)["test"] == mean["accuracy"]
     assert not math.isnan(mean["accuracy"])
     assert models_tested(methods_of([group]))[MEAN_GROUP] == "mean model"

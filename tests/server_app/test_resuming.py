@@ -32,6 +32,7 @@ from client_app.node import compute_device
 from conf.compose import compose_words
 from server_app.job import run_in_process
 from server_app.resuming import check_resumable, resumed_words
+from tests.builders import NEEDED_WORDS
 from tests.fedquorum.records.made import FIXTURES
 from tests.integration.conftest import (
     ROOT,
@@ -89,7 +90,7 @@ def test_a_run_that_goes_on_is_bit_identical(
 ) -> None:
     """Every strategy, with clients that come and go and what its nodes keep: as never stopped."""
     words = [*f"strategy={strategy}".split(), "availability=markov", "availability.p=0.6"]
-    words += ["engine.num_supernodes=2"]
+    words += ["engine.num_supernodes=2", *NEEDED_WORDS.get(strategy, ())]
     whole = run(tmp_path / "whole", *words)
     stopped = interrupted(monkeypatch, tmp_path / "stopped", *words)
     run(stopped, *words, f"resume={stopped}")

@@ -17,6 +17,7 @@ from server_app.job import run_in_process
 from server_app.report.charts import LineChart
 from server_app.report.experiment import experiments_of
 from server_app.report.groups import group_runs
+from tests.builders import NEEDED_WORDS
 from tests.fedquorum.records.made import change_round, change_table, load_all
 
 SLOW = (
@@ -81,6 +82,7 @@ def test_who_is_late_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
 def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: str) -> None:
     """Late updates count nowhere, nobody who is not there is late, and the audit fits."""
     words = [f"strategy={strategy}", "engine.quorum_of=priority", "rounds=8"]
+    words += NEEDED_WORDS.get(strategy, ())
     if strategy == "known_statistics":
         words.append(f"strategy.probabilities={[0.6] * 8}".replace(" ", ""))
     if strategy != "aaggff_s":

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from fedquorum.records.round_record import TEST_GROUPS
+from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray
 
@@ -79,11 +79,13 @@ def _round_panels(rounds: Rounds, clock: FloatArray) -> Iterator[Panel]:
 def _tested_groups(rounds: Rounds) -> tuple[str, ...]:
     """Return whose test parts are drawn: priority and the others, or all if all have priority."""
     measured = [
-        group for group in TEST_GROUPS if np.isfinite(rounds.column(f"{group}.accuracy")).any()
+        group
+        for group in (*TEST_GROUPS, *MORE_GROUPS)
+        if np.isfinite(rounds.column(f"{group}.accuracy")).any()
     ]
     if "non_priority" in measured:
         return tuple(group for group in measured if group != "all")
-    return ("all",) if "all" in measured else tuple(measured)
+    return tuple(group for group in measured if group != "priority" or "all" not in measured)
 
 
 def _test_lines(

@@ -11,7 +11,7 @@ from fedquorum.errors import RunError
 from fedquorum.intake import shown
 from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.reader import parse_round
-from fedquorum.records.round_record import TEST_GROUPS, RoundRecord
+from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.report import STATUSES, LateReply
 from fedquorum.types import FloatArray
 
@@ -204,7 +204,7 @@ def _numbers(record: RoundRecord) -> Mapping[str, float]:
     numbers: dict[str, float] = {name: getattr(record, name) for name in _OF_ROUND}
     clock = record.simulated_seconds
     numbers["simulated_seconds"] = math.nan if clock is None else clock
-    for group in TEST_GROUPS:
+    for group in (*TEST_GROUPS, *MORE_GROUPS):
         for name in TESTED:
             numbers[f"{group}.{name}"] = metric_after_round(record, group, name)
     return numbers

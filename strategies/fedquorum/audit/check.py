@@ -279,6 +279,7 @@ def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
         recorded.evaluations(replayed.record.round),
         str(settings.get("evaluation.metric", "accuracy")),
         settings.get("evaluation.clients", "all") == "all",
+        recorded.requirements,
     )
     given, number = replayed.record.test, replayed.record.round
     if (given is None) != (expected is None):

@@ -21,6 +21,8 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
         If there is no such client or round, or the rules refuse what is recorded before it.
     """
     population, rounds = recorded.population, len(recorded.run.rounds)
+    if client in population.unseen:
+        return (f"client {client} never trains: it is among the unseen clients, only evaluated",)
     if client not in population.clients:
         raise RunError(
             f"client must be the id of one of the run's {len(population.clients)} clients, got "

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..appeal import Requirements
 from ..client.availability.periodic import pattern_of
 from ..client.availability.rates import SimulatedRates
 from ..composition import Rules
@@ -27,6 +29,7 @@ from ..intake import shown
 from ..named import build
 from ..records.folder import RunFolder
 from ..records.reader import POPULATION, Run, load_run, read_population, read_table
+from ..records.requirements import recorded_requirements
 from ..records.round_record import RoundRecord
 from ..report import (
     ClientDecision,
@@ -109,6 +112,8 @@ class Recorded:
     recognised_in : int
         The round in which a drop-in strategy recognised the project's protocol and began anew
         with the clients that the nodes host; 0 where it did not.
+    requirements : Requirements, optional
+        rho_k where the run had them.
     """
 
     run: Run
@@ -120,6 +125,7 @@ class Recorded:
     trusted: bool = False
     joined: Mapping[int, int] = field(default_factory=dict)
     recognised_in: int = 0
+    requirements: Requirements | None = None
 
     @property
     def standard(self) -> bool:
@@ -232,13 +238,15 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
     clients = table["client"]
     joined = table.get("joined", [None])
+    unseen = frozenset(compress(clients, table.get("unseen", ())))
     rows = zip(clients, table["priority"], table["priority_weight"], strict=True)
     weights = {client: weight for client, has_priority, weight in rows if has_priority}
     try:
         population = Population(
-            tuple(clients),
+            tuple(k for k in clients if k not in unseen),
             frozenset(weights),
             {k: weight for k, weight in weights.items() if weight != 1.0},
+            unseen=tuple(sorted(unseen)),
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
@@ -253,6 +261,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
         summary=run.summary,
         trusted=trust,
+        requirements=recorded_requirements(run.directory),
     )
 
 
@@ -325,6 +334,7 @@ def _facts(recorded: Recorded) -> RunFacts:
         seed=seed,
         rates=None if rates is None else rates.by_client,
         clients=recorded.population.clients,
+        requirements=None if recorded.requirements is None else recorded.requirements.loss,
         pattern=None if rates is None else rates.pattern,
     )
 
@@ -537,6 +547,7 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
         test_loss=value("test_loss"),
         test_accuracy=value("test_accuracy"),
         test_metric=value("test_metric"),
+        unseen=row["client"] in population.unseen,
     )
 
 

@@ -56,6 +56,9 @@ class Communication:
     evaluated_clients : {"all", "priority"}
         Whose test part is evaluated. With ``priority`` a non-priority client reports nothing
         about itself except when it joins.
+    evaluated_training : bool
+        Whether the clients that are evaluated also measure their training part, all of them, for
+        the records. Otherwise only the priority clients do, whose losses are the objective.
     evaluate_every : int
         Test parts are evaluated every so many rounds, and after ``last_round``.
     last_round : int, optional
@@ -90,6 +93,7 @@ class Communication:
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, COUNT)
     evaluated_clients: str = parameter("all", EVALUATED_CLIENTS)
+    evaluated_training: bool = False
     partial_aggregation: bool = True
     evaluate_every: int = parameter(1, COUNT)
     last_round: int | None = parameter(None, COUNT)
@@ -122,7 +126,7 @@ class Communication:
 
     def directory(self, population: Population, rules: Rules) -> ClientDirectory:
         """Return what finds out which node hosts which client."""
-        return ClientDirectory(population.clients, self.clients_of_keys)
+        return ClientDirectory(population.hosted, self.clients_of_keys, unseen=population.unseen)
 
     def meet(
         self, directory: ClientDirectory, grid: Grid, *, first: bool, evaluating: bool = False
@@ -180,7 +184,8 @@ class Communication:
         if not self.tests_after(server_round):
             return ()
         everyone = self.evaluated_clients == "all"
-        return population.clients if everyone else population.priority_clients
+        chosen = population.clients if everyone else population.priority_clients
+        return tuple(sorted((*chosen, *population.unseen))) if population.unseen else chosen
 
     def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
         """Return whose training part is measured too, where clients are tested after a round."""

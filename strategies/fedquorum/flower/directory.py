@@ -61,6 +61,9 @@ class ClientDirectory:
         Clients that ``wait_for_nodes`` waits for before the run begins.
     refuses : callable
         Returns why a client that joins cannot take part, empty if it can.
+    unseen : iterable of int
+        Those of ``clients`` that never train: they are waited for and can be asked, but are
+        neither ``known`` nor ``unknown``.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class ClientDirectory:
         standard: bool = False,
         awaited: Iterable[int] = (),
         refuses: Callable[[int], str] | None = None,
+        unseen: Iterable[int] = (),
     ) -> None:
         self._standard = standard
+        self._unseen = frozenset(unseen)
         self._awaited = frozenset(awaited)
         self._refuses = refuses or _refuses_nobody
         self._closed = ""
@@ -97,7 +102,7 @@ class ClientDirectory:
 
     @property
     def known(self) -> IntArray:
-        """The clients whose nodes were ever there, ascending."""
+        """The clients whose nodes were ever there, ascending; not those that never train."""
         if len(self._known) != len(self._met):  # a client that was met once stays so
             self._known = np.sort(np.fromiter(self._met, dtype=np.int64, count=len(self._met)))
         return self._known
@@ -119,9 +124,9 @@ class ClientDirectory:
     @property
     def unknown(self) -> tuple[int, ...]:
         """The expected clients whose nodes were never there, ascending."""
-        if len(self._met) == len(self._expected):
+        if len(self._met) + len(self._unseen) == len(self._expected):
             return ()
-        return tuple(sorted(self._expected - self._met))
+        return tuple(sorted(self._expected - self._met - self._unseen))
 
     @property
     def nodes(self) -> frozenset[int]:
@@ -337,7 +342,8 @@ class ClientDirectory:
             claimed.append(client)
             if self.node_of(client) is None:
                 self._node_of[client] = node
-                self._met.add(client)
+                if client not in self._unseen:
+                    self._met.add(client)
             elif self._node_of[client] != node:
                 first = self._name(self._node_of[client])
                 refused.append(f"claims client {client}, which {first} has: refused")

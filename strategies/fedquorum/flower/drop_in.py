@@ -477,6 +477,14 @@ class AFL(DropIn, declared=tables.NAMED["afl"]):
     """Agnostic federated learning: p climbs the losses and is projected onto the simplex."""
 
 
+class MaxFL(DropIn, declared=tables.NAMED["maxfl"]):
+    """MaxFL's weights, largest for clients that the model nearly satisfies: no fairness rule.
+
+    ``requirement`` is rho_k, a number, a list, or a mapping of client ids, and is needed: a client
+    is satisfied by a loss below its own. See ``fedquorum.weighting.Satisfaction``.
+    """
+
+
 class FedMGDAPlus(DropIn, declared=tables.NAMED["fedmgda"]):
     """FedMGDA+: the shortest combination of updates of length 1, with p near w."""
 
@@ -607,6 +615,7 @@ __all__ = [
     "FedMGDAPlus",
     "FedVarp",
     "KnownStatistics",
+    "MaxFL",
     "PropFair",
     "QFedAvg",
     "strategy",

@@ -224,7 +224,7 @@ class Exchange:
         extra: ConfigRecord,
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
-        tested, measured = frozenset(measuring.tested), frozenset(measuring.measured)
+        tested, measured = frozenset(measuring.tested), measuring.trained_on
         self._evaluating = self.reach(grid, tested | measured)
         self.expect(grid, tested | measured, self._evaluating, None, priority=priority)
         requests = {

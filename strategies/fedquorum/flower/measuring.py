@@ -23,14 +23,22 @@ class Measuring:
     tested : tuple of int
         The clients whose test part is measured.
     measured : tuple of int
-        The clients whose training part is measured.
+        The clients whose training part is measured for the objective.
+    recorded : tuple of int
+        The clients whose training part is measured for the records alone.
     keeps_model : bool
         Whether each measures its own model instead.
     """
 
     tested: tuple[int, ...] = ()
     measured: tuple[int, ...] = ()
+    recorded: tuple[int, ...] = ()
     keeps_model: bool = False
+
+    @property
+    def trained_on(self) -> frozenset[int]:
+        """The clients whose training part is measured."""
+        return frozenset((*self.measured, *self.recorded))
 
     @classmethod
     def first(cls, population: Population, rules: Rules) -> "Measuring":
@@ -54,7 +62,9 @@ class Measuring:
         Where the rules need F, F_k is asked of the priority clients that this round will ask:
         F(w_{t+1}) is their mean by data, all priority clients' under full participation.
         Otherwise all priority clients are asked for it together with the test metrics. Candidates
-        of the round measure it too, where their losses decide which of them are asked.
+        of the round measure it too, where their losses decide which of them are asked. With
+        ``evaluated_training`` all clients tested measure their training part; what the others
+        measure is in no objective and no rule's state.
         """
         measured: tuple[int, ...] = ()
         if rules.needs_objective:
@@ -63,7 +73,8 @@ class Measuring:
             measured = communication.measured(population, tested)
         if rules.selection.measures_ahead:
             measured = tuple(sorted({*measured, *(following.candidates or ())}))
-        return cls(tested, measured, following.keeps_model)
+        recorded = tested if communication.evaluated_training else ()
+        return cls(tested, measured, recorded, following.keeps_model)
 
 
 def client_evaluations(
@@ -90,7 +101,8 @@ def with_objective(
     known = state.measured
     objective = priority_objective(heard, [known[k] for k in asked & known.keys()])
     if stands_in:
-        known = {**known, **{e.client: e for e in heard if e.measured}}
+        newest = [e for e in evaluations if e.measured and (e.client in asked or e.client in known)]
+        known = {**known, **{e.client: e for e in newest}}
     return replace(state, objective=objective, measured=known)
 
 
@@ -113,4 +125,5 @@ def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> 
         test_loss=_counted(answer.test_loss),
         test_accuracy=answer.test_accuracy,
         test_metric=answer.test_metric,
+        unseen=client in population.unseen,
     )

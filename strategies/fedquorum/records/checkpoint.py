@@ -322,7 +322,7 @@ def check_unchanged(
         if key == "rounds" and isinstance(old, int) and isinstance(new, int):
             if new < old:
                 raise RunError(f"rounds must be at least {old}, as in the run so far, got {new}")
-        elif old != new and not key.startswith(free):
+        elif old != new and repr(old) != repr(new) and not key.startswith(free):  # NaN is NaN
             raise RunError(f"{key} must be {_shown(old)}, as in the run so far, got {_shown(new)}")
 
 

@@ -6,18 +6,25 @@ from statistics import fmean
 
 import numpy as np
 
+from ..appeal import Requirements, appeal, preferred_accuracy
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
 from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
-MEAN_GROUP = "mean_model"
-"""The group of all clients tested, with the mean of the models that clients start from."""
+"""Whose test parts are summed up, in every run; unseen clients are in none of these."""
+
+UNSEEN_GROUP, MEAN_GROUP = "unseen", "mean_model"
+"""The clients that never train; and all clients tested, with the mean of the models that clients
+start from."""
+
+MORE_GROUPS = (UNSEEN_GROUP, MEAN_GROUP)
+"""Groups of the runs alone that have them."""
 
 
 def groups_of(test: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return the keys of ``test`` of a round: those of every strategy, and what it has beside."""
-    return (*TEST_GROUPS, *({MEAN_GROUP} & (test or {}).keys()))
+    """Return the keys of ``test`` of a round: those of every run, and what this one has beside."""
+    return (*TEST_GROUPS, *(name for name in MORE_GROUPS if name in (test or {})))
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ def round_record(
     metric: str,
     all_evaluated: bool,
     away: tuple[int, ...] = (),
+    requirements: Requirements | None = None,
     previous: RoundRecord | None = None,
     of_mean: Sequence[ClientEvaluation] = (),
 ) -> RoundRecord:
@@ -76,9 +84,9 @@ def round_record(
     ``rates``: p_n(t) of this round by client id where a simulation knows it. ``metric``: the
     setting ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only
     priority clients were. ``away``: the clients that were not connected where a round samples among
-    the others. ``previous``: the record of the round before, for what is summed over rounds.
-    ``of_mean``: what clients measured of the mean of the models that they start from, where rules
-    have one.
+    the others. ``requirements``: rho_k where the run has them. ``previous``: the record of the
+    round before, for what is summed over rounds. ``of_mean``: what clients measured of the mean of
+    the models that they start from, where rules have one.
     """
     draws = report.call.draws
     omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
@@ -106,7 +114,7 @@ def round_record(
         away=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
-        test=evaluation_summary(evaluations, metric, all_evaluated, of_mean),
+        test=evaluation_summary(evaluations, metric, all_evaluated, requirements, of_mean),
     )
 
 
@@ -129,6 +137,7 @@ def evaluation_summary(
     evaluations: Sequence[ClientEvaluation],
     metric: str,
     all_evaluated: bool,
+    requirements: Requirements | None = None,
     of_mean: Sequence[ClientEvaluation] = (),
 ) -> dict[str, Mapping[str, float] | None] | None:
     """Return ``test`` of a round's record, None if nobody's test part was measured.
@@ -141,30 +150,36 @@ def evaluation_summary(
         The setting ``evaluation.metric``, what the spread over clients is of.
     all_evaluated : bool
         Whether not only priority clients were asked.
+    requirements : Requirements, optional
+        rho_k, by which each group is also told appeal and preferred accuracy.
     of_mean : sequence of ClientEvaluation
         The same of the mean of the models that clients start from; without any there is no group.
     """
-    evaluated = _columns(evaluations)
+    evaluated = _columns(evaluations, requirements)
     tested = _among(evaluated, evaluated["test_num_examples"] > 0)
-    has_priority = tested["priority_weight"] > 0
-    priority, others = _among(tested, has_priority), _among(tested, ~has_priority)
-    if not len(has_priority):
+    never_trains = tested["unseen"] > 0
+    if not len(never_trains):
         return None
+    known, unseen = _among(tested, ~never_trains), _among(tested, never_trains)
+    has_priority = known["priority_weight"] > 0
+    priority, others = _among(known, has_priority), _among(known, ~has_priority)
     objective_data = priority["priority_weight"] * priority["num_examples"]
-    everyone = _group_summary(tested, metric, tested["num_examples"]) if all_evaluated else None
-    return {
+    groups = {
         "priority": _group_summary(priority, metric, objective_data),
         "non_priority": _group_summary(others, metric, others["num_examples"]),
-        "all": everyone,
+        "all": _group_summary(known, metric, known["num_examples"]) if all_evaluated else None,
         **_of_mean(of_mean, metric),
     }
+    if never_trains.any():
+        groups[UNSEEN_GROUP] = _group_summary(unseen, metric, unseen["num_examples"])
+    return groups
 
 
 def _of_mean(
     evaluations: Sequence[ClientEvaluation], metric: str
 ) -> dict[str, Mapping[str, float] | None]:
-    columns = _columns(evaluations)
-    tested = _among(columns, columns["test_num_examples"] > 0)
+    columns = _columns(evaluations, None)
+    tested = _among(columns, (columns["test_num_examples"] > 0) & (columns["unseen"] == 0))
     summary = _group_summary(tested, metric, tested["num_examples"])
     return {} if summary is None else {MEAN_GROUP: summary}
 
@@ -173,13 +188,24 @@ Columns = Mapping[str, FloatArray]
 """The numbers of n evaluations by their fields, shape (n,) each."""
 
 _MEASURED = ("test_loss", "test_accuracy", "test_metric")
-_NUMBERS = ("priority_weight", "num_examples", "test_num_examples", *_MEASURED)
+_NUMBERS = (
+    *("priority_weight", "num_examples", "loss", "test_num_examples"),
+    *(*_MEASURED, "unseen"),
+)
 
 
-def _columns(evaluations: Sequence[ClientEvaluation]) -> Columns:
-    return {
+def _columns(evaluations: Sequence[ClientEvaluation], requirements: Requirements | None) -> Columns:
+    columns = {
         name: np.array([getattr(e, name) for e in evaluations], dtype=np.float64)
         for name in _NUMBERS
+    }
+    if requirements is None:
+        return columns
+    clients = np.array([e.client for e in evaluations], dtype=np.int64)
+    return {
+        **columns,
+        "requirement": requirements.losses(clients),
+        "local_accuracy": requirements.accuracies(clients),
     }
 
 
@@ -190,7 +216,8 @@ def _among(columns: Columns, chosen: BoolArray) -> Columns:
 def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[str, float] | None:
     """Return weighted means of what was measured, and the spread over clients of ``metric``.
 
-    ``left_out`` counts the clients for which the metric is not defined.
+    ``left_out`` counts the clients for which the metric is not defined. Where clients have
+    requirements, ``appeal`` and ``preferred_accuracy`` are those of ``fedquorum.appeal``.
     """
     if not len(weight):
         return None
@@ -203,6 +230,16 @@ def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[
         **means,
         "left_out": int((~defined).sum()),
         **(spread(values[defined], higher_is_better=higher) if defined.any() else {}),
+        **(_appeal(tested) if "requirement" in tested else {}),
+    }
+
+
+def _appeal(tested: Columns) -> dict[str, float]:
+    loss, requirement = tested["loss"], tested["requirement"]
+    accuracies = tested["test_accuracy"], tested["local_accuracy"]
+    return {
+        "appeal": appeal(loss, requirement),
+        "preferred_accuracy": preferred_accuracy(loss, requirement, *accuracies),
     }
 
 

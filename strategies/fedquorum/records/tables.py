@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
 from ..report import ClientDecision, ClientEvaluation
 from ..types import Population
@@ -53,6 +54,7 @@ EVALUATIONS_SCHEMA = pa.schema(
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
         pa.field("test_metric", pa.float64()),
+        pa.field("unseen", pa.bool_()),
     ]
 )
 POPULATION_SCHEMA = pa.schema(
@@ -63,6 +65,9 @@ POPULATION_SCHEMA = pa.schema(
         pa.field("participation_rate", pa.float64()),
         pa.field("joined", pa.int32()),
         pa.field("base_rate", pa.float64()),
+        pa.field("unseen", pa.bool_()),
+        pa.field("requirement", pa.float64()),
+        pa.field("local_accuracy", pa.float64()),
     ]
 )
 FLUSH_SECONDS = 10.0
@@ -208,6 +213,7 @@ def population_table(
     population: Population,
     rates: SimulatedRates | None,
     joined: Mapping[int, int] | None = None,
+    requirements: Requirements | None = None,
 ) -> pa.Table:
     """Return the rows of ``population.parquet``.
 
@@ -219,10 +225,15 @@ def population_table(
         p_n(t) where known.
     joined : mapping of int to int, optional
         The first round of every client, where clients may join.
+    requirements : Requirements, optional
+        rho_k where the run has them; an infinite one is written as the largest number.
     """
-    clients = population.ascending
-    weights = population.priority_weights
+    clients = np.sort(np.array(population.hosted, dtype=np.int64))
+    unseen = np.isin(clients, np.array(population.unseen, dtype=np.int64))
+    weights = np.zeros(len(clients))
+    weights[~unseen] = population.priority_weights
     unknown = pa.nulls(len(clients), pa.float64())
+    held = requirements or Requirements({})
     columns = {
         "client": clients,
         "priority": weights > 0,
@@ -234,8 +245,16 @@ def population_table(
             else [joined[k] for k in clients.tolist()]
         ),
         "base_rate": unknown if rates is None else rates.p[clients],
+        "unseen": unseen,
+        "requirement": _undefined_as_null(held.losses(clients)),
+        "local_accuracy": _undefined_as_null(held.accuracies(clients)),
     }
     return pa.table(columns, schema=POPULATION_SCHEMA)
+
+
+def _undefined_as_null(values: NDArray[np.float64]) -> pa.Array:
+    """Return a column of numbers that a reader takes, null for NaN."""
+    return pa.array(values.clip(-LARGEST_NUMBER, LARGEST_NUMBER), mask=np.isnan(values))
 
 
 def client_row(
@@ -261,6 +280,7 @@ def evaluation_table(round_number: int, evaluations: Sequence[ClientEvaluation])
         "round": np.full(len(evaluations), round_number),
         "client": [e.client for e in evaluations],
         "priority": [e.priority for e in evaluations],
+        "unseen": [e.unseen for e in evaluations],
     }
     for field in EVALUATIONS_SCHEMA:
         if field.name not in columns:

@@ -16,6 +16,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
 from ..errors import RunError
 from ..report import ClientEvaluation, LateReply, TrainReport
@@ -226,9 +227,10 @@ class RunRecords:
         population: Population,
         rates: SimulatedRates | None,
         joined: Mapping[int, int] | None = None,
+        requirements: Requirements | None = None,
     ) -> None:
         """Write who the clients are, see ``population_table``."""
-        table = population_table(population, rates, joined)
+        table = population_table(population, rates, joined, requirements)
         write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from .fedgp import GradientProjection
 from .fedmgda import MinNorm
 from .known_data import KnownData
 from .known_mixing import KnownMixing
+from .maxfl import Satisfaction
 from .no_weight import NoWeight
 from .propfair import LossHeadroom
 from .q_fedavg import LossPower
@@ -33,6 +34,7 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = table(
         AgnosticMixing,
         MinNorm,
         GradientProjection,
+        Satisfaction,
         NoWeight,
     )
 )
@@ -54,6 +56,7 @@ __all__ = [
     "MinNorm",
     "NewtonMixing",
     "NoWeight",
+    "Satisfaction",
     "TiltedLoss",
     "Weighting",
 ]

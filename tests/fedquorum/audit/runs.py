@@ -42,6 +42,7 @@ CONFIGURATIONS = {
     "afl": ("strategy=afl", "strategy.fraction=0.5"),
     "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
     "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
+    "maxfl": ("strategy=maxfl", "strategy.requirement=[0.5,2,1,nan,0.2,3,1,inf]"),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 """The words of the named strategies' runs, and of options that change what is decided."""
@@ -60,6 +61,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "gate x term": ("epsilon_gate", "term", "none", "sgd"),
     "gate x propfair": ("epsilon_gate", "propfair", "none", "adam"),
     "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
+    "gate x maxfl": ("epsilon_gate", "maxfl", "none", "sgd"),
     "priority x fedmgda": ("priority_only", "fedmgda", "none", "sgd"),
     "measured x participating": ("power_of_choice", "average_participating", "none", "sgd"),
     "told x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
@@ -89,6 +91,7 @@ def composed(name: str) -> tuple[str, ...]:
         f"server_optimizer={optimizer}",
         "strategy.server_lr=0.05",
         *(gate if selection == "epsilon_gate" else ()),
+        *(("strategy.weighting.requirement=1",) if weighting == "maxfl" else ()),
         *(("strategy.weighting.rbar=running",) if name.endswith("running") else ()),
         *CHOICE.get(name.partition(" ")[0], ()),
         *(

@@ -55,6 +55,7 @@ from flwr.clientapp import ClientApp
 from conf.compose import compose_words
 from server_app.build import build_strategy
 from server_app.in_process import InProcessGrid
+from tests.builders import NEEDED_WORDS
 from tests.builders_flower import HostingGrid, bytes_of, clipping, named
 
 NUM_CLIENTS = 60
@@ -354,6 +355,7 @@ class SquareRoots(Weighting[None]):
 
 def strategy_named(name: str) -> ComposedStrategy:
     words = [f"strategy={name}", "rounds=50", "data.num_clients=60", "data.num_priority=20"]
+    words += NEEDED_WORDS.get(name, ())
     if name == "composed":
         words += ["strategy/participation=fedau", "strategy.selection.epsilon=0.3"]
     if name == "fedalign":

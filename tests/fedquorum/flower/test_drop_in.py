@@ -28,6 +28,7 @@ from fedquorum import (
     FedAvgAll,
     FedAvgPriority,
     KnownStatistics,
+    MaxFL,
 )
 from fedquorum.client.availability.processes import Bernoulli
 from fedquorum.errors import ParameterError, ProtocolError
@@ -81,7 +82,7 @@ from tests.builders_flower import (
 )
 
 K = 4
-NEEDS_LOSS = {"AAggFFS", "AAggFFD", "QFedAvg", "TERM", "PropFair", "AFL", "FedMGDAPlus"}
+NEEDS_LOSS = {"AAggFFS", "AAggFFD", "QFedAvg", "TERM", "PropFair", "AFL", "FedMGDAPlus", "MaxFL"}
 KEEPS_POPULATION = {"AAggFFS": "AAggFF-S", "AAggFFD": "AAggFF-D", "AFL": "AFL"}
 
 
@@ -158,9 +159,9 @@ def test_the_ten_keywords_are_fedavgs(name: str) -> None:
     assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in ours)
 
 
-def test_there_are_seventeen() -> None:
+def test_all_are_listed() -> None:
     """All named strategies but the one whose clients keep models of their own."""
-    assert len(DROP_INS) == 17
+    assert len(DROP_INS) == 19
 
 
 @pytest.mark.parametrize("name", DROP_INS)
@@ -216,6 +217,7 @@ def test_a_typo_is_no_silent_default(make: Callable[[], object], message: str) -
         (lambda: FedALIGN(priority=[], num_rounds=3), "priority must be a list of at least one"),
         (lambda: FedAvgPriority(priority=[-1]), "priority must be a list of at least one client"),
         (KnownStatistics, "probabilities must be a list of p_n for each client"),
+        (MaxFL, "requirement must be a number, a list of one for each client"),
         (lambda: FedAU(fraction_train=1.5), "fraction_train must be a number >= 0 and <= 1"),
         (lambda: FedAU(server_lr=0.0), "server_lr must be a number > 0, got 0.0"),
         (lambda: FedAU(min_train_nodes=-1), "min_train_nodes must be a whole number >= 0"),
@@ -514,7 +516,7 @@ ODD = {"accuracy": 87.5, "train_loss": [1.0], "other": math.nan, "history": [1.0
 
 @pytest.mark.parametrize("name", DROP_INS)
 def test_metrics_that_no_rule_reads_may_be_anything(name: str) -> None:
-    """Accuracies in per cent, lists, NaN: every update counts, in all 16."""
+    """Accuracies in per cent, lists, NaN: every update counts, in all 17."""
     strategy = drop_in(name)
     arrays, _ = replying(strategy, lambda k, m: trained(k, m, **ODD))
     assert arrays is not None

@@ -42,6 +42,7 @@ from flwr.proto.message_pb2 import ObjectTree
 
 from conf.compose import compose_words
 from server_app.build import build_strategy
+from tests.builders import NEEDED_WORDS
 from tests.builders_flower import bytes_of
 from tests.builders_objects import (
     Generator,
@@ -329,7 +330,7 @@ def resident_bytes() -> int:
 def strategy_named(name: str, *, private: bool) -> ComposedStrategy:
     """Return a strategy, private or not, without noise."""
     words = [f"strategy={name}", "rounds=1000", "data.num_clients=10", "data.num_priority=4"]
-    words += [f"engine.round_timeout={TIMEOUT}"]
+    words += [f"engine.round_timeout={TIMEOUT}", *NEEDED_WORDS.get(name, ())]
     if name == "fedalign":
         words += ["strategy.warmup_fraction=0.1", "strategy.epsilon=0.3"]
     if private:

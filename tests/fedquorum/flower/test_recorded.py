@@ -66,6 +66,7 @@ GIVEN: Mapping[str, dict[str, Any]] = {
     },
     "FedGP": {"priority": [1, 2], "fraction_train": 0.5},
     "KnownStatistics": {"probabilities": dict.fromkeys(range(K), 0.5)},
+    "MaxFL": {"requirement": {0: 0.5, 1: 1.0}},
     "AAggFFS": {},
     "FedAU": {"cutoff": 2, "fraction_train": 0.5},
 }

@@ -42,6 +42,7 @@ CLASSES = {
     "propfair": "PropFair",
     "afl": "AFL",
     "fedmgda": "FedMGDAPlus",
+    "maxfl": "MaxFL",
 }
 """The strategies that need the loss that the clients report, and their classes."""
 
@@ -68,6 +69,8 @@ def standard(name: str, **options: Any) -> ComposedStrategy:
         told = {"num_rounds": 3, "warmup_rounds": 0, "epsilon": 0.3}
     if name == "propfair":
         told = {"bound": 8.0}
+    if name == "maxfl":
+        told = {"requirement": 1.0}
     priority = {0, 1} if name in ("fedalign", "fedavg_priority", "fedgp") else None
     return named(
         name,

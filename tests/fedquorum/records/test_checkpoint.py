@@ -126,6 +126,13 @@ def test_a_run_may_go_on_with_more_rounds_elsewhere(changes: dict[str, object]) 
     check_unchanged(BEFORE, BEFORE | changes, free=("engine.",))
 
 
+def test_a_number_that_is_none_is_no_change() -> None:
+    """NaN is unequal to itself, and a client's requirement may be it."""
+    given = {"strategy.requirement": [0.5, float("nan")]}
+    again = {"strategy.requirement": [0.5, float("nan")]}
+    check_unchanged(BEFORE | given, BEFORE | again)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

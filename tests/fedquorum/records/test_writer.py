@@ -199,6 +199,9 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
                 "participation_rate": None if rates is None else rates.p[k] / 2,
                 "joined": None,
                 "base_rate": None if rates is None else rates.p[k],
+                "unseen": False,
+                "requirement": None,
+                "local_accuracy": None,
             }
             for k, weight in enumerate((1.0, 0.0, 0.25))
         ]

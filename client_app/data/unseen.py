@@ -1,0 +1,49 @@
+"""Which clients never train, and are evaluated all the same."""
+
+from collections.abc import Collection
+
+from fedquorum.errors import SettingsError
+from fedquorum.streams import stream
+
+from conf.schema.data import DataSettings
+
+
+def unseen_clients(
+    settings: DataSettings, num_clients: int, priority: Collection[int], seed: int
+) -> tuple[int, ...]:
+    """Return the clients that ``data.unseen_fraction`` keeps from training, ascending.
+
+    round(fraction N) of all N clients, uniformly at random. Priority clients are the ones that the
+    model is for, and are never unseen; with ``data.priority=all``, where nobody is preferred, all
+    clients are drawn from.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        ``unseen_fraction`` and ``priority``.
+    num_clients : int
+        N.
+    priority : collection of int
+        The clients that the settings give priority.
+    seed : int
+        The run's seed.
+
+    Raises
+    ------
+    SettingsError
+        If the fraction is of less than one client, or of more than can be unseen.
+    """
+    fraction = settings.unseen_fraction
+    if fraction == 0.0:
+        return ()
+    everyone = settings.priority == "all" and not settings.priority_weights
+    left = [k for k in range(num_clients) if everyone or k not in priority]
+    count, most = round(fraction * num_clients), len(left) - everyone
+    if not 1 <= count <= most:
+        whom = "with one left to train" if everyone else "none of which has priority"
+        raise SettingsError(
+            f"data.unseen_fraction must be 0 or a share of 1 to {most} of the {num_clients} "
+            f"clients, {whom}, got {fraction} ({count} clients)"
+        )
+    order = stream(seed, "unseen").permutation(len(left))
+    return tuple(sorted(left[i] for i in order[:count].tolist()))

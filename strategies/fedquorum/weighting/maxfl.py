@@ -1,0 +1,173 @@
+"""MaxFL: weights for the number of clients that the model satisfies."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from ..errors import ParameterError
+from ..parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
+from ..report import Decided
+from ..responses import heard
+from ..rule import Question, RunFacts, parameter
+from ..types import ByClient, Call, FloatArray, IntArray, Population, Responses, Weights
+from ..words import digits
+from .base import BY_LOSSES, Weighting
+
+NO_REQUIREMENT = "it has no requirement, by which maxfl weighs"
+
+
+@dataclass(frozen=True)
+class Satisfaction(Weighting[None]):
+    """c_k = s_k q_k / (sum_j s_j q_j + e) over the clients heard, q = sigma(z) (1 - sigma(z)).
+
+    z_k = slope (F_k - rho_k), sigma(z) = 1 / (1 + exp(-z)), s_k the share that was admitted. Client
+    k is satisfied by a model with F_k < rho_k. The number of clients that are not is relaxed to
+    sum_k sigma(z_k), whose gradient weighs client k by q_k.
+
+    This is no fairness rule. q is largest, 1/4, at z = 0 and falls on both sides: clients that are
+    satisfied by far count little, and so do those that no model near this one would satisfy. The
+    latter are given up.
+
+    q = u / (1 + u)^2 with u = exp(-|z|), which never overflows. From |z| of about 745 on q is 0;
+    where it is for all clients heard, all weights are 0. A client with an infinite rho_k, or none,
+    has weight 0.
+
+    Parameters
+    ----------
+    requirement : float, sequence or mapping of int to float
+        rho_k, of all clients or by client id, in the unit of the training loss. In settings also
+        the directory of a ``local_only`` run: rho_k is the final training loss of k's model there.
+        null takes ``evaluation.requirement``.
+    slope : float
+        > 0, per unit of the loss.
+    offset : float
+        e >= 0. With 0 the weights sum to 1.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range, or if no client has a requirement.
+
+    References
+    ----------
+    Cho, Jhunjhunwala, Li, Smith and Joshi, "Maximizing Global Model Appeal in Federated Learning",
+    TMLR 2024. Only its abstract was read. Objective and weights are from memory and agree with a
+    third party's re-implementation (LetsFed), which has e = 10 with a server learning rate of
+    0.01; the paper's e was not verified. ``slope``, e = 0 as the default, and what becomes of a
+    client without a requirement are ours.
+    """
+
+    key = "maxfl"
+    summary = "MaxFL: weights that are largest where a client is nearly satisfied."
+    question = Question.APPEAL
+    unbounded = BY_LOSSES
+    factor = "q_k"
+    needed: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "requirement": (REQUIREMENT.describe(), "a client is satisfied by a loss below its own")
+    }
+
+    requirement: Any = parameter(None, REQUIREMENT)
+    slope: float = parameter(1.0, POSITIVE)
+    offset: float = parameter(0.0, NON_NEGATIVE)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
+        """Return the rule with the requirements of the run, where it has them."""
+        given = options.get("requirement")
+        found = given if facts.requirements is None else facts.requirements
+        rule = cls(**{**options, "requirement": found})
+        clients = np.array(facts.clients, dtype=np.int64)
+        if len(clients) and not np.isfinite(rule.requirements(clients)).any():
+            reason = "of its clients none has one"
+            raise ParameterError("requirement", REQUIREMENT.describe(), given, reason)
+        return rule
+
+    @property
+    def divisor(self) -> str:
+        """What q is divided by, in words."""
+        return f"the sum of the same over {{whom}}{f' + {self.offset:g}' if self.offset else ''}"
+
+    @cached_property
+    def _by_client(self) -> ByClient:
+        given = self.requirement
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            given = dict(enumerate(given))
+        return ByClient.of(given) if isinstance(given, Mapping) else ByClient()
+
+    def requirements(self, clients: IntArray) -> FloatArray:
+        """Return rho of these clients, NaN where there is none, shape (n,)."""
+        given = self.requirement
+        if isinstance(given, int | float):
+            return np.full(len(clients), float(given))
+        return self._by_client.at(clients, math.nan)
+
+    def over_known(self) -> Weighting[Any]:
+        """Refuse a correction for participation."""
+        raise self.uncorrectable(
+            "it weighs by the losses of a round, and those of absent clients are unknown"
+        )
+
+    def init(self, population: Population) -> None:
+        """Return the empty state: nothing is remembered.
+
+        Raises
+        ------
+        ParameterError
+            For a run's directory, which rules do not read.
+        """
+        if isinstance(self.requirement, str):
+            allowed = "a number, a list or a mapping in Python"
+            reason = "only the command line reads the directory of a run"
+            raise ParameterError("requirement", allowed, self.requirement, reason)
+
+    def weigh(
+        self, state: None, call: Call, responses: Responses, share: FloatArray
+    ) -> tuple[None, Weights]:
+        """Return c_k; clients without a requirement are told.
+
+        Raises
+        ------
+        ValueError
+            If the clients did not measure the model they received.
+        """
+        rho = self.requirements(responses.client)
+        counts = heard(call, responses, share)
+        known = counts & np.isfinite(rho)
+        with np.errstate(over="ignore"):  # an infinite z has the q of any large one, 0
+            z = self.slope * np.where(known, responses.loss - rho, math.inf)
+        factor = share * satisfaction_slope(z)
+        total = float(factor.sum())
+        without = responses.client[counts & np.isnan(rho)].tolist()
+        divisor = total + self.offset if total > 0.0 else 0.0
+        return None, Weights(factor, divisor, reason=dict.fromkeys(without, NO_REQUIREMENT))
+
+    def explain(self, decided: Decided, place: int) -> Iterator[str]:
+        """Yield z, q and the weight with their numbers."""
+        weights, responses = decided.weights, decided.responses
+        if weights is None:
+            return
+        rho = float(self.requirements(responses.client)[place])
+        if math.isnan(rho):
+            yield f"c_k = 0: {NO_REQUIREMENT}"
+            return
+        loss = float(responses.loss[place])
+        yield (
+            f"z_k = slope (F_k - rho_k) = {self.slope:g} x ({digits(loss)} - {digits(rho)}) = "
+            f"{digits(self.slope * (loss - rho))}"
+        )
+        yield (
+            f"c_k = s_k q_k / (sum of s_j q_j + {self.offset:g}), q_k = u / (1 + u)^2, "
+            f"u = exp(-|z_k|): {digits(weights.factor[place])} / {digits(weights.divisor)} = "
+            f"{digits(weights.weight[place])}"
+        )
+
+
+def satisfaction_slope(z: FloatArray) -> FloatArray:
+    """Return sigma(z) (1 - sigma(z)) = u / (1 + u)^2, u = exp(-|z|), in [0, 1/4], elementwise."""
+    u = np.exp(-np.abs(z))
+    slope: FloatArray = u / np.square(1.0 + u)
+    return slope

@@ -1,0 +1,45 @@
+"""Which clients never train."""
+
+import pytest
+from fedquorum.errors import SettingsError
+from fedquorum.streams import stream
+
+from client_app.data.unseen import unseen_clients
+from conf.schema.data import DataSettings
+
+
+def drawn(fraction: float, *, priority: object = "all", seed: int = 1, **given: object) -> set[int]:
+    settings = DataSettings("x", priority=priority, unseen_fraction=fraction, **given)  # type: ignore[arg-type]
+    has_priority = range(20) if priority == "all" else (0, 1, 2)
+    return {*unseen_clients(settings, 20, has_priority, seed)}
+
+
+def test_a_fraction_of_all_clients_never_trains() -> None:
+    """Ascending, from the seed and a stream of its own."""
+    assert drawn(0.0) == set()
+    assert [len(drawn(fraction)) for fraction in (0.05, 0.25, 0.95)] == [1, 5, 19]
+    assert drawn(0.5) == drawn(0.5) != drawn(0.5, seed=2)
+    assert drawn(0.25) == {*stream(1, "unseen").permutation(20)[:5].tolist()}
+
+
+def test_priority_clients_always_train() -> None:
+    """The model is for them; only where all have priority nobody is preferred."""
+    for seed in range(20):
+        assert not {0, 1, 2} & drawn(0.5, priority=[0, 1, 2], seed=seed)
+    assert drawn(0.85, priority=[0, 1, 2]) == {*range(3, 20)}
+    with pytest.raises(SettingsError, match="of 1 to 0 of the 20 clients, none of which has prior"):
+        drawn(0.25, priority_weights=dict.fromkeys(range(20), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "priority", "message"),
+    [
+        (0.01, "all", r"a share of 1 to 19 .*one left to train, got 0\.01 \(0 clients\)"),
+        (0.99, "all", r"a share of 1 to 19 of the 20 clients.*\(20 clients\)"),
+        (0.9, [0, 1, 2], r"a share of 1 to 17 .*has priority, got 0\.9 \(18 clients\)"),
+    ],
+)
+def test_what_leaves_nobody_is_refused(fraction: float, priority: object, message: str) -> None:
+    """In one line, with what there is to choose from."""
+    with pytest.raises(SettingsError, match=message):
+        drawn(fraction, priority=priority)

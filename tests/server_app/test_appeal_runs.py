@@ -1,0 +1,201 @@
+"""Runs with requirements and with clients that never train, from the settings to the report."""
+
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import read_recorded
+from fedquorum.errors import FedQuorumError
+from fedquorum.records.requirements import recorded_requirements
+from safetensors.numpy import load_file
+
+from conf.compose import compose_words
+from server_app.build import build_population
+from server_app.clients_table.rows import client_rows
+from server_app.report.command_line import main as report
+from tests.reference import maxfl as reference
+from tests.server_app.made_runs import SMALL, real_run
+
+UNSEEN = ("data.unseen_fraction=0.25",)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of local_only, and two that are measured by it."""
+    folder = tmp_path_factory.mktemp("appeal")
+    real_run(folder / "local", "strategy=local_only")
+    required = (f"evaluation.requirement={folder / 'local'}", *UNSEEN)
+    real_run(folder / "fedavg", "strategy=fedavg", *required)
+    real_run(
+        folder / "maxfl", "strategy=maxfl", f"strategy.requirement={folder / 'local'}", *UNSEEN
+    )
+    return folder
+
+
+def rows(directory: Path, name: str = "evaluations") -> list[dict[str, Any]]:
+    return pq.read_table(directory / name).to_pylist()  # type: ignore[no-any-return]
+
+
+def groups_of(directory: Path) -> list[dict[str, Any]]:
+    lines = (directory / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line)["test"] for line in lines]
+
+
+def values(found: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [row[name] for row in found]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "maxfl"])
+def test_unseen_clients_never_train_and_are_evaluated(runs: Path, name: str) -> None:
+    """They are in evaluations/ alone, in a group of their own, and the audit knows them."""
+    population = rows(runs / name, "population.parquet")
+    unseen = {row["client"] for row in population if row["unseen"]}
+    assert len(population) == 8
+    assert len(unseen) == 2
+    assert {row["client"] for row in rows(runs / name, "clients")} == {*range(8)} - unseen
+    tested = [row for row in rows(runs / name) if row["round"] == 5]
+    assert {row["client"] for row in tested if row["unseen"]} == unseen
+    groups = groups_of(runs / name)[-1]
+    for group, chosen in (("unseen", unseen), ("all", {*range(8)} - unseen)):
+        of_group = [row for row in tested if row["client"] in chosen]
+        expected = np.mean(values(of_group, "test_accuracy"))
+        assert groups[group]["average"] == pytest.approx(expected)
+    found = audit(runs / name)
+    assert [str(problem) for problem in found.problems] == []
+    (line,) = explain(read_recorded(runs / name), min(unseen), 2)
+    assert "never trains" in line
+
+
+@pytest.mark.parametrize("name", ["fedavg", "maxfl"])
+def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> None:
+    """rho_k is the final training loss of the local model, for unseen clients too."""
+    local = {row["client"]: row for row in rows(runs / "local") if row["round"] == 5}
+    assert all(row["loss"] > 0 for row in local.values())
+    held = recorded_requirements(runs / name)
+    assert held is not None
+    assert held.loss == {client: row["loss"] for client, row in local.items()}
+    tested = [row for row in rows(runs / name) if row["round"] == 5]
+    for group in ("unseen", "all"):
+        of_group = [row for row in tested if row["unseen"] == (group == "unseen")]
+        alone = [local[row["client"]] for row in of_group]
+        share, accuracy = reference.appeal(
+            values(of_group, "loss"),
+            values(alone, "loss"),
+            values(of_group, "test_accuracy"),
+            values(alone, "test_accuracy"),
+        )
+        found = groups_of(runs / name)[-1][group]
+        assert found["appeal"] == pytest.approx(share)
+        assert found["preferred_accuracy"] == pytest.approx(accuracy)
+
+
+def test_maxfls_weights_follow_from_the_local_losses(runs: Path) -> None:
+    """In every round, against the reference."""
+    held = recorded_requirements(runs / "maxfl")
+    assert held is not None
+    for number in range(1, 6):
+        found = [row for row in rows(runs / "maxfl", "clients") if row["round"] == number]
+        gaps = [repr(row["loss"] - held.loss[row["client"]]) for row in found]
+        expected = [float(weight) for weight in reference.weights(gaps, 1, "0")]
+        np.testing.assert_allclose(values(found, "weight"), expected, rtol=1e-9)
+
+
+def test_measuring_appeal_changes_no_bit_of_the_model(runs: Path, tmp_path: Path) -> None:
+    """The training losses of clients without priority are in no objective and no state."""
+    real_run(tmp_path / "run", "strategy=fedavg", *UNSEEN)
+    with_it, without = (
+        load_file(directory / "model.safetensors")
+        for directory in (runs / "fedavg", tmp_path / "run")
+    )
+    assert all(with_it[name].tobytes() == array.tobytes() for name, array in without.items())
+    assert all("appeal" not in test["all"] for test in groups_of(tmp_path / "run"))
+
+
+def test_a_run_goes_on_with_the_requirements_it_began_with(runs: Path, tmp_path: Path) -> None:
+    """From its records: the run that they were read from may be gone. Nodes change no bit."""
+    local = tmp_path / "local"
+    shutil.copytree(runs / "local", local)
+    words = ("strategy=maxfl", f"strategy.requirement={local}", *UNSEEN)
+    real_run(tmp_path / "stopped", *words, "rounds=2", "engine.num_supernodes=3")
+    shutil.rmtree(local)
+    real_run(tmp_path / "stopped", *words, f"resume={tmp_path / 'stopped'}")
+    first, other = (
+        load_file(d / "model.safetensors") for d in (runs / "maxfl", tmp_path / "stopped")
+    )
+    assert all(first[name].tobytes() == array.tobytes() for name, array in other.items())
+    assert groups_of(tmp_path / "stopped") == groups_of(runs / "maxfl")
+
+
+def test_the_report_tells_of_both(runs: Path, tmp_path: Path) -> None:
+    """Unseen clients are a line of the tables; appeal and opportunities are in CSV and page."""
+    report([str(runs), "--output", str(tmp_path)])
+    with (tmp_path / "table.csv").open() as file:
+        lines = {(line["strategy"], line["clients"]): line for line in csv.DictReader(file)}
+    for name in ("fedavg", "maxfl"):
+        test = groups_of(runs / name)[-1]
+        for group in ("priority", "non_priority", "all", "unseen"):
+            assert float(lines[name, group]["appeal_mean"]) == test[group]["appeal"]
+        assert float(lines[name, "unseen"]["presence_mean"]) == 1.0
+        assert float(lines[name, "unseen"]["opportunity_share_mean"]) == 1.0
+    assert lines["local_only", "all"]["appeal_mean"] == ""
+    page = (tmp_path / "report.html").read_text()
+    for text in ("clients satisfied, %", "participation per opportunity", "unseen clients"):
+        assert text in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("strategy=maxfl",), r"strategy\.requirement must be a number, .*none has one"),
+        (
+            ("strategy=maxfl", "strategy.requirement=1", "evaluation.requirement=2"),
+            r"strategy\.requirement must be null or that of evaluation\.requirement \(2\), got 1",
+        ),
+        (("evaluation.requirement=[1,2]",), "one number for each of the 8 clients .*, got 2"),
+        (("evaluation.requirement={9: 1}",), "must name client ids from 0 to 7, got 9"),
+        (("evaluation.requirement=true",), r"evaluation\.requirement must be a number, .*got true"),
+        (("evaluation.requirement={runs}/none",), "none"),
+        (("evaluation.requirement={runs}/fedavg",), "expected a run of local_only, .* of fedavg"),
+        (("evaluation.requirement={runs}/local", "seed=2"), "seed=1 where this run has 2"),
+        (
+            ("evaluation.requirement={runs}/local", "data.alpha=2"),
+            r"of the same clients, got one with data\.alpha=",
+        ),
+        (
+            ("strategy=local_only", *UNSEEN),
+            r"data\.unseen_fraction must be 0 with strategy=local_only .*, got 0\.25",
+        ),
+        (("data.unseen_fraction=0.9",), r"data\.unseen_fraction must be 0 or a share of 1 to 4 of"),
+        (
+            ("data.unseen_fraction=1",),
+            r"data\.unseen_fraction must be a number >= 0 and < 1, got 1",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    runs: Path, tmp_path: Path, words: Sequence[str], message: str
+) -> None:
+    """With the setting, before anything is written."""
+    with pytest.raises(FedQuorumError, match=message) as caught:
+        real_run(tmp_path / "run", *(word.replace("{runs}", str(runs)) for word in words))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_clients_table_says_who_never_trains() -> None:
+    """As the run draws them."""
+    settings = compose_words((*SMALL, *UNSEEN)).settings
+    from client_app.data import load_data
+
+    population = build_population(settings, load_data(settings.data, settings.seed))
+    unseen = [row.client for row in client_rows(settings) if row.unseen]
+    assert tuple(unseen) == population.unseen
+    assert not set(unseen) & population.priority
