@@ -32,6 +32,7 @@ from client_app.training import LocalTraining
 from conf import Settings, SettingsError
 from conf.schema.data import of_devices
 from conf.schema.privacy import PrivacySettings
+from conf.schema.settings import evaluated_metric
 
 PARTS: tuple[Part, ...] = ("train", "test")
 CUBLAS_WORKSPACE = ":4096:8"  # with a workspace of its own for each stream cuBLAS repeats itself
@@ -118,7 +119,7 @@ class Node:
             self._model,
             examples,
             task,
-            self._settings.evaluation.metric,
+            evaluated_metric(self._settings),
             flops_per_sample=self._flops,
             rows_at_once=self._rows_at_once,
             threads=settings.threads,

@@ -17,7 +17,7 @@ from client_app.models import model_for
 from conf.schema.checks import check_rules
 from conf.schema.data import DataSettings
 from conf.schema.rules import rules_of, setting_of, told_of
-from conf.schema.settings import Settings
+from conf.schema.settings import Settings, evaluated_metric
 from server_app.nodes import read_nodes
 from server_app.privacy import mechanism_of
 
@@ -69,6 +69,7 @@ def _communication(settings: Settings, population: Population) -> Communication:
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
         privacy=mechanism_of(settings.privacy, len(population.clients)),
         evaluate_every=settings.evaluation.every,
+        metric=evaluated_metric(settings),
         last_round=settings.rounds,
         clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.clients)),
     )

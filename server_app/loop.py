@@ -27,6 +27,7 @@ from client_app.availability import participation_probabilities
 from client_app.data import load_data
 from conf import Composed, Settings
 from conf.schema.rules import rules_of
+from conf.schema.settings import evaluated_metric
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
 from server_app.display import Display, Totals, final_table
@@ -299,7 +300,7 @@ def _round(
         seconds=time.monotonic() - started,
         state_bytes=outcome.state_bytes,
         rates=parts.rates,
-        metric=settings.evaluation.metric,
+        metric=evaluated_metric(settings),
         all_evaluated=settings.evaluation.clients == "all",
         previous=previous,
     )

@@ -30,11 +30,11 @@ class EvaluationSettings:
     """When and whose test parts are measured, after the round.
 
     ``every`` n rounds and after the last; ``clients`` all or priority. ``metric`` is what the
-    fairness over clients is of.
+    fairness over clients is of, null for accuracy, or for rmse where numbers are predicted.
     """
 
     every: int = parameter(1, COUNT)
-    metric: str = parameter("accuracy", FAIRNESS_METRIC)
+    metric: str | None = parameter(None, FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
 
 

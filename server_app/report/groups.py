@@ -19,6 +19,8 @@ _WITHOUT_INFLUENCE = (
     *("client.keep_memory", "tracker.", "resume"),
 )
 
+TESTED = ("accuracy", "loss")
+
 LONGEST_VALUE = 2**20
 """Of a setting, in characters, in tables."""
 
@@ -155,6 +157,11 @@ def ascending(value: str) -> tuple[int, float, str]:
         return 0, float(value), ""
     except ValueError:
         return 1, 0.0, value
+
+
+def is_tested(record: RoundRecord, group: str) -> bool:
+    """Say whether a group was measured after a round; of numbers there is no accuracy."""
+    return any(not math.isnan(metric_after_round(record, group, name)) for name in TESTED)
 
 
 def metric_after_round(record: RoundRecord, group: str, name: str) -> float:

@@ -9,7 +9,7 @@ from fedquorum.records.fairness import SPREAD
 from fedquorum.records.reader import Run, read_parts
 from fedquorum.records.round_record import TEST_GROUPS
 
-from server_app.report.groups import Group, metric_after_round
+from server_app.report.groups import Group, is_tested, metric_after_round
 
 OF_CLIENTS = ("test", *SPREAD, "left_out")
 """Measured on the test parts of one of ``TEST_GROUPS``."""
@@ -113,7 +113,7 @@ def measured_groups(group: Group) -> tuple[str, ...]:
     measured = tuple(
         name
         for name in TEST_GROUPS
-        if any(not math.isnan(last_measured(run, name, "accuracy")) for run in group.counted)
+        if any(is_tested(record, name) for run in group.counted for record in run.rounds)
     )
     if "all" in measured and "non_priority" not in measured:
         return ("all",)

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from functools import partial
 
+from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import RoundRecord
 
 from server_app.report.chart_parts import (
     Method,
+    bounds_of,
     over_rounds,
     published,
     sources,
     tested_clients,
 )
-from server_app.report.charts import ANY, FRACTION, PERCENT, Level, LineChart, Panel
+from server_app.report.charts import ANY, FRACTION, Level, LineChart, Panel
 from server_app.report.groups import metric_after_round
 from server_app.report.tables import METRIC_NAMES
 
@@ -29,7 +31,7 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
             f"test {METRIC_NAMES[metric]}, {clients.replace('_', '-')} clients",
             partial(_tested, clients=clients, name=metric),
             levels=_published_levels(methods, metric) if clients == tested[0] else (),
-            bounds=PERCENT,
+            bounds=bounds_of({metric}),
         )
         for metric in metrics
         for clients in tested
@@ -118,8 +120,7 @@ def _chart(name: str, title: str, note: str, panels: Sequence[Panel | None]) -> 
 
 
 def _tested(record: RoundRecord, clients: str, name: str) -> float:
-    factor = 1.0 if name == "loss" else 100.0
-    return factor * metric_after_round(record, clients, name)
+    return metric_called(name).factor * metric_after_round(record, clients, name)
 
 
 def _published_levels(methods: Sequence[Method], metric: str) -> tuple[Level, ...]:

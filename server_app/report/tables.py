@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedquorum.errors import RunError
 from fedquorum.intake import shown
+from fedquorum.metrics import METRICS, metric_called
 from fedquorum.records.reader import STATUSES, Run
 from rich.markup import escape
 from rich.table import Table
@@ -27,13 +28,7 @@ from server_app.report.groups import (
 from server_app.report.measures import OF_CLIENTS, OF_RUN, final_measures, measured_groups
 from server_app.report.methods import is_baseline
 
-METRIC_NAMES = {
-    "accuracy": "accuracy, %",
-    "top5": "top-5 accuracy, %",
-    "auroc": "AUROC, %",
-    "f1": "F1, %",
-    "loss": "loss, nats",
-}
+METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 COMPARED = ("test", "average", "worst", "worst10", "gini", "largest_training_loss")
 WORLD = ("data.", "model.", "availability.", "response_time.", "evaluation.")
 
@@ -381,7 +376,8 @@ def _unit(name: str, metric: str) -> tuple[float, int]:
     if name == "gini":
         return 100.0, 2
     if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
-        return (1.0, 3) if metric == "loss" else (100.0, 2)
+        known = metric_called(metric)
+        return known.factor, 2 if known.is_share else 3
     return 1.0, {"left_out": 0, "state_bytes": 0, "admitted": 1}.get(name, 3)
 
 

@@ -56,10 +56,10 @@ class Measuring:
 
 
 def client_evaluations(
-    answers: Answers[EvaluateAnswer], population: Population
+    answers: Answers[EvaluateAnswer], population: Population, metric: str = "accuracy"
 ) -> tuple[ClientEvaluation, ...]:
-    """Return what the clients measured."""
-    usable = usable_evaluations(answers)
+    """Return what the clients measured; ``metric`` names it beside loss and accuracy."""
+    usable = usable_evaluations(answers, metric=metric)
     return tuple(_evaluation(k, answer, population) for k, answer in usable.items())
 
 
@@ -96,6 +96,11 @@ def _counted(loss: float) -> float:
     return math.inf if loss > MAX_LOSS else loss
 
 
+def _defined(metric: float) -> float:
+    """Return a metric as it counts: NaN where it is so large that means of it could overflow."""
+    return metric if abs(metric) <= MAX_LOSS else math.nan
+
+
 def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
     return ClientEvaluation(
         client=client,
@@ -106,5 +111,5 @@ def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> 
         test_num_examples=answer.test_num_examples,
         test_loss=_counted(answer.test_loss),
         test_accuracy=answer.test_accuracy,
-        test_metric=answer.test_metric,
+        test_metric=_defined(answer.test_metric),
     )

@@ -6,6 +6,7 @@ from statistics import fmean
 
 import numpy as np
 
+from ..metrics import metric_called
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
 from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
@@ -170,7 +171,7 @@ def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[
     defined = ~np.isnan(values)
     means = {name: weighted_mean(_values(tested, name), weight) for name in ("loss", "accuracy")}
     means[metric] = weighted_mean(values[defined], weight[defined])
-    higher = metric != "loss"
+    higher = metric_called(metric).higher_is_better
     return {
         **means,
         "left_out": int((~defined).sum()),
