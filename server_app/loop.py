@@ -10,6 +10,7 @@ from fedquorum import ComposedStrategy, WaitingGrid
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.flower.going_on import go_on
+from fedquorum.named import question_of
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints, Pace
 from fedquorum.records.directory import new_run_directory
 from fedquorum.records.interruption import uninterrupted
@@ -24,13 +25,13 @@ from rich.console import Console
 
 from client_app.arithmetic import Arithmetic
 from client_app.availability import participation_probabilities
-from client_app.data import load_data
+from client_app.data import FederatedData, load_data
 from conf import Composed, Settings
 from conf.schema.rules import rules_of
 from conf.schema.settings import evaluated_metric
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
-from server_app.display import Display, Totals, final_table
+from server_app.display import About, Display, Totals, final_table
 from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
@@ -76,9 +77,8 @@ def run(
     parts = _Parts(strategy.waiting(grid), strategy, settings, rates)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{settings.strategy.name} on {settings.data.name}"
-    device = grid.device if isinstance(grid, SimulationGrid) else None
-    in_process = isinstance(grid, InProcessGrid)
-    arithmetic = arithmetic_of(composed, data, in_process=in_process, device=device)
+    about = _about(settings, strategy)
+    arithmetic = _arithmetic(composed, data, grid)
     directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start, arrays)
@@ -108,7 +108,7 @@ def run(
             if first == 1:
                 records.save_population(population, rates)
                 checkpoints.save(0, arrays)
-            with Display(console, settings.rounds, title) as display:
+            with Display(console, settings.rounds, title, about) as display:
                 for server_round in range(first, settings.rounds + 1):
                     initial, arrays, record = _round(parts, arrays, server_round, previous)
                     with uninterrupted():
@@ -120,9 +120,21 @@ def run(
                         display.show(record)
         finally:
             records.save_model(decode_arrays(arrays))
-    console.print(final_table(totals, title, settings.evaluation.metric, ledger.facts))
+    console.print(final_table(totals, title, about, ledger.facts, records.admitted_rounds))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
+
+
+def _arithmetic(composed: Composed, data: FederatedData, grid: Grid) -> Arithmetic:
+    device = grid.device if isinstance(grid, SimulationGrid) else None
+    in_process = isinstance(grid, InProcessGrid)
+    return arithmetic_of(composed, data, in_process=in_process, device=device)
+
+
+def _about(settings: Settings, strategy: ComposedStrategy) -> About:
+    """Return by what the numbers of a run are chosen that people see."""
+    question = question_of(settings.strategy.name, strategy.rules)
+    return About(evaluated_metric(settings), question, len(strategy.population.clients))
 
 
 def _recorded(directory: Path, start: Checkpoint | None, arithmetic: Arithmetic) -> dict[str, Any]:

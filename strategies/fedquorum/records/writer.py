@@ -292,6 +292,11 @@ class RunRecords:
                 for path in files_that_go_on(self.directory)
             }
 
+    @property
+    def admitted_rounds(self) -> dict[int, int]:
+        """In how many rounds so far the update of each client counted; others in none."""
+        return self._summary.admitted_rounds
+
     def summary_state(self) -> StateArrays:
         """Return what the manifest's summary is made of, so far."""
         return self._summary.state()
