@@ -26,6 +26,7 @@ from rich.console import Console
 from client_app.arithmetic import Arithmetic
 from client_app.availability import participation_probabilities
 from client_app.data import FederatedData, load_data
+from client_app.data.account import Account
 from conf import Composed, Settings
 from conf.schema.rules import rules_of
 from conf.schema.settings import evaluated_metric
@@ -85,12 +86,14 @@ def run(
     spent = _spent_before(directory, start, settings, len(population.clients))
     totals = Totals()
     previous: RoundRecord | None = None
+    account = _told(data, settings.data.name, console)
     with run_records(
         directory,
         composed,
         strategy.rules,
         engine=engine,
         arithmetic=_recorded(directory, start, arithmetic),
+        data=account.as_dict(),
         resumed=start,
     ) as records:
         if at_exit is not None:
@@ -123,6 +126,14 @@ def run(
     console.print(final_table(totals, title, about, ledger.facts, records.admitted_rounds))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
+
+
+def _told(data: FederatedData, name: str, console: Console) -> Account:
+    """Say what the data was taken for, and return it."""
+    account = data.account
+    for line in account.lines(name):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return account
 
 
 def _arithmetic(composed: Composed, data: FederatedData, grid: Grid) -> Arithmetic:

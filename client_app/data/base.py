@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from client_app.data.account import Account
+
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Part = Literal["train", "test"]
@@ -211,6 +213,10 @@ class FederatedData(Protocol):
     @property
     def target(self) -> Target:
         """What is predicted: a class, a class at each position of a sequence, or a number."""
+
+    @property
+    def account(self) -> Account:
+        """What the data was taken for."""
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""

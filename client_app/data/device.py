@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 from fedquorum.errors import DataError
 
+from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import (
     ClientData,
     Labels,
@@ -79,6 +80,15 @@ class DeviceData:
         self._read = read
         self.client = cache(self._client)
         self.priority = priority_clients(settings, self.num_clients, self.labels, seed)
+
+    @property
+    def account(self) -> Account:
+        """What is known of the data without making any."""
+        return Account(
+            self.num_clients,
+            target_words(self.target, self.num_classes),
+            input_words(self.input_shape, self.num_tokens),
+        )
 
     def targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""

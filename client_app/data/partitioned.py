@@ -9,6 +9,7 @@ import numpy as np
 from fedquorum.errors import DataError, SettingsError
 from numpy.typing import NDArray
 
+from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import (
     NEEDS_CLASSES,
     ClientData,
@@ -79,6 +80,18 @@ class PartitionedData:
     def priority(self) -> tuple[int, ...]:
         """The priority clients that the settings ask for, ascending."""
         return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
+
+    @property
+    def account(self) -> Account:
+        """What the data set was taken for, and who is left out."""
+        shares = self._shares
+        return Account(
+            self.num_clients,
+            target_words(self.target, self.num_classes),
+            input_words(self.input_shape, self.num_tokens),
+            rows=len(shares.train.flat) + len(shares.test.flat),
+            left_out=shares.left_out,
+        )
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
@@ -208,6 +221,7 @@ def _by_client(
         seed=seed,
         min_samples=settings.min_samples,
         groups=arrays.groups,
+        names=arrays.client_names,
     )
     if splits_training and not arrays.pooled:  # the test set is of others
         arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)

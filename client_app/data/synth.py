@@ -29,6 +29,7 @@ from functools import cached_property
 import numpy as np
 from fedquorum.streams import stream
 
+from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, Target, part_of, pooled
 from client_app.data.priority import listed_priority, random_priority
 from conf.schema.data import SynthSettings
@@ -67,6 +68,15 @@ class Synth:
         if client in self._priority_data:
             return self._priority_data[client]
         return self._noisy_client(client)
+
+    @property
+    def account(self) -> Account:
+        """What is known of the data without making any."""
+        return Account(
+            self.num_clients,
+            target_words(self.target, self.num_classes),
+            input_words(self.input_shape, self.num_tokens),
+        )
 
     def targets(self, client: int) -> tuple[Labels, Labels]:
         """Return the labels of a client's two parts."""

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from fedquorum.errors import SettingsError
 
+from client_app.data.account import Account, target_words
 from client_app.data.base import (
     NEEDS_CLASSES,
     ClientData,
@@ -73,6 +74,21 @@ class TabularData:
     def priority(self) -> tuple[int, ...]:
         """The priority clients that the settings ask for, ascending."""
         return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
+
+    @property
+    def account(self) -> Account:
+        """What the table was taken for: its columns, its target, and who is left out."""
+        table = self._table
+        words = target_words(self.target, self.num_classes)
+        return Account(
+            self.num_clients,
+            f"{table.target}, {words}" if table.target else words,
+            table.agreed.words,
+            rows=len(table.labels),
+            left_out=table.left_out,
+            columns_left_out=table.columns_left_out,
+            doubts=table.doubts,
+        )
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""

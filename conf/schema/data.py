@@ -11,6 +11,7 @@ from omegaconf import MISSING
 from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name
 
 TEST_FRACTION = Number(low=0.01, high=0.9)
+MIN_SAMPLES = Number(low=2, integer=True)
 DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
 """Where data sets lie that are found by their names: what an environment variable says."""
 SPLIT = Name("the name of a split")
@@ -118,7 +119,7 @@ class NaturalSettings(PartitionedSettings):
     priority: Any = "all"
     partition: str = parameter("natural", OneOf((*PARTITIONS, "natural")))
     test_fraction: float = parameter(0.2, TEST_FRACTION)
-    min_samples: int | None = parameter(None, Number(low=2, integer=True))
+    min_samples: int | None = parameter(None, MIN_SAMPLES)
 
     def __post_init__(self) -> None:
         if self.num_clients is None and self.partition not in {"natural", "device"}:
@@ -224,7 +225,7 @@ class CelebASettings(NaturalSettings):
     image_size: list[int] = field(
         default_factory=lambda: [84, 84], metadata={"allowed": IMAGE_SIZE}
     )
-    min_samples: int | None = parameter(5, Number(low=2, integer=True))
+    min_samples: int | None = parameter(5, MIN_SAMPLES)
 
 
 @dataclass
@@ -238,7 +239,7 @@ class SpeechCommandsSettings(NaturalSettings):
     name: str = "speech_commands"
     root: str = DATA_ROOT
     sample_rate: int = parameter(16000, OneOf((8000, 16000)))
-    min_samples: int | None = parameter(3, Number(low=2, integer=True))
+    min_samples: int | None = parameter(3, MIN_SAMPLES)
 
 
 @dataclass
@@ -301,10 +302,14 @@ class TextSettings(NaturalSettings):
 
 @dataclass
 class TableSettings(DataSettings):
-    """One table of numbers and categories; see ``client_app.data.tabular``."""
+    """One table of numbers and categories; see ``client_app.data.tabular``.
+
+    Clients with fewer rows than ``min_samples`` are left out (null for none).
+    """
 
     priority: Any = "all"
     test_fraction: float = parameter(0.2, TEST_FRACTION)
+    min_samples: int | None = parameter(None, MIN_SAMPLES)
 
 
 @dataclass
@@ -337,6 +342,8 @@ class CsvSettings(TableSettings):
     ``fedquorum experiment=custom data=csv data.path=FILE data.client_column=NAME
     data.target=NAME``. See ``client_app.data.tabular``.
 
+    ``path``: a CSV or Parquet file, or a folder or pattern of several. ``client_column`` empty:
+    each of several files has the rows of one client, who is called like the file.
     ``client_column`` null: the file has the rows of one client, that of the device it is on; see
     ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
     on, see ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the
@@ -345,8 +352,8 @@ class CsvSettings(TableSettings):
     """
 
     name: str = "csv"
-    path: str = parameter("", FilePath("a .csv file"))
-    client_column: str | None = parameter("", COLUMN)
+    path: str = parameter("", FilePath("a .csv or .parquet file, or a folder of such"))
+    client_column: str | None = ""
     target: str = parameter("", COLUMN)
     drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})

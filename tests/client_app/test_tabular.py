@@ -18,7 +18,7 @@ SIZES = {"a": 40, "b": 25, "c": 2}
 
 
 def save(folder: Path, seed: int = 0) -> Path:
-    """Write a table whose column ``row`` is the number of the row, from 0."""
+    """Write a table whose column ``row`` is the number of the row, from 0, as a fraction."""
     rng = np.random.default_rng(seed)
     lines = ["client,row,size,sparse,kind,label"]
     for client, count in SIZES.items():
@@ -27,7 +27,7 @@ def save(folder: Path, seed: int = 0) -> Path:
             sparse = "7.5" if client == "a" and i % 10 == 0 else ""
             kind = rng.choice(["x", "y", "z"] if client == "a" else ["x", ""])
             row, label = len(lines) - 1, rng.integers(3)
-            lines.append(f"{client},{row},{size},{sparse},{kind},{label}")
+            lines.append(f"{client},{row}.0,{size},{sparse},{kind},{label}")
     path = folder / "table.csv"
     path.write_text("\n".join(lines))
     return path

@@ -184,7 +184,7 @@ def test_next_words(tmp_path: Path) -> None:
 def test_roles_with_one_piece(tmp_path: Path) -> None:
     """They cannot be divided: refused, or left out by data.min_samples."""
     path = save(tmp_path, ROLES)
-    with pytest.raises(DataError, match=r"1 row of client 0 \(data\.min_samples"):
+    with pytest.raises(DataError, match=r"1 row of client FOOL \(data\.min_samples=2"):
         load_data(roles(path), 1)
     data = load_data(roles(path, min_samples=2), 1)
     assert (data.num_clients, data.input_shape) == (1, (4,))

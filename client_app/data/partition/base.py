@@ -1,7 +1,7 @@
 """What every partition returns."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self, overload
 
 import numpy as np
@@ -27,13 +27,16 @@ class Division(Sequence[Shares]):
 
     train: ClientRows
     test: ClientRows
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """The clients that have fewer rows than were asked for, and how many they have."""
 
     @classmethod
-    def of(cls, shares: Sequence[Shares]) -> Self:
+    def of(cls, shares: Sequence[Shares], left_out: Mapping[str, int] | None = None) -> Self:
         """Return the shares in arrays."""
         return cls(
             ClientRows.of({k: share.train for k, share in enumerate(shares)}),
             ClientRows.of({k: share.test for k, share in enumerate(shares)}),
+            left_out or {},
         )
 
     @overload
