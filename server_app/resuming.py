@@ -33,6 +33,9 @@ _ELSEWHERE = re.compile(r"://|:\d+$")
 _ADDED = ("client.threads", "client.deterministic")
 """Settings that older runs lack. What they decide is part of the arithmetic, which is compared."""
 
+_NEUTRAL = {"response_time.name": "none", "data.validation_fraction": 0.0}
+"""Settings that older runs lack, and what says the same."""
+
 _TELLS_TIME = ("engine.quorum", "engine.quorum_of", "engine.grace", "engine.round_timeout")
 """What tells who is in time, which a virtual clock makes part of the result."""
 
@@ -133,7 +136,7 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
     from fedquorum.records.checkpoint import check_unchanged
 
     now = flat_settings(asdict(settings))
-    added = {"response_time.name": "none", **{key: now[key] for key in _ADDED}}
+    added = {**_NEUTRAL, **{key: now[key] for key in _ADDED}}
     free: tuple[str, ...] = _MAY_CHANGE
     if settings.response_time.name != "none":
         free = tuple(key for key in now if key.startswith(_MAY_CHANGE) and key not in _TELLS_TIME)

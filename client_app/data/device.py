@@ -131,8 +131,7 @@ def device_table(settings: CsvSettings, seed: int) -> DeviceData:
     def read(client: int) -> ClientData:
         table = csv_table(settings)
         rows = np.arange(len(table.clients))
-        fraction = settings.test_fraction
-        return table_part(table, *client_rows(table, rows, fraction, client=client, seed=seed))
+        return table_part(table, client_rows(table, rows, settings, client=client, seed=seed))
 
     return DeviceData(
         settings,
@@ -170,7 +169,5 @@ def device_arrays(
         input_shape=input_shape,
         num_classes=num_classes,
         target=target,
-        read=lambda client: whole_client(
-            arrays(), settings.test_fraction, client=client, seed=seed
-        ),
+        read=lambda client: whole_client(arrays(), settings, client=client, seed=seed),
     )

@@ -11,6 +11,7 @@ from omegaconf import MISSING
 from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name
 
 TEST_FRACTION = Number(low=0.01, high=0.9)
+VALIDATION_FRACTION = Number(low=0, high=0.9)
 MIN_SAMPLES = Number(low=2, integer=True)
 DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
 """Where data sets lie that are found by their names: what an environment variable says."""
@@ -29,6 +30,8 @@ class DataSettings:
     ``all``, whatever ``num_priority`` is, for methods that know no priority.
     ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
     a client named here counts with that weight, whether or not ``priority`` has it.
+    ``validation_fraction``: how much of every client's training part is kept from training, for
+    tuning and choosing; see ``client_app.data.split.validation_rows``.
     """
 
     name: str = MISSING
@@ -36,6 +39,7 @@ class DataSettings:
     num_priority: int = parameter(10, COUNT)
     priority: Any = "heterogeneous"
     priority_weights: Any = None
+    validation_fraction: float = parameter(0.0, VALIDATION_FRACTION)
 
 
 @dataclass

@@ -28,7 +28,12 @@ LONGEST_IN_CHART = 120
 """Of a name, in characters: there is no room for more."""
 
 _QUORUM = {"engine.quorum": None, "engine.quorum_of": "asked", "engine.grace": 0.0}
-_LATER = {"client.threads": 1, "response_time.name": "none", **_QUORUM}
+_LATER = {
+    "client.threads": 1,
+    "response_time.name": "none",
+    "data.validation_fraction": 0.0,
+    **_QUORUM,
+}
 """Settings that older runs lack, and what says the same."""
 
 

@@ -18,6 +18,7 @@ from fedquorum.errors import DataError
 
 from client_app.availability import client_processes, participation_probabilities
 from client_app.data import ClientData, FederatedData, load_data
+from client_app.data.account import Account
 from client_app.data.base import Labels, Part, Pool, Target, Targets
 from conf import Settings, SettingsError, compose
 from conf.schema.availability import AvailabilitySettings, RandomAvailabilitySettings
@@ -147,6 +148,10 @@ class OwnLabelsOnly:
     @property
     def num_clients(self) -> int:
         return self.data.num_clients
+
+    @property
+    def account(self) -> Account:
+        return self.data.account
 
     @cached_property
     def priority(self) -> tuple[int, ...]:

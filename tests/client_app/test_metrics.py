@@ -1,6 +1,7 @@
 """Metrics of clients' test parts, by hand and against torchmetrics."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -259,7 +260,7 @@ def of_numbers_by_torchmetrics(name: str, z: torch.Tensor, y: torch.Tensor) -> f
 
     if not len(y) or not z.isfinite().all() or (name == "r2" and len(y.unique()) == 1):
         return math.nan
-    functions = {
+    functions: dict[str, Callable[..., torch.Tensor]] = {
         "rmse": partial(regression.mean_squared_error, squared=False),
         "mae": regression.mean_absolute_error,
         "r2": regression.r2_score,

@@ -88,6 +88,35 @@ def test_what_the_data_was_taken_for(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (data["clients"], data["rows"], data["doubts"]) == (3, 45, [])
 
 
+def test_a_validation_part(tmp_path: Path) -> None:
+    """Its metrics are recorded by client and by group, resumed and audited; test parts stay."""
+    words = (*of_table(table(tmp_path)), "evaluation.metric=auroc")
+    plain, whole, part = (tmp_path / name for name in ("plain", "whole", "part"))
+    run(plain, *words)
+    run(whole, *words, "data.validation_fraction=0.25")
+    assert {record["validation"] for record in read_rounds(plain)} == {None}
+    rows = pq.read_table(whole / "evaluations").to_pylist()
+    last = {row["client"]: row for row in rows if row["round"] == 2}
+    assert [last[k]["num_examples"] for k in range(3)] == [18, 8, 1]
+    assert [last[k]["validation_num_examples"] for k in range(3)] == [6, 2, 1]
+    assert [last[k]["test_num_examples"] for k in range(3)] == [6, 2, 1]
+    summary = read_rounds(whole)[-1]["validation"]["all"]
+    mean = sum(last[k]["num_examples"] * last[k]["validation_loss"] for k in range(3)) / 27
+    assert summary["loss"] == pytest.approx(mean)
+    defined = [row["validation_metric"] for row in last.values() if row["validation_metric"]]
+    assert summary["best"] == max(defined)
+    assert main([str(whole)]) == 0
+    quick = (*QUICK, *words, "data.validation_fraction=0.25")
+    run_in_process(compose_words((*quick, "rounds=1")), str(part))
+    run_in_process(compose_words((*quick, f"resume={part}")), str(part))
+    for name in ("test", "validation", "global_loss"):
+        assert [r[name] for r in read_rounds(part)] == [r[name] for r in read_rounds(whole)]
+    path = whole / "rounds.jsonl"
+    text = json.dumps(summary["loss"])
+    path.write_text(path.read_text().replace(f'"loss": {text}', '"loss": 0.5'))
+    assert main([str(whole)]) == 1
+
+
 def test_arrays(tmp_path: Path) -> None:
     """Images in an .npz file, divided among clients, are all that is needed."""
     rng = np.random.default_rng(0)

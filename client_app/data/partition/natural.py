@@ -88,7 +88,8 @@ def natural_shares(
                 "data.partition must be another than natural where client_test has some clients "
                 f"of client_train only (it must have all or none), got no {name}"
             )
-        return Division(train, test, left_out), False
+        nothing = ClientRows.of({k: np.zeros(0, dtype=np.int64) for k in train})
+        return Division(train, test, nothing, left_out), False
     shares = []
     for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
         client_groups = None if groups is None else groups[rows]

@@ -57,12 +57,12 @@ class Agreed:
     @property
     def words(self) -> str:
         """What kinds of columns there are, for people."""
-        kinds = {
-            "columns of numbers": list(self.numbers),
-            "of categories": [f"{name}: {len(known)}" for name, known in self.categories.items()],
-        }
+        categories = [f"{name}: {len(known)}" for name, known in self.categories.items()]
+        kinds = {"numbers": list(self.numbers), "categories": categories}
         return ", ".join(
-            f"{len(names)} {kind} ({_such(names)})" for kind, names in kinds.items() if names
+            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} ({_such(names)})"
+            for kind, names in kinds.items()
+            if names
         )
 
     @property

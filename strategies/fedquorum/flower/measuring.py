@@ -112,4 +112,8 @@ def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> 
         test_loss=_counted(answer.test_loss),
         test_accuracy=answer.test_accuracy,
         test_metric=_defined(answer.test_metric),
+        validation_num_examples=answer.validation_num_examples,
+        validation_loss=_counted(answer.validation_loss),
+        validation_accuracy=answer.validation_accuracy,
+        validation_metric=_defined(answer.validation_metric),
     )

@@ -176,20 +176,29 @@ def evaluation_problem(
         return answer.reason or answer.status.name.lower()
     weight = _weight_problem if any_weight else _num_examples_problem
     problem = weight(answer.num_examples)
-    if not math.isnan(answer.test_num_examples):
-        problem = problem or _num_examples_problem(answer.test_num_examples, "test-")
+    for prefix, count in (
+        ("test-", answer.test_num_examples),
+        ("validation-", answer.validation_num_examples),
+    ):
+        if not math.isnan(count):
+            problem = problem or _num_examples_problem(count, prefix)
     for prefix, loss, accuracy in (
         ("", answer.loss, answer.accuracy),
         ("test-", answer.test_loss, answer.test_accuracy),
+        ("validation-", answer.validation_loss, answer.validation_accuracy),
     ):
         if loss < 0:
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
     measured = METRICS[metric]
-    if not measured.contains(answer.test_metric):
-        limits = f"[{measured.low:g}, {measured.high:g}]"
-        problem = problem or f"test-metric is {answer.test_metric}, not in {limits}"
+    for prefix, value in (
+        ("test-", answer.test_metric),
+        ("validation-", answer.validation_metric),
+    ):
+        if not measured.contains(value):
+            limits = f"[{measured.low:g}, {measured.high:g}]"
+            problem = problem or f"{prefix}metric is {value}, not in {limits}"
     return problem
 
 

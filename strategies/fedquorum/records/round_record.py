@@ -12,6 +12,11 @@ from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
+PARTS = ("test", "validation")
+"""The parts of clients' data of which a round has a summary."""
+
+PartSummary = Mapping[str, Mapping[str, float] | None]
+"""What is measured of a part, by groups of clients."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ class RoundRecord:
     away: tuple[int, ...]
     late_replies: tuple[LateReply, ...]
     simulated_seconds: float | None
-    test: Mapping[str, Mapping[str, float] | None] | None
+    test: PartSummary | None
+    validation: PartSummary | None = None
 
 
 def round_record(
@@ -98,6 +104,7 @@ def round_record(
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
         test=evaluation_summary(evaluations, metric, all_evaluated),
+        validation=evaluation_summary(evaluations, metric, all_evaluated, "validation"),
     )
 
 
@@ -114,9 +121,12 @@ def weight_error(omega: Mapping[int, float], rates: Sequence[float] | None) -> f
 
 
 def evaluation_summary(
-    evaluations: Sequence[ClientEvaluation], metric: str, all_evaluated: bool
-) -> dict[str, Mapping[str, float] | None] | None:
-    """Return ``test`` of a round's record, None if nobody's test part was measured.
+    evaluations: Sequence[ClientEvaluation],
+    metric: str,
+    all_evaluated: bool,
+    part: str = "test",
+) -> PartSummary | None:
+    """Return ``test`` or ``validation`` of a round's record, None if nobody's was measured.
 
     Parameters
     ----------
@@ -126,9 +136,11 @@ def evaluation_summary(
         The setting ``evaluation.metric``, what the spread over clients is of.
     all_evaluated : bool
         Whether not only priority clients were asked.
+    part : {"test", "validation"}
+        Which part.
     """
-    evaluated = _columns(evaluations)
-    tested = _among(evaluated, evaluated["test_num_examples"] > 0)
+    evaluated = _columns(evaluations, part)
+    tested = _among(evaluated, evaluated["rows"] > 0)
     has_priority = tested["priority_weight"] > 0
     priority, others = _among(tested, has_priority), _among(tested, ~has_priority)
     if not len(has_priority):
@@ -145,14 +157,16 @@ def evaluation_summary(
 Columns = Mapping[str, FloatArray]
 """The numbers of n evaluations by their fields, shape (n,) each."""
 
-_MEASURED = ("test_loss", "test_accuracy", "test_metric")
-_NUMBERS = ("priority_weight", "num_examples", "test_num_examples", *_MEASURED)
+_MEASURED = ("loss", "accuracy", "metric")
 
 
-def _columns(evaluations: Sequence[ClientEvaluation]) -> Columns:
+def _columns(evaluations: Sequence[ClientEvaluation], part: str) -> Columns:
+    """Return weights and amounts of training data, and what was measured of a part."""
+    names = {name: name for name in ("priority_weight", "num_examples")}
+    names |= {"rows": f"{part}_num_examples"} | {name: f"{part}_{name}" for name in _MEASURED}
     return {
-        name: np.array([getattr(e, name) for e in evaluations], dtype=np.float64)
-        for name in _NUMBERS
+        name: np.array([getattr(e, field) for e in evaluations], dtype=np.float64)
+        for name, field in names.items()
     }
 
 
@@ -180,5 +194,4 @@ def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[
 
 
 def _values(tested: Columns, metric: str) -> FloatArray:
-    name = f"test_{metric}"
-    return tested[name if name in _MEASURED else "test_metric"]
+    return tested[metric if metric in _MEASURED else "metric"]

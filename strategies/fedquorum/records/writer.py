@@ -38,7 +38,7 @@ from .parquet import LARGEST_NUMBER
 from .provenance import now
 from .reader import read_manifest
 from .regret import RegretBound
-from .round_record import RoundRecord
+from .round_record import PARTS, RoundRecord
 from .summary import Summary
 from .tables import (
     CLIENTS_SCHEMA,
@@ -387,10 +387,11 @@ def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
         value = getattr(record, name)
         if value is not None and not math.isnan(value):
             yield f"round/{name}", value
-    for group, values in (record.test or {}).items():
-        for name, value in (values or {}).items():
-            if not math.isnan(value):
-                yield f"test_{group}/{name}", value
+    for part in PARTS:
+        for group, values in (getattr(record, part) or {}).items():
+            for name, value in (values or {}).items():
+                if not math.isnan(value):
+                    yield f"{part}_{group}/{name}", value
 
 
 def _json_value(value: Any) -> Any:
