@@ -117,13 +117,20 @@ class FederatedClient(NumPyClient):
         return self._train(parameters, self.client_id, task.server_round - 1)
 
     def measure(self, parameters: Arrays, task: EvaluateTask) -> EvaluateAnswer:
-        """Measure the received model on the training part, the test part, or both."""
+        """Measure the received model on the training part, the test part, or both.
+
+        Beside its test part a client measures its validation part, where it has one.
+        """
         client, measurements = self.client_id, self._measurements
-        train = test = NOTHING
+        train = test = validation = NOTHING
         if task.train:
             train = measurements.measure(parameters, "train", client)
         if task.test:
             test = measurements.measure(parameters, "test", client)
+        validated = task.test and "validation" in measurements.parts
+        if validated and measurements.count("validation", client):
+            validation = measurements.measure(parameters, "validation", client)
+        further = measurements.metric not in PLAIN
         return EvaluateAnswer(
             client,
             Status.DONE,
@@ -133,7 +140,11 @@ class FederatedClient(NumPyClient):
             test_num_examples=test.num_examples if task.test else math.nan,
             test_loss=test.loss,
             test_accuracy=test.accuracy,
-            test_metric=math.nan if measurements.metric in PLAIN else test.metric,
+            test_metric=test.metric if further else math.nan,
+            validation_num_examples=validation.num_examples or math.nan,
+            validation_loss=validation.loss,
+            validation_accuracy=validation.accuracy,
+            validation_metric=validation.metric if further else math.nan,
         )
 
 

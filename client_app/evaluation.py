@@ -147,8 +147,10 @@ def measurements_of(
     values = np.full(len(rows), math.nan)
     if scored:
         logits, targets = (torch.cat(tensors) for tensors in zip(*scored, strict=True))
-        # A sequence has several predictions, or none; the last column counts them.
-        predictions = sums[:, -1].long().tolist()
+        # A sequence has several predictions, or none; the last column counts them. A number that
+        # is predicted is neither correct nor wrong, and each row has one.
+        one_each = targets.is_floating_point()
+        predictions = (lengths if one_each else sums[:, -1].long()).tolist()
         values = np.array(metrics_of(metric_name, logits, targets, predictions))
     return _measured(rows, sums.cpu().numpy(), values)
 

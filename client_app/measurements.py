@@ -37,7 +37,7 @@ class Measurements:
     task : Task
         The loss.
     metric : str
-        ``evaluation.metric``, measured of test parts.
+        ``evaluation.metric``, measured of test and validation parts.
     flops_per_sample : int
         Operations of a forward pass, by which the number of workers is chosen; by default as
         many as there are.
@@ -73,6 +73,11 @@ class Measurements:
             for part, rows in examples.items():
                 self._dense[part] = DenseMeasuring(dense, rows, task, self._rows_at_once)
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that clients have."""
+        return tuple(self._examples)
+
     def count(self, part: Part, client: int) -> int:
         """Return how many rows a part of a client has."""
         return self._examples[part].count(client)
@@ -92,7 +97,7 @@ class Measurements:
         if not missing:
             return
         put(arrays, self._model)
-        metric = self.metric if part == "test" else "loss"
+        metric = "loss" if part == "train" else self.metric
         for group, measured in self._measured(part, missing, metric):
             self._kept[part].add(group, measured)
 

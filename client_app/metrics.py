@@ -1,14 +1,14 @@
 """The metrics of the clients' test parts beside loss and accuracy.
 
-All lie in [0, 1] and equal those of torchmetrics. A metric is NaN where it is not defined: for a
-client without a prediction, and for a client whose model diverged. A mean over clients leaves such
-clients out.
+They equal those of torchmetrics; their ranges are in ``fedquorum.metrics``. A metric is NaN where
+it is not defined: for a client without a prediction, and for a client whose model diverged. A mean
+over clients leaves such clients out.
 
 All clients are measured in one pass, and yet a client's value has the same bits whichever other
-clients are in the pass. The pass only adds up whole numbers, exactly, and what it divides is one
-client's.
+clients are in the pass. Of classes the pass only adds up whole numbers, exactly; of numbers it adds
+up each client's rows by themselves, in their order. What it divides is one client's.
 
-Shapes: m predictions of K clients, c classes.
+Shapes: m predictions of K clients, c classes; c = 1 where numbers are predicted.
 """
 
 import math
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from fedquorum.errors import SettingsError
+from fedquorum.metrics import METRICS
 from numpy.typing import NDArray
 
 BINARY = 2
@@ -29,7 +30,7 @@ NUMBERS = 2**22  # scores that are sorted at once
 class _Predictions:
     """The predictions of K clients, one client after the other."""
 
-    logits: torch.Tensor  # (m, c), finite
+    logits: torch.Tensor  # (m, c), finite; the numbers predicted where these are the targets
     labels: torch.Tensor  # (m,)
     client: torch.Tensor  # (m,), from 0 to K - 1, ascending
     counts: torch.Tensor  # (K,)
@@ -57,12 +58,19 @@ def metrics_of(
                with P and R the class's precision and recall
     ``top5``   share of the labels that are among the five highest logits
 
+    Of numbers y_i that are predicted as z_i, n of one client, in float64:
+
+    ``rmse``   sqrt(sum_i (y_i - z_i)^2 / n), in the target's unit
+    ``mae``    sum_i |y_i - z_i| / n, in the target's unit
+    ``r2``     1 - sum_i (y_i - z_i)^2 / sum_i (y_i - mean(y))^2, at most 1; not defined where all
+               y_i are equal
+
     Parameters
     ----------
     name : str
         The metric.
     outputs : tensor (m, c)
-        Logits of all clients' predictions, one client after the other.
+        Logits, or numbers predicted, of all clients, one client after the other.
     labels : tensor (m,)
         Their labels.
     counts : sequence of int (K,)
@@ -74,7 +82,7 @@ def metrics_of(
     finite = outputs.isfinite().all(dim=1)
     diverged[client[~finite]] = True
     logits = torch.where(finite.unsqueeze(1), outputs, torch.zeros_like(outputs))
-    values = METRICS[name](_Predictions(logits.contiguous(), labels, client, lengths))
+    values = _MEASURES[name](_Predictions(logits.contiguous(), labels, client, lengths))
     values[((lengths == 0) | diverged).cpu().numpy()] = math.nan
     return [float(value) for value in values]
 
@@ -147,6 +155,48 @@ def _top5(predictions: _Predictions) -> NDArray[np.float64]:
     return _ratio(found.cpu().numpy(), predictions.counts.cpu().numpy())
 
 
+def _rmse(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return the root of each client's mean squared error (K,)."""
+    return np.sqrt(_client_means(predictions, _errors(predictions) ** 2))
+
+
+def _mae(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's mean absolute error (K,)."""
+    return _client_means(predictions, _errors(predictions).abs())
+
+
+def _r2(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return the share of each client's variance that is explained (K,)."""
+    labels = predictions.labels.double()
+    mean = torch.from_numpy(_client_means(predictions, labels)).to(labels.device)
+    # By its ends: of equal numbers like 0.1 the mean is rounded, and the variance not quite 0.
+    low, high = (
+        torch.segment_reduce(labels, end, lengths=predictions.counts, unsafe=True)
+        for end in ("min", "max")
+    )
+    error = _client_means(predictions, _errors(predictions) ** 2)
+    variance = _client_means(predictions, (labels - mean[predictions.client]) ** 2)
+    defined = (low < high).cpu().numpy() & (variance > 0)
+    unexplained = np.full(len(variance), math.nan)
+    np.divide(error, variance, out=unexplained, where=defined)
+    return 1.0 - unexplained
+
+
+def _errors(predictions: _Predictions) -> torch.Tensor:
+    """Return y - z of each prediction (m,), in float64."""
+    return predictions.labels.double() - predictions.logits.squeeze(1).double()
+
+
+def _client_means(predictions: _Predictions, values: torch.Tensor) -> NDArray[np.float64]:
+    """Return the mean of each client's values (K,) of (m,), NaN of none."""
+    lengths = predictions.counts
+    sums = torch.segment_reduce(values, "sum", lengths=lengths).cpu().numpy()
+    counts = lengths.cpu().numpy()
+    means = np.full(len(sums), math.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means
+
+
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return part / whole, NaN where the whole is 0."""
     ratio = np.full(whole.shape, math.nan)
@@ -167,10 +217,13 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return mean
 
 
-METRICS: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
+_MEASURES: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
     "auroc": _auroc,
     "f1": _f1,
     "top5": _top5,
+    "rmse": _rmse,
+    "mae": _mae,
+    "r2": _r2,
 }
 
 
@@ -182,8 +235,13 @@ def check_metric(name: str, num_classes: int, *, numbers: bool) -> None:
     SettingsError
         If it is not defined for that, or always 1.
     """
-    if numbers and name != "loss":
-        raise SettingsError(f"evaluation.metric must be loss where targets are numbers, got {name}")
+    allowed = [key for key, metric in METRICS.items() if metric.of_numbers == numbers]
+    if name not in {*allowed, "loss"}:
+        kind = "numbers" if numbers else "classes"
+        raise SettingsError(
+            f"evaluation.metric must be one of {', '.join(dict.fromkeys((*allowed, 'loss')))} "
+            f"where targets are {kind}, got {name}"
+        )
     if name == "top5" and num_classes <= TOP:
         raise SettingsError(
             f"evaluation.metric must be another than top5 where there are {num_classes} classes, "

@@ -32,8 +32,10 @@ from client_app.training import LocalTraining
 from conf import Settings, SettingsError
 from conf.schema.data import of_devices
 from conf.schema.privacy import PrivacySettings
+from conf.schema.settings import evaluated_metric
 
 PARTS: tuple[Part, ...] = ("train", "test")
+VALIDATED_PARTS: tuple[Part, ...] = (*PARTS, "validation")
 CUBLAS_WORKSPACE = ":4096:8"  # with a workspace of its own for each stream cuBLAS repeats itself
 EVALUATION_NUMBERS = 2**24  # of all layers at once: more is fresh memory in every pass
 
@@ -104,7 +106,8 @@ class Node:
 
     def _load(self, everyone: Sequence[int]) -> None:
         """Load the data of all of these clients."""
-        examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in PARTS}
+        parts = VALIDATED_PARTS if self._settings.data.validation_fraction else PARTS
+        examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in parts}
         settings = self._settings.client
         how = LocalTraining(
             **{item.name: getattr(settings, item.name) for item in fields(LocalTraining)}
@@ -118,7 +121,7 @@ class Node:
             self._model,
             examples,
             task,
-            self._settings.evaluation.metric,
+            evaluated_metric(self._settings),
             flops_per_sample=self._flops,
             rows_at_once=self._rows_at_once,
             threads=settings.threads,

@@ -19,6 +19,7 @@ from fedquorum.errors import SettingsError, did_you_mean, one_line
 from fedquorum.flower.availability import category_of
 from fedquorum.flower.codec import (
     CLIENT_ID,
+    KEPT_ALIKE,
     MEASURED,
     EvaluateAnswer,
     Status,
@@ -185,6 +186,13 @@ class NodePolicy:
     accept: Accepted = field(default_factory=Accepted)
     per_day: PerDay = field(default_factory=PerDay)
 
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Metrics that stay: of the validation part the same as of the test part."""
+        return frozenset(self.withhold) | {
+            KEPT_ALIKE[name] for name in self.withhold if name in KEPT_ALIKE
+        }
+
     def problem(self, settings: Settings, experiment: str) -> str | None:
         """Return why the node takes no part in a run, None if it does."""
         return self.privacy.problem(settings) or self.accept.problem(settings, experiment)
@@ -345,7 +353,7 @@ class PolicyMod:
             done = [a.num_examples for a in decode_train_reply(reply.content) if a.num_examples]
             usage.add_examples(int(sum(done)))
         if policy.withhold:
-            reply.content = without_metrics(reply.content, policy.withhold)
+            reply.content = without_metrics(reply.content, policy.withheld)
         return reply
 
 

@@ -19,7 +19,7 @@ from client_app.data.base import FederatedData
 from client_app.metrics import check_metric
 from client_app.transfers import sent
 from conf.schema.rules import rule_settings
-from conf.schema.settings import Settings
+from conf.schema.settings import Settings, evaluated_metric
 
 BINARY = 2
 NO_TARGET = -100
@@ -69,7 +69,7 @@ class Task(ABC):
 
     @abstractmethod
     def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits (m, c) of all m predictions and their labels (m,), for metrics."""
+        """Return the outputs (m, c) of all m predictions and their labels (m,), for metrics."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +167,8 @@ class SquaredError(Task):
         return Terms(loss, torch.ones_like(loss), none, none)
 
     def scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return nothing: there are no classes."""
-        return outputs[:0], y[:0].long()
+        """Return predictions (n, 1) and the numbers predicted."""
+        return outputs, y
 
 
 def balanced_weights(counts: torch.Tensor) -> torch.Tensor:
@@ -217,7 +217,7 @@ def check_task(settings: Settings, data: FederatedData) -> None:
         For the first one that is not for such targets.
     """
     client, target = settings.client, data.target
-    check_metric(settings.evaluation.metric, data.num_classes, numbers=target == "number")
+    check_metric(evaluated_metric(settings), data.num_classes, numbers=target == "number")
     _check_criterion(settings, target)
     if client.loss == "binary" and (target != "class" or data.num_classes != BINARY):
         raise SettingsError(

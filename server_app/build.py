@@ -18,7 +18,7 @@ from client_app.data.unseen import unseen_clients
 from client_app.models import model_for
 from conf.schema.checks import check_rules
 from conf.schema.rules import rules_of, setting_of, told_of
-from conf.schema.settings import Settings
+from conf.schema.settings import Settings, evaluated_metric
 from server_app.nodes import read_nodes
 from server_app.privacy import mechanism_of
 
@@ -93,6 +93,7 @@ def _communication(
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
         privacy=mechanism_of(settings.privacy, len(population.clients)),
         evaluate_every=settings.evaluation.every,
+        metric=evaluated_metric(settings),
         last_round=settings.rounds,
         clients_of_keys=None if nodes is None else read_nodes(nodes, len(population.hosted)),
     )

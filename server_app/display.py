@@ -2,18 +2,78 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from statistics import median_low
 from types import TracebackType
 from typing import Any, Self
 
-from fedquorum.records.round_record import RoundRecord, groups_of
+from fedquorum.metrics import metric_called
+from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
+from fedquorum.rule import Question
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 PLAIN_SECONDS = 10.0
+
+TOLD = (("average", "average over clients"), ("worst", "worst client"), ("best", "best client"))
+TOLD_OF_FAIRNESS = (
+    ("worst10", "worst 10 %"),
+    ("best10", "best 10 %"),
+    ("std", "standard deviation"),
+    ("gini", "Gini"),
+)
+TOLD_OF_APPEAL = (
+    ("appeal", "clients satisfied"),
+    ("preferred_accuracy", "  accuracy of preferred models"),
+)
+ALWAYS_SHARES = ("gini", "appeal", "preferred_accuracy")
+COMPARES_PRIORITY = (Question.PRIORITY, Question.AVERAGE)
+"""The questions of methods that know priority, and of the average that these are compared with."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run is about, by which its numbers are chosen for people.
+
+    Parameters
+    ----------
+    metric : str
+        The setting ``evaluation.metric``.
+    question : Question
+        What its method answers.
+    num_clients : int
+        The clients that there are, where how often they take part is to be told.
+    """
+
+    metric: str
+    question: Question
+    num_clients: int = 0
+
+    def groups(self, test: Mapping[str, Any]) -> Sequence[str]:
+        """Return whose test parts are shown: all, or by priority where that is compared.
+
+        Clients that never train, and the mean model, come last where there are any.
+        """
+        measured = [group for group in TEST_GROUPS if test.get(group)]
+        more = [group for group in MORE_GROUPS if test.get(group)]
+        if "non_priority" in measured and self.question in COMPARES_PRIORITY:
+            return measured + more
+        return measured[-1:] + more
+
+    @property
+    def statistics(self) -> Sequence[tuple[str, str]]:
+        """The statistics over clients that are shown, each with its name."""
+        return (*TOLD, *(TOLD_OF_FAIRNESS if self.question is Question.FAIRNESS else ()))
+
+    def words(self, name: str, value: float | None) -> str:
+        """Return the metric, or a statistic of it over clients, as text."""
+        if value is None or math.isnan(value):
+            return "-"
+        share = name in ALWAYS_SHARES or metric_called(self.metric).is_share
+        return f"{value:.1%}" if share else f"{value:.4f}"
 
 
 class Display:
@@ -27,10 +87,13 @@ class Display:
         Rounds of the run.
     title : str
         What runs.
+    about : About
+        By which its numbers are chosen.
     """
 
-    def __init__(self, console: Console, rounds: int, title: str) -> None:
+    def __init__(self, console: Console, rounds: int, title: str, about: About) -> None:
         self._console = console
+        self._about = about
         self._rounds = rounds
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -61,7 +124,7 @@ class Display:
 
     def show(self, record: RoundRecord) -> None:
         """Show one round."""
-        state = describe(vars(record))
+        state = describe(vars(record), self._about)
         self._progress.update(self._task, completed=record.round, state=state)
         now = time.monotonic()
         self._measured += 1
@@ -77,13 +140,17 @@ class Display:
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def describe(record: Mapping[str, Any]) -> str:
-    """Return one round, by the fields of ``RoundRecord`` or of its line, in a few words."""
+def describe(record: Mapping[str, Any], about: About) -> str:
+    """Return one round, by the fields of ``RoundRecord`` or of its line, in a few words.
+
+    The test metric is the first number of the final table.
+    """
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
-    if test and (priority := test["priority"]):
-        accuracy = priority["accuracy"]
-        words.append(f"test {_percent(math.nan if accuracy is None else accuracy)}")
+    words += [
+        f"test {about.metric} {about.words(about.metric, test[group].get(about.metric))}"
+        for group in about.groups(test or {})[:1]
+    ]
     words.append(f"admitted {record['admitted']} of {record['asked']} asked")
     return "  ".join(words)
 
@@ -115,6 +182,8 @@ class Totals:
         The last F(w) that was measured.
     test : mapping or None
         The last evaluation of test parts.
+    weight_error : float or None
+        The last error of the estimates of how often clients take part.
     """
 
     rounds: int = 0
@@ -127,6 +196,7 @@ class Totals:
     state_bytes: int = 0
     loss: float | None = None
     test: Mapping[str, Mapping[str, float] | None] | None = None
+    weight_error: float | None = None
 
     def after(self, record: RoundRecord) -> Self:
         """Return the totals with one round more."""
@@ -142,13 +212,18 @@ class Totals:
             state_bytes=record.state_bytes,
             loss=self.loss if math.isnan(record.global_loss) else record.global_loss,
             test=record.test or self.test,
+            weight_error=self.weight_error if record.weight_error is None else record.weight_error,
         )
 
 
 def final_table(
-    totals: Totals, title: str, metric: str, privacy: Mapping[str, Any] | None = None
+    totals: Totals,
+    title: str,
+    about: About,
+    privacy: Mapping[str, Any] | None = None,
+    counted: Mapping[int, int] | None = None,
 ) -> Table:
-    """Return the end of a run as a table.
+    """Return the end of a run as a table: what its method is about.
 
     Parameters
     ----------
@@ -156,63 +231,62 @@ def final_table(
         All rounds.
     title : str
         What ran.
-    metric : str
-        What the spread over clients is of.
+    about : About
+        What the run is about.
     privacy : mapping, optional
         What the manifest says of differential privacy, empty without it.
+    counted : mapping of int to int, optional
+        In how many rounds each client's update counted; others in none.
     """
+    groups = about.groups(totals.test or {}) or ("all",)
     table = Table(title=title, show_header=True, title_justify="left")
     table.add_column("")
-    test = totals.test or {}
-    groups = groups_of(totals.test)
     for group in groups:
         table.add_column(group.replace("_", "-"), justify="right")
-    whole = ("",) * (len(groups) - 1)  # what is said of the run stands in the last column
-    for name, key, shown in _test_rows(test, metric):
-        values = [test.get(group) or {} for group in groups]
-        table.add_row(name, *(shown(each.get(key, math.nan)) for each in values))
+    if totals.test:
+        tested = [totals.test[group] or {} for group in groups]
+        by_data = (about.metric, f"test {about.metric} (by data)")
+        for key, name in (by_data, *((key, f"  {name}") for key, name in about.statistics)):
+            table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
+        for key, name in TOLD_OF_APPEAL if any("appeal" in values for values in tested) else ():
+            table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
     table.add_section()
     if totals.loss is not None:
         table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
-    admitted = totals.admitted / totals.rounds
-    table.add_row("updates admitted per round", *whole, f"{admitted:.1f}")
-    if totals.with_theta:
-        table.add_row("theta_T", *whole, f"{totals.theta / totals.with_theta:.3f}")
-    if totals.state_bytes:
-        megabytes = totals.state_bytes / 1e6
-        table.add_row("megabytes of server state beside the model", *whole, f"{megabytes:.3g}")
-    if totals.empty:
-        table.add_row("empty rounds", *whole, str(totals.empty))
-    if privacy:
-        table.add_row(
-            f"epsilon for delta {privacy['delta']:.3g}", *whole, f"{float(privacy['epsilon']):.4g}"
-        )
-        table.add_row("private releases", *whole, str(privacy["releases"]))
-    table.add_row("rounds", *whole, str(totals.rounds))
-    table.add_row("seconds per round", *whole, f"{totals.seconds / totals.rounds:.3f}")
-    table.add_row("megabytes, both ways", *whole, f"{totals.transferred / 1e6:.1f}")
+    for name, text in _of_run(totals, about, privacy or {}, counted or {}):
+        table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
 
 
-def _test_rows(
-    test: Mapping[str, Mapping[str, float] | None], metric: str
-) -> Iterator[tuple[str, str, Callable[[float], str]]]:
-    """Yield what is told of the groups of clients: in words, its name, and how it is shown."""
-    if not test:
-        return
-    show = _number if metric == "loss" else _percent
-    yield f"test {metric} (by data)", metric, show
-    yield "  average over clients", "average", show
-    yield "  worst client", "worst", show
-    yield "  best client", "best", show
-    if any("appeal" in (values or {}) for values in test.values()):
-        yield "clients satisfied", "appeal", _percent
-        yield "  accuracy of preferred models", "preferred_accuracy", _percent
+def _of_run(
+    totals: Totals, about: About, privacy: Mapping[str, Any], counted: Mapping[int, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is told of a run as a whole, each number with its name."""
+    yield "updates admitted per round", f"{totals.admitted / totals.rounds:.1f}"
+    if about.question is Question.PARTICIPATION:
+        yield from _participation(totals, about.num_clients, counted)
+    if about.question is Question.PRIORITY and totals.with_theta:
+        yield "theta_T", f"{totals.theta / totals.with_theta:.3f}"
+    if totals.state_bytes:
+        yield "megabytes of server state beside the model", f"{totals.state_bytes / 1e6:.3g}"
+    if totals.empty:
+        yield "empty rounds", str(totals.empty)
+    if privacy:
+        yield f"epsilon for delta {privacy['delta']:.3g}", f"{float(privacy['epsilon']):.4g}"
+        yield "private releases", str(privacy["releases"])
+    yield "rounds", str(totals.rounds)
+    yield "seconds per round", f"{totals.seconds / totals.rounds:.3f}"
+    yield "megabytes, both ways", f"{totals.transferred / 1e6:.1f}"
 
 
-def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.1%}"
-
-
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4f}"
+def _participation(
+    totals: Totals, num_clients: int, counted: Mapping[int, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield how often clients took part, each number with its name."""
+    often = sorted((*counted.values(), *(0,) * (num_clients - len(counted))))
+    yield "clients whose updates counted", f"{len(counted)} of {num_clients}"
+    yield "  rounds of the rarest client", f"{often[0]} of {totals.rounds}"
+    yield "  rounds of the median client", f"{median_low(often)} of {totals.rounds}"
+    yield "  rounds of the most frequent client", f"{often[-1]} of {totals.rounds}"
+    if totals.weight_error is not None:
+        yield "error of the participation weights, last", f"{totals.weight_error:.4f}"

@@ -12,6 +12,7 @@ from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.flower.going_on import go_on
+from fedquorum.named import question_of
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints, Pace
 from fedquorum.records.directory import new_run_directory
 from fedquorum.records.interruption import uninterrupted
@@ -26,12 +27,14 @@ from rich.console import Console
 
 from client_app.arithmetic import Arithmetic
 from client_app.availability import simulated_rates
-from client_app.data import load_data
+from client_app.data import FederatedData, load_data
+from client_app.data.account import Account
 from conf import Composed, Settings
 from conf.schema.rules import rules_of
+from conf.schema.settings import evaluated_metric
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
-from server_app.display import Display, Totals, final_table
+from server_app.display import About, Display, Totals, final_table
 from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
@@ -79,22 +82,20 @@ def run(
     parts = _Parts(strategy.waiting(grid), strategy, settings, rates, requirements)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{settings.strategy.name} on {settings.data.name}"
-    device = grid.device if isinstance(grid, SimulationGrid) else None
-    arithmetic = arithmetic_of(
-        composed, data, in_process=isinstance(grid, InProcessGrid), device=device
-    )
+    about = _about(settings, strategy)
+    arithmetic = _arithmetic(composed, data, grid)
     directory, start = _begin(composed, output_dir, arithmetic, console)
     if start is not None and start.server_round > 0:
         arrays = _go_on(parts, start, arrays)
     spent = _spent_before(directory, start, settings, len(population.clients))
-    totals = Totals()
-    previous: RoundRecord | None = None
+    account = _told(data, settings.data.name, console)
     with run_records(
         directory,
         composed,
         strategy.rules,
         engine=engine,
         arithmetic=_recorded(directory, start, arithmetic),
+        data=account.as_dict(),
         resumed=start,
     ) as records:
         if at_exit is not None:
@@ -106,13 +107,12 @@ def run(
         first = 1 if start is None else start.server_round + 1
         if start is not None:
             checkpoints.files.forget_after(start.server_round)
-            for previous in load_run(directory).rounds:
-                totals = totals.after(previous)
+        totals, previous = _so_far(directory, start)
         try:
             if first == 1:
                 records.save_population(population, rates, requirements=requirements)
                 checkpoints.save(0, arrays)
-            with Display(console, settings.rounds, title) as display:
+            with Display(console, settings.rounds, title, about) as display:
                 for server_round in range(first, settings.rounds + 1):
                     initial, arrays, record = _round(parts, arrays, server_round, previous)
                     with uninterrupted():
@@ -124,7 +124,7 @@ def run(
                         display.show(record)
         finally:
             _save_models(records, strategy, arrays)
-    console.print(final_table(totals, title, settings.evaluation.metric, ledger.facts))
+    console.print(final_table(totals, title, about, ledger.facts, records.admitted_rounds))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
 
@@ -134,6 +134,34 @@ def _save_models(records: RunRecords, strategy: ComposedStrategy, arrays: ArrayR
     records.save_model(decode_arrays(arrays))
     if (mean := strategy.mean_start(arrays)) is not None:
         records.save_model(decode_arrays(mean), MEAN_MODEL)
+
+
+def _so_far(directory: Path, start: Checkpoint | None) -> tuple[Totals, RoundRecord | None]:
+    """Return the totals of the rounds that a run goes on after, and the last of them."""
+    totals, previous = Totals(), None
+    for previous in () if start is None else load_run(directory).rounds:
+        totals = totals.after(previous)
+    return totals, previous
+
+
+def _told(data: FederatedData, name: str, console: Console) -> Account:
+    """Say what the data was taken for, and return it."""
+    account = data.account
+    for line in account.lines(name):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return account
+
+
+def _arithmetic(composed: Composed, data: FederatedData, grid: Grid) -> Arithmetic:
+    device = grid.device if isinstance(grid, SimulationGrid) else None
+    in_process = isinstance(grid, InProcessGrid)
+    return arithmetic_of(composed, data, in_process=in_process, device=device)
+
+
+def _about(settings: Settings, strategy: ComposedStrategy) -> About:
+    """Return by what the numbers of a run are chosen that people see."""
+    question = question_of(settings.strategy.name, strategy.rules)
+    return About(evaluated_metric(settings), question, len(strategy.population.clients))
 
 
 def _recorded(directory: Path, start: Checkpoint | None, arithmetic: Arithmetic) -> dict[str, Any]:
@@ -313,7 +341,7 @@ def _round(
         seconds=time.monotonic() - started,
         state_bytes=outcome.state_bytes,
         rates=None if parts.rates is None else parts.rates.at(server_round - 1),
-        metric=settings.evaluation.metric,
+        metric=evaluated_metric(settings),
         all_evaluated=settings.evaluation.clients == "all",
         requirements=parts.requirements,
         previous=previous,

@@ -25,6 +25,7 @@ def run_records(
     *,
     engine: str,
     arithmetic: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
     resumed: Checkpoint | None = None,
 ) -> RunRecords:
     """Return the records of a run, to be used as a context manager.
@@ -41,6 +42,8 @@ def run_records(
         ``in-process``, ``ray`` or ``flower``, for the manifest.
     arithmetic : mapping, optional
         What the manifest says of the clients' arithmetic, see ``server_app.arithmetic``.
+    data : mapping, optional
+        What the manifest says of the data, see ``client_app.data.account``.
     resumed : Checkpoint, optional
         Go on with the run in ``directory`` from there.
 
@@ -53,7 +56,7 @@ def run_records(
     """
     return RunRecords(
         directory,
-        _identity(composed, engine, arithmetic or {}),
+        _identity(composed, engine, arithmetic or {}, data or {}),
         _config(composed),
         observers=observers_of(composed),
         regret_bound=rules.regret_bound,
@@ -68,7 +71,9 @@ def _config(composed: Composed) -> str:
     return replace(composed, settings=replace(settings, resume=None, engine=engine)).to_yaml()
 
 
-def _identity(composed: Composed, engine: str, arithmetic: Mapping[str, Any]) -> RunIdentity:
+def _identity(
+    composed: Composed, engine: str, arithmetic: Mapping[str, Any], data: Mapping[str, Any]
+) -> RunIdentity:
     settings = composed.settings
     return RunIdentity(
         experiment=composed.experiment,
@@ -82,4 +87,5 @@ def _identity(composed: Composed, engine: str, arithmetic: Mapping[str, Any]) ->
         commit=commit(),
         packages=versions(),
         arithmetic=arithmetic,
+        data=data,
     )

@@ -36,6 +36,7 @@ _ADDED = ("client.threads", "client.deterministic")
 _LATER = {
     "response_time.name": "none",
     "data.unseen_fraction": 0.0,
+    "data.validation_fraction": 0.0,
     "evaluation.class_alignment": False,
     "evaluation.requirement": None,
     "strategy.prior": "data",

@@ -13,10 +13,12 @@ from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
+from fedquorum.rule import Question
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from server_app.display import PLAIN_SECONDS, describe, time_left
+from conf.schema.settings import evaluated_metric
+from server_app.display import PLAIN_SECONDS, About, describe, time_left
 from server_app.sweep_jobs import Job, Status
 
 POLL_SECONDS = 0.5
@@ -182,6 +184,14 @@ class _Watched:
             self.words = state.reason
         self.status = state.status
 
+    def _described(self, record: Mapping[str, Any]) -> str:
+        composed = self.job.composed
+        if composed is None:
+            return ""
+        # The jobs of one sweep are compared, so all of them tell of the same clients.
+        metric = evaluated_metric(composed.settings)
+        return describe(record, About(metric, Question.AVERAGE))
+
     def _read_rounds(self) -> None:
         path = self.job.directory / "rounds.jsonl"
         try:
@@ -196,6 +206,6 @@ class _Watched:
         if lines:
             self._offset += sum(len(line) + 1 for line in lines)
             last: Mapping[str, Any] = json.loads(lines[-1])
-            self.round, self.words = int(last["round"]), describe(last)
+            self.round, self.words = int(last["round"]), self._described(last)
         if anew:
             self._first = self.round

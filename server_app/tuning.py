@@ -6,17 +6,21 @@ tuning has run already is found by its settings, as in every sweep.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.metrics import METRICS
 from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
+from conf import Settings
+from conf.compose import compose_words
+from conf.schema.settings import evaluated_metric
 from server_app.sweep import Sweep, choices_of, refuse_what_all_share
 from server_app.sweep_jobs import Job, complete_rounds
 
@@ -34,11 +38,12 @@ class Tuning:
     ----------
     trials : int
         How many choices are tried.
-    objective : str
+    objective : str, optional
         A number of ``rounds.jsonl`` by dotted key, as it was last measured, such as
-        ``global_loss`` or ``test.all.worst10``.
-    direction : str
-        ``minimize`` or ``maximize``.
+        ``global_loss`` or ``validation.all.worst10``, and none of test parts. None is the metric on
+        the validation parts where there are any, otherwise ``global_loss``.
+    direction : str, optional
+        ``minimize`` or ``maximize``; None is what is better of the objective.
     seed : int
         Of the choices; the jobs have their own.
 
@@ -49,22 +54,54 @@ class Tuning:
     """
 
     trials: int
-    objective: str
-    direction: str
+    objective: str | None
+    direction: str | None
     seed: int
 
     def __post_init__(self) -> None:
         try:
             COUNT.check("hydra.sweeper.trials", self.trials)
-            OneOf(("minimize", "maximize")).check("hydra.sweeper.direction", self.direction)
+            if self.direction is not None:
+                OneOf(("minimize", "maximize")).check("hydra.sweeper.direction", self.direction)
             NON_NEGATIVE_COUNT.check("hydra.sweeper.seed", self.seed)
         except ParameterError as error:
             raise SettingsError(str(error)) from None
+        if (self.objective or "").startswith("test."):
+            raise SettingsError(
+                "hydra.sweeper.objective must not be of test parts, which tell how good the choice "
+                f"is only if nobody chose by them, got {self.objective}; set "
+                "data.validation_fraction=0.2 and take "
+                f"validation.{str(self.objective).removeprefix('test.')}"
+            )
         if find_spec("optuna") is None:
             raise SettingsError(
                 "hydra/sweeper must be grid where Optuna is not installed (pip install optuna), "
                 "got optuna"
             )
+
+    def settled(self, settings: Settings) -> "Tuning":
+        """Return what to tune for where the jobs have these settings."""
+        metric = evaluated_metric(settings)
+        validated = settings.data.validation_fraction > 0
+        objective = self.objective or (f"validation.all.{metric}" if validated else "global_loss")
+        if objective.startswith("validation.") and not validated:
+            raise SettingsError(
+                "data.validation_fraction must be above 0 where hydra.sweeper.objective is "
+                f"{objective}, got {settings.data.validation_fraction}"
+            )
+        direction = self.direction or _better(objective.rpartition(".")[2], metric)
+        return replace(self, objective=objective, direction=direction)
+
+
+def _better(name: str, metric: str) -> str:
+    """Return the direction in which a number of a round gets better.
+
+    Of ``gini`` and ``std`` that is down whatever they are of, of the others what the metric says.
+    """
+    if name in {"gini", "std", "left_out", "global_loss"}:
+        return "minimize"
+    known = METRICS[name if name in METRICS else metric]
+    return "maximize" if known.higher_is_better else "minimize"
 
 
 def tune(
@@ -96,8 +133,9 @@ def tune(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space, fixed = _space(overrides)
+    tuning = tuning.settled(_first_settings(space, fixed, tuning.seed))
     sampler = optuna.samplers.TPESampler(seed=tuning.seed)
-    direction = optuna.study.StudyDirection[tuning.direction.upper()]
+    direction = optuna.study.StudyDirection[str(tuning.direction).upper()]
     study = optuna.create_study(sampler=sampler, direction=direction)
     values: dict[Job, float | None] = {}
     with Sweep(config, launcher).running() as sweep:
@@ -120,6 +158,16 @@ def tune(
         if best is not None:
             value = f"{tuning.objective} {values[best]:.6g}"
             sweep.say(f"best of {len(values)} jobs: {best}, {value}")
+
+
+def _first_settings(
+    space: "Mapping[str, optuna.distributions.BaseDistribution]", fixed: Sequence[str], seed: int
+) -> Settings:
+    """Return the settings of the first job: its metric and its parts are those of all."""
+    import optuna
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    return compose_words((*fixed, *_words(study.ask(dict(space))))).settings
 
 
 def _space(
@@ -170,7 +218,7 @@ def _words(trial: "optuna.trial.Trial") -> list[str]:
     ]
 
 
-def _value(job: Job, objective: str) -> float | None:
+def _value(job: Job, objective: str | None) -> float | None:
     """Return the last value of the objective, None if the job did not complete.
 
     Raises
@@ -182,13 +230,13 @@ def _value(job: Job, objective: str) -> float | None:
         return None
     for record in reversed(complete_rounds(job.directory)):
         value: Any = record
-        for key in objective.split("."):
+        for key in str(objective).split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, int | float):
             return float(value)
     raise SettingsError(
         "hydra.sweeper.objective must be a number of rounds.jsonl that these jobs measure, such "
-        f"as global_loss or test.all.accuracy, got {objective!r}"
+        f"as global_loss or validation.all.accuracy, got {objective!r}"
     )
 
 

@@ -1,7 +1,7 @@
 """What a federated data set offers."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self
 
@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from client_app.data.account import Account
+
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
-Part = Literal["train", "test"]
+Part = Literal["train", "test", "validation"]
 Target = Literal["class", "sequence", "number"]
 Targets = NDArray[Any]
 """Classes or next tokens, int64, or numbers, float32."""
@@ -51,13 +53,21 @@ class ClientData:
 
     The targets are classes, int64 (n,); the next token at every position, int64 (n, length), -100
     where there is none; or numbers, float32 (n,). The test part is drawn like the training part
-    and shares no row with any client's training part.
+    and shares no row with any client's training part. The validation part, of no row unless
+    ``data.validation_fraction`` is set, is kept from the training part.
     """
 
     x_train: NDArray[Any]
     y_train: Targets
     x_test: NDArray[Any]
     y_test: Targets
+    validation: tuple[NDArray[Any], Targets] | None = None
+
+    def with_validation(self, train: NDArray[np.int64], validation: NDArray[np.int64]) -> Self:
+        """Return the data with a training part of some of its rows, and others for validation."""
+        x, y = self.x_train, self.y_train
+        kept = (x[validation], y[validation])
+        return replace(self, x_train=x[train], y_train=y[train], validation=kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +222,10 @@ class FederatedData(Protocol):
     def target(self) -> Target:
         """What is predicted: a class, a class at each position of a sequence, or a number."""
 
+    @property
+    def account(self) -> Account:
+        """What the data was taken for."""
+
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
 
@@ -243,7 +257,9 @@ def pooled(parts: Mapping[int, tuple[NDArray[Any], Targets]]) -> Pool:
 
 
 def part_of(data: ClientData, part: Part) -> tuple[NDArray[Any], Targets]:
-    """Return inputs and labels of a client's training or test part."""
+    """Return inputs and labels of one of a client's parts."""
+    if part == "validation":
+        return data.validation or (data.x_train[:0], data.y_train[:0])
     return (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test)
 
 

@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 from fedquorum.errors import DataError
 
+from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import (
     ClientData,
     Labels,
@@ -80,6 +81,15 @@ class DeviceData:
         self.client = cache(self._client)
         self.priority = priority_clients(settings, self.num_clients, self.labels, seed)
 
+    @property
+    def account(self) -> Account:
+        """What is known of the data without making any."""
+        return Account(
+            self.num_clients,
+            target_words(self.target, self.num_classes),
+            input_words(self.input_shape, self.num_tokens),
+        )
+
     def targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
         data = self.client(client)
@@ -121,8 +131,7 @@ def device_table(settings: CsvSettings, seed: int) -> DeviceData:
     def read(client: int) -> ClientData:
         table = csv_table(settings)
         rows = np.arange(len(table.clients))
-        fraction = settings.test_fraction
-        return table_part(table, *client_rows(table, rows, fraction, client=client, seed=seed))
+        return table_part(table, client_rows(table, rows, settings, client=client, seed=seed))
 
     return DeviceData(
         settings,
@@ -160,7 +169,5 @@ def device_arrays(
         input_shape=input_shape,
         num_classes=num_classes,
         target=target,
-        read=lambda client: whole_client(
-            arrays(), settings.test_fraction, client=client, seed=seed
-        ),
+        read=lambda client: whole_client(arrays(), settings, client=client, seed=seed),
     )

@@ -9,6 +9,7 @@ import numpy as np
 from fedquorum.errors import DataError, SettingsError
 from numpy.typing import NDArray
 
+from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import (
     NEEDS_CLASSES,
     ClientData,
@@ -30,7 +31,7 @@ from client_app.data.partition import (
 )
 from client_app.data.priority import priority_clients
 from client_app.data.sources.base import LabelledArrays
-from client_app.data.split import split_client
+from client_app.data.split import Rows, split_client, validation_rows
 from conf.schema.checks import check_clients
 from conf.schema.data import NaturalSettings, PartitionedSettings, settled_clients
 
@@ -64,7 +65,8 @@ class PartitionedData:
     def __init__(self, arrays: LabelledArrays, settings: PartitionedSettings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        arrays, self._shares = _divided(arrays, settings, seed)
+        arrays, shares = _divided(arrays, settings, seed)
+        self._shares = _validated(arrays, shares, settings.validation_fraction, seed)
         if arrays.of_training is not None:
             arrays = arrays.of_training(self._shares.train.flat)
         self._arrays = arrays
@@ -79,6 +81,18 @@ class PartitionedData:
     def priority(self) -> tuple[int, ...]:
         """The priority clients that the settings ask for, ascending."""
         return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
+
+    @property
+    def account(self) -> Account:
+        """What the data set was taken for, and who is left out."""
+        shares = self._shares
+        return Account(
+            self.num_clients,
+            target_words(self.target, self.num_classes),
+            input_words(self.input_shape, self.num_tokens),
+            rows=sum(len(part.flat) for part in (shares.train, shares.test, shares.validation)),
+            left_out=shares.left_out,
+        )
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
@@ -105,21 +119,36 @@ class PartitionedData:
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return the arrays as read, whole, and the rows of these clients."""
         arrays = self._arrays
-        x, y = (
-            (arrays.x_train, arrays.y_train) if part == "train" else (arrays.x_test, arrays.y_test)
-        )
-        shares = self._shares.train if part == "train" else self._shares.test
-        return Pool(x, y, shares.of_clients(clients))
+        if part == "test":
+            return Pool(arrays.x_test, arrays.y_test, self._shares.test.of_clients(clients))
+        shares = self._shares.train if part == "train" else self._shares.validation
+        return Pool(arrays.x_train, arrays.y_train, shares.of_clients(clients))
 
 
 def whole_client(
-    arrays: LabelledArrays, test_fraction: float, *, client: int, seed: int
+    arrays: LabelledArrays, settings: NaturalSettings, *, client: int, seed: int
 ) -> ClientData:
     """Return arrays of one client alone, with the test set as its test part where there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
-        train, test = split_client(arrays.strata, test_fraction, client=client, seed=seed)
-    return _client_data(arrays, Shares(train, test))
+        train, test = split_client(arrays.strata, settings.test_fraction, client=client, seed=seed)
+    kept, validation = validation_rows(
+        arrays.strata[train], settings.validation_fraction, client=client, seed=seed
+    )
+    return _client_data(arrays, Shares(train[kept], test, train[validation]))
+
+
+def _validated(arrays: LabelledArrays, shares: Division, fraction: float, seed: int) -> Division:
+    """Return the shares with a validation part, where there is to be one."""
+    if fraction == 0:
+        return shares
+    strata, groups = arrays.strata, arrays.groups
+
+    def split(client: int, rows: Rows) -> tuple[Rows, Rows]:
+        of_client = None if groups is None else groups[rows]
+        return validation_rows(strata[rows], fraction, client=client, seed=seed, groups=of_client)
+
+    return shares.validated(split)
 
 
 def _client_data(arrays: LabelledArrays, share: Shares) -> ClientData:
@@ -128,6 +157,7 @@ def _client_data(arrays: LabelledArrays, share: Shares) -> ClientData:
         arrays.y_train[share.train],
         as_inputs(arrays.x_test[share.test]),
         arrays.y_test[share.test],
+        (as_inputs(arrays.x_train[share.validation]), arrays.y_train[share.validation]),
     )
 
 
@@ -208,6 +238,7 @@ def _by_client(
         seed=seed,
         min_samples=settings.min_samples,
         groups=arrays.groups,
+        names=arrays.client_names,
     )
     if splits_training and not arrays.pooled:  # the test set is of others
         arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)

@@ -10,7 +10,13 @@ Rows = NDArray[np.int64]
 
 
 def split_client(
-    labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
+    labels: Labels,
+    fraction: float,
+    *,
+    client: int,
+    seed: int,
+    groups: Labels | None = None,
+    purpose: str = "own-split",
 ) -> tuple[Rows, Rows]:
     """Divide the rows of a client at random into a training and a test part.
 
@@ -32,6 +38,8 @@ def split_client(
     groups : array of int, optional
         Rows with the same number stay together: then it is the groups that are divided, whatever
         their labels, and there have to be two.
+    purpose : str
+        What the random numbers are for.
 
     Returns
     -------
@@ -46,13 +54,13 @@ def split_client(
     if groups is not None:
         numbers, group = np.unique(groups, return_inverse=True)
         alike = np.zeros(len(numbers), dtype=np.int64)
-        _, chosen_groups = split_client(alike, fraction, client=client, seed=seed)
+        _, chosen_groups = split_client(alike, fraction, client=client, seed=seed, purpose=purpose)
         testing = np.isin(group, chosen_groups)
         return np.flatnonzero(~testing), np.flatnonzero(testing)
     n = len(labels)
     if n < len(("train", "test")):
         raise ValueError(f"two parts need at least 2 rows, got {n}")
-    rng = stream(seed, "own-split", client=client)
+    rng = stream(seed, purpose, client=client)
     size = min(max(1, round(fraction * n)), n - 1)
     classes, counts = np.unique(labels, return_counts=True)
     order = rng.permutation(len(classes))
@@ -66,3 +74,33 @@ def split_client(
     for label, count in zip(classes, taken, strict=True):
         chosen[rng.permutation(np.flatnonzero(labels == label))[:count]] = True
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def validation_rows(
+    labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
+) -> tuple[Rows, Rows]:
+    """Divide a client's training part into what it trains on and what is for validation.
+
+    The test part is the same whatever the fraction. Random numbers are of a stream of their own. A
+    client with a single training row, or a single group of them, keeps it, and validates nothing.
+
+    Parameters
+    ----------
+    labels : array of int
+        The class of every training row, (n,).
+    fraction : float
+        ``data.validation_fraction``, in [0, 1): of n rows, round(fraction * n), at least one; 0 is
+        none.
+    client, seed, groups
+        As of ``split_client``.
+
+    Returns
+    -------
+    train, validation : array of int
+        Positions in ``labels``, ascending; every one is in either.
+    """
+    units = labels if groups is None else np.unique(groups)
+    if fraction == 0 or len(units) < len(("train", "validation")):
+        return np.arange(len(labels)), np.zeros(0, dtype=np.int64)
+    purpose = "validation-split"
+    return split_client(labels, fraction, client=client, seed=seed, groups=groups, purpose=purpose)

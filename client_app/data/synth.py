@@ -29,8 +29,10 @@ from functools import cached_property
 import numpy as np
 from fedquorum.streams import stream
 
+from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import ClientData, Inputs, Labels, Part, Pool, Target, part_of, pooled
 from client_app.data.priority import listed_priority, random_priority
+from client_app.data.split import validation_rows
 from conf.schema.data import SynthSettings
 
 DIMENSION = 60
@@ -64,9 +66,21 @@ class Synth:
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        if client in self._priority_data:
-            return self._priority_data[client]
-        return self._noisy_client(client)
+        known = self._priority_data
+        data = known[client] if client in known else self._noisy_client(client)
+        rows = validation_rows(
+            data.y_train, self._settings.validation_fraction, client=client, seed=self._seed
+        )
+        return data.with_validation(*rows) if len(rows[1]) else data
+
+    @property
+    def account(self) -> Account:
+        """What is known of the data without making any."""
+        return Account(
+            self.num_clients,
+            target_words(self.target, self.num_classes),
+            input_words(self.input_shape, self.num_tokens),
+        )
 
     def targets(self, client: int) -> tuple[Labels, Labels]:
         """Return the labels of a client's two parts."""

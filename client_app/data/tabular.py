@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from fedquorum.errors import SettingsError
 
+from client_app.data.account import Account, target_words
 from client_app.data.base import (
     NEEDS_CLASSES,
     ClientData,
@@ -18,9 +19,10 @@ from client_app.data.base import (
     part_of,
     pooled,
 )
+from client_app.data.partition.base import Shares
 from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
-from client_app.data.split import Rows, split_client
+from client_app.data.split import Rows, split_client, validation_rows
 from conf.schema.checks import check_clients
 from conf.schema.data import TableSettings
 
@@ -28,7 +30,8 @@ from conf.schema.data import TableSettings
 class TabularData:
     """The clients of a table.
 
-    Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``. Its numbers are
+    Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``, and of the
+    others ``data.validation_fraction`` for validation. Its numbers are
     scaled by what it knows itself: a missing number is the median of its column in the client's
     training part, and nothing tells that it was missing; then every column has the mean of the
     training part subtracted and is divided by its standard deviation (over n, not n - 1), or by 1
@@ -63,9 +66,8 @@ class TabularData:
         self.target: Target = "class" if table.classes else "number"
         self.input_shape = (len(table.columns),)
         check_clients(settings, self.num_clients)
-        fraction = settings.test_fraction
         self._rows = [
-            client_rows(table, np.flatnonzero(table.clients == k), fraction, client=k, seed=seed)
+            client_rows(table, np.flatnonzero(table.clients == k), settings, client=k, seed=seed)
             for k in range(self.num_clients)
         ]
 
@@ -74,14 +76,29 @@ class TabularData:
         """The priority clients that the settings ask for, ascending."""
         return priority_clients(self._settings, self.num_clients, self.labels, self._seed)
 
+    @property
+    def account(self) -> Account:
+        """What the table was taken for: its columns, its target, and who is left out."""
+        table = self._table
+        words = target_words(self.target, self.num_classes)
+        return Account(
+            self.num_clients,
+            f"{table.target}, {words}" if table.target else words,
+            table.agreed.words,
+            rows=len(table.labels),
+            left_out=table.left_out,
+            columns_left_out=table.columns_left_out,
+            doubts=table.doubts,
+        )
+
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        return table_part(self._table, *self._rows[client])
+        return table_part(self._table, self._rows[client])
 
     def targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
-        train, test = self._rows[client]
-        return self._table.labels[train], self._table.labels[test]
+        rows = self._rows[client]
+        return self._table.labels[rows.train], self._table.labels[rows.test]
 
     def labels(self, client: int) -> Labels:
         """Return the training labels of one client.
@@ -93,7 +110,7 @@ class TabularData:
         """
         if not self._table.classes:
             raise SettingsError(NEEDS_CLASSES)
-        return self._table.labels[self._rows[client][0]]
+        return self._table.labels[self._rows[client].train]
 
     def pool(self, part: Part, clients: Sequence[int]) -> Pool:
         """Return one part of these clients."""
@@ -101,35 +118,39 @@ class TabularData:
 
 
 def client_rows(
-    table: Table, rows: Rows, fraction: float, *, client: int, seed: int
-) -> tuple[Rows, Rows]:
-    """Return which of a client's rows are for training and which for testing."""
+    table: Table, rows: Rows, settings: TableSettings, *, client: int, seed: int
+) -> Shares:
+    """Return which of a client's rows are for training, testing and validation."""
     labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)
-    train, test = split_client(labels, fraction, client=client, seed=seed)
-    return rows[train], rows[test]
-
-
-def table_part(table: Table, train: Rows, test: Rows) -> ClientData:
-    """Return the data of a client with these rows."""
-    x_train, x_test = (
-        np.concatenate([scaled.astype(np.float32), table.categories[rows]], axis=1)
-        for scaled, rows in zip(
-            _scaled(table.numbers[train], table.numbers[test]), (train, test), strict=True
-        )
+    train, test = split_client(labels, settings.test_fraction, client=client, seed=seed)
+    kept, validation = validation_rows(
+        labels[train], settings.validation_fraction, client=client, seed=seed
     )
-    return ClientData(x_train, table.labels[train], x_test, table.labels[test])
+    return Shares(rows[train][kept], rows[test], rows[train][validation])
 
 
-def _scaled(train: Numbers, test: Numbers) -> tuple[Numbers, Numbers]:
-    """Return both parts of a client's numbers (n, p), by the statistics of the training part."""
+def table_part(table: Table, rows: Shares) -> ClientData:
+    """Return the data of a client with these rows."""
+    parts = (rows.train, rows.test, rows.validation)
+    scaled = _scaled([table.numbers[part] for part in parts])
+    x_train, x_test, x_validation = (
+        np.concatenate([numbers.astype(np.float32), table.categories[part]], axis=1)
+        for numbers, part in zip(scaled, parts, strict=True)
+    )
+    y_train, y_test, y_validation = (table.labels[part] for part in parts)
+    return ClientData(x_train, y_train, x_test, y_test, (x_validation, y_validation))
+
+
+def _scaled(parts: Sequence[Numbers]) -> list[Numbers]:
+    """Return a client's numbers (n, p) part by part, by the statistics of the training part."""
+    train = parts[0]
     known = ~np.isnan(train).all(axis=0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
         median = np.nanmedian(train, axis=0)
-    filled = [np.where(np.isnan(part), median, part) for part in (train, test)]
+    filled = [np.where(np.isnan(part), median, part) for part in parts]
     # By its ends: of equal numbers like 0.1 the mean is rounded, and the deviation not quite 0.
     constant = filled[0].min(axis=0) == filled[0].max(axis=0)
     mean = np.where(constant, filled[0][0], filled[0].mean(axis=0))
     deviation = np.where(constant, 1.0, filled[0].std(axis=0))
-    train, test = (np.where(known, (part - mean) / deviation, 0.0) for part in filled)
-    return train, test
+    return [np.where(known, (part - mean) / deviation, 0.0) for part in filled]

@@ -190,6 +190,11 @@ def _check_device(data: DataSettings) -> None:
                 f"data.{key} must have a value where each device has the data of its own client "
                 "only, got null"
             )
+    if needed and getattr(data, "min_samples", None) is not None:
+        raise SettingsError(
+            "data.min_samples must be null where each device has the data of its own client only, "
+            f"got {getattr(data, 'min_samples', None)}"
+        )
     if needed and data.priority == "heterogeneous":
         raise SettingsError(
             "data.priority must be all, random or a list where each device has the data of its own "

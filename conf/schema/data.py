@@ -20,6 +20,8 @@ from omegaconf import MISSING
 from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, Name
 
 TEST_FRACTION = Number(low=0.01, high=0.9)
+VALIDATION_FRACTION = Number(low=0, high=0.9)
+MIN_SAMPLES = Number(low=2, integer=True)
 DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
 """Where data sets lie that are found by their names: what an environment variable says."""
 SPLIT = Name("the name of a split")
@@ -40,6 +42,8 @@ class DataSettings:
     ``unseen_fraction``: the share of all clients that never train and are evaluated all the same,
     drawn from the seed among those without priority, with ``priority=all`` among all; see
     ``client_app.data.unseen``.
+    ``validation_fraction``: how much of every client's training part is kept from training, for
+    tuning and choosing; see ``client_app.data.split.validation_rows``.
     """
 
     name: str = MISSING
@@ -48,6 +52,7 @@ class DataSettings:
     priority: Any = "heterogeneous"
     priority_weights: Any = None
     unseen_fraction: float = parameter(0.0, SHARE_BELOW_ONE)
+    validation_fraction: float = parameter(0.0, VALIDATION_FRACTION)
 
 
 @dataclass
@@ -131,7 +136,7 @@ class NaturalSettings(PartitionedSettings):
     priority: Any = "all"
     partition: str = parameter("natural", OneOf((*PARTITIONS, "natural")))
     test_fraction: float = parameter(0.2, TEST_FRACTION)
-    min_samples: int | None = parameter(None, Number(low=2, integer=True))
+    min_samples: int | None = parameter(None, MIN_SAMPLES)
 
     def __post_init__(self) -> None:
         if self.num_clients is None and self.partition not in {"natural", "device"}:
@@ -237,7 +242,7 @@ class CelebASettings(NaturalSettings):
     image_size: list[int] = field(
         default_factory=lambda: [84, 84], metadata={"allowed": IMAGE_SIZE}
     )
-    min_samples: int | None = parameter(5, Number(low=2, integer=True))
+    min_samples: int | None = parameter(5, MIN_SAMPLES)
 
 
 @dataclass
@@ -251,7 +256,7 @@ class SpeechCommandsSettings(NaturalSettings):
     name: str = "speech_commands"
     root: str = DATA_ROOT
     sample_rate: int = parameter(16000, OneOf((8000, 16000)))
-    min_samples: int | None = parameter(3, Number(low=2, integer=True))
+    min_samples: int | None = parameter(3, MIN_SAMPLES)
 
 
 @dataclass
@@ -314,10 +319,14 @@ class TextSettings(NaturalSettings):
 
 @dataclass
 class TableSettings(DataSettings):
-    """One table of numbers and categories; see ``client_app.data.tabular``."""
+    """One table of numbers and categories; see ``client_app.data.tabular``.
+
+    Clients with fewer rows than ``min_samples`` are left out (null for none).
+    """
 
     priority: Any = "all"
     test_fraction: float = parameter(0.2, TEST_FRACTION)
+    min_samples: int | None = parameter(None, MIN_SAMPLES)
 
 
 @dataclass
@@ -350,6 +359,8 @@ class CsvSettings(TableSettings):
     ``fedquorum experiment=custom data=csv data.path=FILE data.client_column=NAME
     data.target=NAME``. See ``client_app.data.tabular``.
 
+    ``path``: a CSV or Parquet file, or a folder or pattern of several. ``client_column`` empty:
+    each of several files has the rows of one client, who is called like the file.
     ``client_column`` null: the file has the rows of one client, that of the device it is on; see
     ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
     on, see ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the
@@ -358,8 +369,8 @@ class CsvSettings(TableSettings):
     """
 
     name: str = "csv"
-    path: str = parameter("", FilePath("a .csv file"))
-    client_column: str | None = parameter("", COLUMN)
+    path: str = parameter("", FilePath("a .csv or .parquet file, or a folder of such"))
+    client_column: str | None = ""
     target: str = parameter("", COLUMN)
     drop: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})
     zero_is_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMNS})

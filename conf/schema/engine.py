@@ -31,16 +31,16 @@ class EvaluationSettings:
     """When and whose test parts are measured, after the round.
 
     ``every`` n rounds and after the last; ``clients`` all or priority. ``metric`` is what the
-    fairness over clients is of. ``class_alignment``: whether the records tell on which class each
-    client's update points the way of the others; no model changes by it.
-    fairness over clients is of. ``requirement``: rho_k, the training loss that each client wants
-    the model to be below, a number, a list, or the directory of a ``local_only`` run; appeal and
-    preferred accuracy are then measured, whatever the strategy, and a strategy that weighs by
-    requirements takes them. null is the strategy's, if it has one.
+    fairness over clients is of, null for accuracy, or for rmse where numbers are predicted.
+    ``class_alignment``: whether the records tell on which class each client's update points the way
+    of the others; no model changes by it. ``requirement``: rho_k, the training loss that each
+    client wants the model to be below, a number, a list, or the directory of a ``local_only`` run;
+    appeal and preferred accuracy are then measured, whatever the strategy, and a strategy that
+    weighs by requirements takes them. null is the strategy's, if it has one.
     """
 
     every: int = parameter(1, COUNT)
-    metric: str = parameter("accuracy", FAIRNESS_METRIC)
+    metric: str | None = parameter(None, FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
     class_alignment: bool = False
     requirement: Any = parameter(None, REQUIREMENT)

@@ -1,7 +1,8 @@
 """The whole: one of each group."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fedquorum.metrics import OF_CLASSES, OF_NUMBERS
 from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT
 from fedquorum.rule import parameter
 from omegaconf import MISSING
@@ -40,3 +41,12 @@ class Settings:
     rounds: int = parameter(100, COUNT)
     seed: int = parameter(1, NON_NEGATIVE_COUNT)
     resume: str | None = None
+
+    def __post_init__(self) -> None:
+        self.evaluation = replace(self.evaluation, metric=evaluated_metric(self))
+
+
+def evaluated_metric(settings: Settings) -> str:
+    """Return ``evaluation.metric``, by what the data's targets are where it is null."""
+    of_task = OF_NUMBERS if getattr(settings.data, "regression", False) else OF_CLASSES
+    return settings.evaluation.metric or of_task

@@ -11,12 +11,12 @@ from typing import Any, get_type_hints
 import pandas as pd
 import pyarrow as pa
 from fedquorum.records.reader import Run, read_table
-from fedquorum.records.round_record import RoundRecord
+from fedquorum.records.round_record import PARTS, RoundRecord
 
 _ROUND_TYPES = {
     name: {int: "int64", float: "float64", float | None: "float64"}.get(kind, "object")
     for name, kind in get_type_hints(RoundRecord).items()
-    if name != "test"
+    if name not in PARTS
 }
 _FROM_ARROW = {
     pa.int32(): pd.Int32Dtype(),
@@ -30,7 +30,7 @@ _FROM_ARROW = {
 def rounds_frame(run: Run) -> pd.DataFrame:
     """Return one row per round; ``test`` becomes columns such as ``test.priority.accuracy``."""
     rows = [
-        {item.name: getattr(record, item.name) for item in fields(record) if item.name != "test"}
+        {item.name: getattr(record, item.name) for item in fields(record) if item.name not in PARTS}
         | dict(_tested(record))
         for record in run.rounds
     ]
@@ -40,9 +40,10 @@ def rounds_frame(run: Run) -> pd.DataFrame:
 
 
 def _tested(record: RoundRecord) -> Iterator[tuple[str, float]]:
-    for group, values in (record.test or {}).items():
-        for name, value in (values or {}).items():
-            yield f"test.{group}.{name}", value
+    for part in PARTS:
+        for group, values in (getattr(record, part) or {}).items():
+            for name, value in (values or {}).items():
+                yield f"{part}.{group}.{name}", value
 
 
 def table_frame(run: Run, name: str) -> pd.DataFrame:

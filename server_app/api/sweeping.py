@@ -18,7 +18,7 @@ from server_app.report.groups import influential, telling_keys, word
 if TYPE_CHECKING:
     from server_app.drawing import ShownFigure
 
-LAST_MEASURED = ("round", "global_loss", "test.")
+LAST_MEASURED = ("round", "global_loss", "test.", "validation.")
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from fedquorum.metrics import metric_called
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
 from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS, UNSEEN_GROUP, RoundRecord
 
-from server_app.report.charts import PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
-from server_app.report.groups import Group, brief, metric_after_round
+from server_app.report.charts import ANY, PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
+from server_app.report.groups import Group, brief, is_tested
 from server_app.report.published import Published, published_values
 
 
@@ -47,7 +48,7 @@ def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
         for name in (*TEST_GROUPS, UNSEEN_GROUP)
         for method in methods
         for run in method.group.counted
-        if any(not math.isnan(metric_after_round(r, name, "accuracy")) for r in run.rounds)
+        if any(is_tested(record, name) for record in run.rounds)
     }
     apart = "non_priority" in measured or "all" not in measured
     drawn = (*(("priority", "non_priority") if apart else ("all",)), UNSEEN_GROUP)
@@ -65,7 +66,10 @@ def models_tested(methods: Sequence[Method]) -> Mapping[str, str]:
 
 def bounds_of(metrics: Collection[str]) -> tuple[float, float]:
     """Return the least and the greatest value of clients' metrics, as they are drawn."""
-    return POSITIVE if "loss" in metrics else PERCENT
+    known = [metric_called(metric) for metric in metrics]
+    if any(metric.low < 0 for metric in known):
+        return ANY
+    return PERCENT if all(metric.is_share for metric in known) else POSITIVE
 
 
 def over_rounds(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from fedquorum.metrics import metric_called
 from fedquorum.records.fairness import spread
 from fedquorum.records.reader import Run
 from fedquorum.types import FloatArray, IntArray
@@ -109,7 +110,7 @@ def _ranked_line(method: Method, clients: str) -> Line | None:
 
 
 def _factor(metric: str) -> float:
-    return 1.0 if metric == "loss" else 100.0
+    return metric_called(metric).factor
 
 
 def _ranked(values: FloatArray, grid: FloatArray) -> FloatArray:
@@ -119,9 +120,11 @@ def _ranked(values: FloatArray, grid: FloatArray) -> FloatArray:
 
 
 def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
-    factor, digits = _factor(metric), 3 if metric == "loss" else 1
+    known = metric_called(metric)
+    factor, digits = known.factor, 1 if known.is_share else 3
     spreads = [
-        spread(client_values.tolist(), higher_is_better=metric != "loss") for client_values in found
+        spread(client_values.tolist(), higher_is_better=known.higher_is_better)
+        for client_values in found
     ]
     low, high, gini = (
         math.fsum(one[name] for one in spreads) / len(spreads)

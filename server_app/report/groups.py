@@ -20,6 +20,8 @@ _WITHOUT_INFLUENCE = (
     *("client.keep_memory", "tracker.", "resume"),
 )
 
+TESTED = ("accuracy", "loss")
+
 LONGEST_VALUE = 2**20
 """Of a setting, in characters, in tables."""
 
@@ -34,6 +36,7 @@ _LATER = {
     "strategy.min_separation": None,
     "data.unseen_fraction": 0.0,
     "evaluation.requirement": None,
+    "data.validation_fraction": 0.0,
     **_QUORUM,
 }
 """Settings that older runs lack, and what says the same."""
@@ -164,6 +167,11 @@ def ascending(value: str) -> tuple[int, float, str]:
         return 0, float(value), ""
     except ValueError:
         return 1, 0.0, value
+
+
+def is_tested(record: RoundRecord, group: str) -> bool:
+    """Say whether a group was measured after a round; of numbers there is no accuracy."""
+    return any(not math.isnan(metric_after_round(record, group, name)) for name in TESTED)
 
 
 def metric_after_round(record: RoundRecord, group: str, name: str) -> float:

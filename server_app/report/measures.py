@@ -12,7 +12,7 @@ from fedquorum.records.reader import POPULATION, Run, read_parts, read_populatio
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
 from fedquorum.types import IntArray
 
-from server_app.report.groups import Group, metric_after_round
+from server_app.report.groups import Group, is_tested, metric_after_round
 
 OF_CLIENTS = ("test", *SPREAD, "left_out", "appeal", "preferred_accuracy")
 """Measured on the test parts of one of ``TEST_GROUPS``."""
@@ -191,7 +191,7 @@ def measured_groups(group: Group) -> tuple[str, ...]:
     measured = tuple(
         name
         for name in (*TEST_GROUPS, *MORE_GROUPS)
-        if any(not math.isnan(last_measured(run, name, "accuracy")) for run in group.counted)
+        if any(is_tested(record, name) for run in group.counted for record in run.rounds)
     )
     if "all" in measured and "non_priority" not in measured:
         return tuple(name for name in measured if name != "priority")

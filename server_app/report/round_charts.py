@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
+from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import RoundRecord
 
 from server_app.report.chart_parts import (
     Method,
+    bounds_of,
     models_tested,
     over_rounds,
     published,
@@ -31,7 +33,7 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
             f"test {METRIC_NAMES[metric]}, {models[clients]}",
             partial(_tested, clients=clients, name=metric),
             levels=_published_levels(methods, metric) if clients == tested[0] else (),
-            bounds=PERCENT,
+            bounds=bounds_of({metric}),
         )
         for metric in metrics
         for clients in tested
@@ -144,8 +146,7 @@ def _chart(name: str, title: str, note: str, panels: Sequence[Panel | None]) -> 
 
 
 def _tested(record: RoundRecord, clients: str, name: str) -> float:
-    factor = 1.0 if name == "loss" else 100.0
-    return factor * metric_after_round(record, clients, name)
+    return metric_called(name).factor * metric_after_round(record, clients, name)
 
 
 def _published_levels(methods: Sequence[Method], metric: str) -> tuple[Level, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from fedquorum.metrics import metric_called
 
 from server_app.report.chart_parts import Method, bounds_of
 from server_app.report.charts import (
@@ -104,9 +105,10 @@ def _main_row(group: Group, rows: Sequence[Row]) -> Row | None:
 def _final(group: Group, rows: Sequence[Row], name: str) -> Statistic | None:
     row = _main_row(group, rows)
     found = None if row is None else row.statistic(name)
-    if found is None or (group.metric == "loss" and name != "gini"):
-        return found
-    return Statistic(100 * found.mean, None if found.sd is None else 100 * found.sd)
+    if found is None:
+        return None
+    factor = 100.0 if name == "gini" else metric_called(group.metric).factor
+    return Statistic(factor * found.mean, None if found.sd is None else factor * found.sd)
 
 
 def _curves(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedquorum.errors import RunError
 from fedquorum.intake import shown
+from fedquorum.metrics import METRICS, metric_called
 from fedquorum.records.reader import STATUSES, Run
 from rich.markup import escape
 from rich.table import Table
@@ -33,13 +34,7 @@ from server_app.report.measures import (
 )
 from server_app.report.methods import is_baseline
 
-METRIC_NAMES = {
-    "accuracy": "accuracy, %",
-    "top5": "top-5 accuracy, %",
-    "auroc": "AUROC, %",
-    "f1": "F1, %",
-    "loss": "loss, nats",
-}
+METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 APPEAL = ("appeal", "preferred_accuracy")
 OPTIONAL = {
     "appeal": "clients satisfied, %",
@@ -441,7 +436,8 @@ def _unit(name: str, metric: str) -> tuple[float, int]:
     if name in _SHARES:
         return 100.0, 2
     if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
-        return (1.0, 3) if metric == "loss" else (100.0, 2)
+        known = metric_called(metric)
+        return known.factor, 2 if known.is_share else 3
     digits = {"left_out": 0, "state_bytes": 0, "admitted": 1, "selection_gap": 1, "never_there": 0}
     return 1.0, digits.get(name, 3)
 

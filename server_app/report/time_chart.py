@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+from fedquorum.metrics import metric_called
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.types import FloatArray
 
-from server_app.report.chart_parts import Method, tested_clients
-from server_app.report.charts import MAX_POINTS, PERCENT, POSITIVE, Line, LineChart, Panel
+from server_app.report.chart_parts import Method, bounds_of, tested_clients
+from server_app.report.charts import MAX_POINTS, POSITIVE, Line, LineChart, Panel
 from server_app.report.groups import metric_after_round
 from server_app.report.tables import METRIC_NAMES
 
@@ -30,7 +31,12 @@ def time_chart(methods: Sequence[Method]) -> LineChart | None:
     metric = timed[0].group.metric
     whose = f"{clients.replace('_', '-')} clients"
     panels = [
-        _over_seconds(timed, f"test {METRIC_NAMES[name]}, {whose}", partial(_tested, clients, name))
+        _over_seconds(
+            timed,
+            f"test {METRIC_NAMES[name]}, {whose}",
+            partial(_tested, clients, name),
+            bounds_of({name}),
+        )
         for name in dict.fromkeys(["accuracy" if metric == "loss" else metric, "loss"])
     ]
     panels.append(
@@ -40,7 +46,10 @@ def time_chart(methods: Sequence[Method]) -> LineChart | None:
 
 
 def _over_seconds(
-    methods: Sequence[Method], label: str, value: Callable[[RoundRecord], float]
+    methods: Sequence[Method],
+    label: str,
+    value: Callable[[RoundRecord], float],
+    bounds: tuple[float, float] = POSITIVE,
 ) -> Panel:
     lines = [
         Line(method.label, method.style, seconds, mean, sd if sd.any() else None)
@@ -48,7 +57,6 @@ def _over_seconds(
         for seconds, mean, sd in [_mean_over_seeds(method.group.counted, value)]
         if len(seconds)
     ]
-    bounds = PERCENT if "%" in label else POSITIVE
     return Panel("", "simulated seconds", label, tuple(lines), bounds=bounds)
 
 
@@ -88,5 +96,4 @@ def _has_clock(run: Run) -> bool:
 
 
 def _tested(clients: str, name: str, record: RoundRecord) -> float:
-    factor = 1.0 if name == "loss" else 100.0
-    return factor * metric_after_round(record, clients, name)
+    return metric_called(name).factor * metric_after_round(record, clients, name)

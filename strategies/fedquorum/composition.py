@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import ParameterError
 from .parameters import Flag, FolderPath
-from .rule import check_parameters, parameter, supplied
+from .rule import Question, check_parameters, parameter, supplied
 from .selection import Selection
 from .server_optimizer import SGD, ServerOptimizer
 from .types import Call, Population, Proportions, Told
@@ -137,6 +137,14 @@ class Rules:
         weights = self.weighting.unbounded or (_TOLD if told else "")
         optimizer = "" if self.server_optimizer.follows_update else _NOT_ALONG
         return self.selection.unbounded or memory or weights or optimizer
+
+    @property
+    def question(self) -> Question:
+        """What the rules answer: about priority where the selection tells clients apart by it."""
+        selection = self.selection
+        if not selection.asks_all and not selection.keeps_models:
+            return Question.PRIORITY
+        return self.weighting.question
 
     def largest_share(self, num_clients: int) -> float:
         """Return c, the most that one client's update can count in a round.

@@ -198,6 +198,11 @@ NAMED: dict[str, Named] = {named.key: named for named in _all_named()}
 """All named strategies by their keys."""
 
 
+def question_of(strategy: str, rules: Rules) -> Question:
+    """Return what a strategy answers, by its name where it has one, otherwise by its rules."""
+    return NAMED[strategy].answers if strategy in NAMED else rules.question
+
+
 def build(
     strategy: Mapping[str, Any],
     server_optimizer: Mapping[str, Any],

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ParameterError
+from .metrics import METRICS
 
 
 class Range(ABC):
@@ -225,7 +226,7 @@ LR_SCHEDULE = OneOf(("constant", "step", "exponential", "inverse_sqrt", "theorem
 AUGMENTATION = OneOf(("none", "crop", "crop_flip", "cifar100"))
 MODEL_INIT = OneOf(("default", "kaiming", "xavier", "zeros"))
 EVALUATED_CLIENTS = OneOf(("all", "priority"))
-FAIRNESS_METRIC = OneOf(("accuracy", "top5", "auroc", "f1", "loss"))
+FAIRNESS_METRIC = OneOf(tuple(METRICS))
 CRITERION = OneOf(("loss", "accuracy"))
 REAL = Number()
 REQUIREMENT = RequiredLoss()

@@ -149,8 +149,8 @@ class ClientEvaluation:
 
     ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
-    client's own test part; ``test_metric`` is what ``evaluation.metric`` names, if neither.
-    ``unseen``: whether the client never trains.
+    client's test and validation part; ``test_metric`` and ``validation_metric`` are what
+    ``evaluation.metric`` names, if neither. ``unseen``: whether the client never trains.
     """
 
     client: int
@@ -162,6 +162,10 @@ class ClientEvaluation:
     test_loss: float
     test_accuracy: float
     test_metric: float = math.nan
+    validation_num_examples: float = math.nan
+    validation_loss: float = math.nan
+    validation_accuracy: float = math.nan
+    validation_metric: float = math.nan
     unseen: bool = False
 
     @property

@@ -28,6 +28,7 @@ from fedquorum.errors import DataError
 
 from client_app.availability import client_processes, simulated_rates
 from client_app.data import ClientData, FederatedData, load_data
+from client_app.data.account import Account
 from client_app.data.base import Labels, Part, Pool, Target, Targets
 from conf import Settings, SettingsError, compose
 from conf.schema.availability import AvailabilitySettings, RandomAvailabilitySettings
@@ -182,6 +183,10 @@ class OwnLabelsOnly:
     @property
     def num_clients(self) -> int:
         return self.data.num_clients
+
+    @property
+    def account(self) -> Account:
+        return self.data.account
 
     @cached_property
     def priority(self) -> tuple[int, ...]:

@@ -80,12 +80,12 @@ def test_numbers_alone(tmp_path: Path) -> None:
 
 
 def test_kinds_of_columns(tmp_path: Path) -> None:
-    """Whole and other numbers, true and false, and nothing are numbers; dates are categories."""
+    """Whole and other numbers, true and false, and nothing are numbers; dates are left out."""
     text = "where,i,f,b,n,d,paid\na,1,1e3,true,,2020-01-02,0\na,2,-0.5,false,,2020-01-01,1\n"
     table = load(save(tmp_path, text), drop=[])
-    assert table.columns == ("i", "f", "b", "n", "d=2020-01-01", "d=2020-01-02")
+    assert table.columns == ("i", "f", "b", "n")
+    assert table.columns_left_out == {"d": "dates"}
     np.testing.assert_array_equal(table.numbers, [[1, 1000, 1, np.nan], [2, -0.5, 0, np.nan]])
-    np.testing.assert_array_equal(table.categories, [[0, 1], [1, 0]])
 
 
 def test_numbers_are_sorted_as_numbers(tmp_path: Path) -> None:
@@ -141,7 +141,10 @@ def test_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert load("~/table.csv").classes == ("no", "yes")
 
 
-FILE = "data.path must be a .csv file with a header, got PATH: "
+FILE = (
+    "data.path must be a .csv file with a header or a .parquet file, or a folder of such, got "
+    "PATH: "
+)
 FILES: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "Empty CSV file"),
     "no rows": (HEADER + "\n", "it has no rows"),
@@ -183,7 +186,7 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
     assert_refused(
         path,
         "data.target must be a column of classes in PATH where data.regression is false, got paid, "
-        "which is 1.5 in line 4",
+        "which is 1.5 in line 4 (data.regression=true predicts numbers)",
         drop=[],
     )
 
@@ -255,8 +258,43 @@ def test_a_client_with_one_row(tmp_path: Path) -> None:
     """It cannot be both trained and tested, and is named."""
     assert_refused(
         save(tmp_path, "\n".join([HEADER, *ROWS, "west,1,nurse,no,x"])),
-        "data.client_column must be a column whose every value is in at least 2 rows of PATH, for "
-        "training and for testing, got where, where west is in 1",
+        "data.min_samples must be at least 2 where clients have a single row of PATH (one row is "
+        "for training, another for testing), got null; 2 leaves out west",
+    )
+
+
+def test_clients_with_few_rows_are_left_out(tmp_path: Path) -> None:
+    """The others' ids have no gap, their rows and the columns are as in the whole file."""
+    path = save(tmp_path, "\n".join([HEADER, "east,1,pilot,no,x", *ROWS, "west,1,nurse,no,x"]))
+    table = load(path, min_samples=2)
+    assert table.left_out == {"east": 1, "west": 1}
+    assert table.client_names == ("Delta", "north", "south")
+    np.testing.assert_array_equal(table.clients, np.array([1, 2, 1, 2, 0, 0]))
+    assert "job=pilot" in table.columns
+    np.testing.assert_array_equal(table.numbers, load(save(tmp_path)).numbers)
+    with pytest.raises(DataError, match="at most the number of rows of the largest client, 2, got"):
+        load(path, min_samples=3)
+
+
+@pytest.mark.parametrize(("rows", "doubts"), [(220, 1), (1500, 0)])
+def test_many_numbers_as_classes_are_doubted(tmp_path: Path, rows: int, doubts: int) -> None:
+    """Eleven grades of a few hundred rows may be meant as numbers; words are not."""
+    lines = [f"a,{i}.5,{i % 11}" for i in range(rows)]
+    table = load(save(tmp_path, "\n".join(["where,age,paid", *lines])), drop=[])
+    assert len(table.doubts) == doubts
+    assert all("the 11 different numbers of paid" in doubt for doubt in table.doubts)
+    words = "\n".join(["where,age,paid", *(f"{line}x" for line in lines)])
+    assert not load(save(tmp_path, words), drop=[]).doubts
+
+
+def test_a_text_is_no_class(tmp_path: Path) -> None:
+    """A target that is another word in nearly every row is refused."""
+    lines = [f"a,{i}.5,word{i}" for i in range(30)]
+    assert_refused(
+        save(tmp_path, "\n".join(["where,age,paid", *lines])),
+        "data.target must be a column of classes in PATH, got paid, which has 30 different values "
+        "in 30 rows",
+        drop=[],
     )
 
 
@@ -299,8 +337,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 SETTINGS = {
-    "": "data.path must be the path of a .csv file, got ''",
-    "data.path=x": "data.client_column must be the name of a column, got ''",
+    "": "data.path must be the path of a .csv or .parquet file, or a folder of such, got ''",
     "data.path=x data.client_column=a": "data.target must be the name of a column, got ''",
     "data.path=x data.client_column=a data.target=a": (
         "data.target must be another column than data.client_column, got 'a'"

@@ -160,7 +160,7 @@ def test_all_data_in_one_folder(tmp_path: Path) -> None:
 def test_users_with_few_samples(tmp_path: Path) -> None:
     """One sample cannot be divided: refused, or the user is left out by data.min_samples."""
     write(tmp_path, {"a": numbers(0, 10), "b": numbers(1, 1), "c": numbers(2, 3)})
-    with pytest.raises(DataError, match=r"1 row of client 1 \(data\.min_samples leaves such"):
+    with pytest.raises(DataError, match=r"1 row of client b \(data\.min_samples=2 leaves such"):
         load_data(LeafSettings(path=str(tmp_path)), 1)
     assert load_data(LeafSettings(path=str(tmp_path), min_samples=2), 1).num_clients == 2
     with pytest.raises(DataError, match=r"^data\.min_samples must be at most .* 10, got 11$"):

@@ -1,13 +1,15 @@
 """Metrics of clients' test parts, by hand and against torchmetrics."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fedquorum.parameters import FAIRNESS_METRIC
+from fedquorum.metrics import METRICS
 from numpy.typing import NDArray
 
 from client_app import metrics
@@ -121,7 +123,9 @@ def test_f1_is_the_mean_over_classes() -> None:
     assert value == pytest.approx(np.mean(scores), abs=1e-6)
 
 
-MEASURED = [name for name in FAIRNESS_METRIC.choices if name not in {"accuracy", "loss"}]
+PLAIN = {"accuracy", "loss"}
+MEASURED = [name for name, one in METRICS.items() if name not in PLAIN and not one.of_numbers]
+OF_NUMBERS = [name for name, one in METRICS.items() if one.of_numbers]
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -184,15 +188,84 @@ def test_no_two_metrics_are_the_same() -> None:
 
 
 def test_a_metric_must_fit_what_is_predicted() -> None:
-    """Top-5 of five classes is always 1, and numbers have a loss only."""
+    """Top-5 of five classes is always 1; classes and numbers share nothing but the loss."""
     check_metric("top5", 6, numbers=False)
-    check_metric("loss", 1, numbers=True)
+    for name in ("loss", *OF_NUMBERS):
+        check_metric(name, 1, numbers=True)
     with pytest.raises(SettingsError, match="another than top5 where there are 5 classes, got top"):
         check_metric("top5", 5, numbers=False)
     for name in ("accuracy", *MEASURED):
-        message = f"evaluation.metric must be loss where targets are numbers, got {name}"
+        message = f"must be one of rmse, mae, r2, loss where targets are numbers, got {name}"
         with pytest.raises(SettingsError, match=message):
             check_metric(name, 1, numbers=True)
+    for name in OF_NUMBERS:
+        message = f"one of accuracy, top5, auroc, f1, loss where targets are classes, got {name}"
+        with pytest.raises(SettingsError, match=message):
+            check_metric(name, 2, numbers=False)
+
+
+def predicted_numbers() -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Return predictions (m, 1) and targets (m,) of 12 clients with 0 to 30 rows.
+
+    One client diverged, and one has equal targets.
+    """
+    rng = np.random.default_rng(6)
+    counts = [0, 1, *rng.integers(2, 30, size=10).tolist()]
+    y = rng.normal(300, 50, size=sum(counts)).astype(np.float32)
+    z = (y + rng.normal(0, 20, size=len(y))).astype(np.float32)
+    ends = np.cumsum(counts)
+    y[ends[3] : ends[4]] = 0.1
+    z[ends[7]] = math.inf
+    return torch.tensor(z).unsqueeze(1), torch.tensor(y), counts
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_metrics_of_numbers_are_those_of_torchmetrics(name: str) -> None:
+    """One pass gives each client its own; R2 is not defined where all targets are equal."""
+    z, y, counts = predicted_numbers()
+    expected = [
+        of_numbers_by_torchmetrics(name, client_z.squeeze(1), client_y)
+        for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
+    ]
+    values = metrics_of(name, z, y, counts)
+    assert values == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert sum(map(math.isnan, values)) == 2 + 2 * (name == "r2")
+    assert all(METRICS[name].contains(value) for value in values)
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_a_metric_of_numbers_has_the_same_bits_in_any_group(name: str) -> None:
+    """Each client's rows are added up by themselves, whoever is measured beside it."""
+    z, y, counts = predicted_numbers()
+    alone = [
+        metric(name, client_z, client_y)
+        for client_z, client_y in zip(z.split(counts), y.split(counts), strict=True)
+    ]
+    assert np.array_equal(metrics_of(name, z, y, counts), alone, equal_nan=True)
+    backwards = metrics_of(
+        name, torch.cat(z.split(counts)[::-1]), torch.cat(y.split(counts)[::-1]), counts[::-1]
+    )
+    assert np.array_equal(backwards, alone[::-1], equal_nan=True)
+
+
+def test_numbers_by_hand() -> None:
+    """Errors 1, -2 and 2 of targets 1, 2 and 6: RMSE sqrt(3), MAE 5/3, R2 1 - 9/14."""
+    z, y = torch.tensor([[0.0], [4.0], [4.0]]), torch.tensor([1.0, 2.0, 6.0])
+    found = {name: metric(name, z, y) for name in OF_NUMBERS}
+    assert found == pytest.approx({"rmse": math.sqrt(3), "mae": 5 / 3, "r2": 1 - 9 / 14})
+
+
+def of_numbers_by_torchmetrics(name: str, z: torch.Tensor, y: torch.Tensor) -> float:
+    from torchmetrics.functional import regression
+
+    if not len(y) or not z.isfinite().all() or (name == "r2" and len(y.unique()) == 1):
+        return math.nan
+    functions: dict[str, Callable[..., torch.Tensor]] = {
+        "rmse": partial(regression.mean_squared_error, squared=False),
+        "mae": regression.mean_absolute_error,
+        "r2": regression.r2_score,
+    }
+    return float(functions[name](z.double(), y.double()))
 
 
 def test_accuracy_of_sequences_is_torchmetrics() -> None:

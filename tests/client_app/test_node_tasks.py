@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_app import node
 from client_app.data import ClientData
+from client_app.data.account import Account
 from client_app.data.base import Labels, Part, Pool, Target, part_of, pooled, target_of
 from client_app.models import model_for
 from client_app.node import Node
@@ -42,6 +43,10 @@ class Data:
     @property
     def num_clients(self) -> int:
         return len(self.clients)
+
+    @property
+    def account(self) -> Account:
+        return Account(self.num_clients, "", "")
 
     @property
     def target(self) -> Target:

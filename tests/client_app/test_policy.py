@@ -180,6 +180,11 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     left = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"loss", "accuracy", "test-loss", "test-accuracy"}
     assert {"num-examples", "test-num-examples"} <= set(left)
+    assert NodePolicy(withhold=("test-loss", "loss")).withheld == {
+        "test-loss",
+        "validation-loss",
+        "loss",
+    }
     policy(device, "withhold: [test-accuracy]")
     left = ask(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"test-accuracy"}

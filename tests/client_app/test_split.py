@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from client_app.data.base import Labels
-from client_app.data.split import Rows, split_client
+from client_app.data.split import Rows, split_client, validation_rows
 
 
 def split(
@@ -94,3 +94,38 @@ def test_fewer_than_two_rows(labels: list[int]) -> None:
     """There is nothing to divide."""
     with pytest.raises(ValueError, match=f"at least 2 rows, got {len(labels)}$"):
         split(labels)
+
+
+def validated(
+    labels: Labels | list[int], fraction: float = 0.25, groups: list[int] | None = None
+) -> tuple[list[int], list[int]]:
+    of_groups = None if groups is None else np.asarray(groups)
+    parts = validation_rows(np.asarray(labels), fraction, client=3, seed=1, groups=of_groups)
+    train, validation = (part.tolist() for part in parts)
+    return train, validation
+
+
+def test_validation_rows_are_drawn_by_a_stream_of_their_own() -> None:
+    """Divided like a test part, but not into the same rows."""
+    labels = np.arange(60) % 3
+    train, validation = validated(labels.tolist())
+    assert sorted([*train, *validation]) == list(range(60))
+    assert np.bincount(labels[validation]).tolist() == [5, 5, 5]
+    assert validation != split(labels, 0.25, client=3)[1].tolist()
+
+
+def test_nothing_is_validated_without_rows_to_spare() -> None:
+    """A fraction of 0, a single row and a single group keep all for training."""
+    assert validated([0, 1, 1], 0.0) == ([0, 1, 2], [])
+    assert validated([1]) == ([0], [])
+    assert validated([0, 1, 1], groups=[7, 7, 7]) == ([0, 1, 2], [])
+    assert validated([]) == ([], [])
+
+
+def test_groups_of_rows_are_validated_together() -> None:
+    """As in a division into training and test part."""
+    train, validation = validated([0, 1, 0, 1, 0, 1], 0.3, groups=[5, 5, 8, 8, 9, 9])
+    assert len(validation) == 2
+    assert validation[1] == validation[0] + 1
+    assert validation[0] % 2 == 0
+    assert len(train) == 4

@@ -10,6 +10,7 @@ import pytest
 from fedquorum.errors import SettingsError
 
 from client_app.data import load_data
+from client_app.data.base import part_of
 from client_app.data.tabular import TabularData
 from conf.compose import compose
 from conf.schema.data import CsvSettings
@@ -18,7 +19,7 @@ SIZES = {"a": 40, "b": 25, "c": 2}
 
 
 def save(folder: Path, seed: int = 0) -> Path:
-    """Write a table whose column ``row`` is the number of the row, from 0."""
+    """Write a table whose column ``row`` is the number of the row, from 0, as a fraction."""
     rng = np.random.default_rng(seed)
     lines = ["client,row,size,sparse,kind,label"]
     for client, count in SIZES.items():
@@ -27,7 +28,7 @@ def save(folder: Path, seed: int = 0) -> Path:
             sparse = "7.5" if client == "a" and i % 10 == 0 else ""
             kind = rng.choice(["x", "y", "z"] if client == "a" else ["x", ""])
             row, label = len(lines) - 1, rng.integers(3)
-            lines.append(f"{client},{row},{size},{sparse},{kind},{label}")
+            lines.append(f"{client},{row}.0,{size},{sparse},{kind},{label}")
     path = folder / "table.csv"
     path.write_text("\n".join(lines))
     return path
@@ -38,6 +39,11 @@ def load(path: Path, seed: int = 1, **settings: Any) -> TabularData:
     data = load_data(csv_settings, seed)
     assert isinstance(data, TabularData)
     return data
+
+
+def rows_of(data: TabularData) -> list[tuple[list[int], list[int]]]:
+    """Return the training and the test rows of each client."""
+    return [(share.train.tolist(), share.test.tolist()) for share in data._rows]
 
 
 def raw(path: Path) -> dict[str, list[str]]:
@@ -72,7 +78,7 @@ def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
     path = save(tmp_path)
     data, cells = load(path), raw(path)
     seen = []
-    for client, (train, test) in enumerate(data._rows):
+    for client, (train, test) in enumerate(rows_of(data)):
         assert not set(train) & set(test)
         assert {cells["client"][row] for row in [*train, *test]} == {"abc"[client]}
         client_data = data.client(client)
@@ -87,7 +93,7 @@ def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int) -> N
     """(x - mean) / sd, and the median for what is missing, all of the own training rows."""
     path = save(tmp_path)
     data, cells = load(path, seed), raw(path)
-    for client, (train, test) in enumerate(data._rows):
+    for client, (train, test) in enumerate(rows_of(data)):
         client_data = data.client(client)
         for column, name in enumerate(("row", "size")):
             known = [float(cells[name][row]) for row in train if cells[name][row]]
@@ -112,7 +118,7 @@ def test_test_rows_do_not_matter_for_the_scale(tmp_path: Path) -> None:
     path = save(tmp_path)
     data = load(path)
     before = data.client(0)
-    row = int(data._rows[0][1][0])
+    row = int(data._rows[0].test[0])
     lines = path.read_text().split("\n")
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:2], "1e6", *cells[3:]])
@@ -121,6 +127,23 @@ def test_test_rows_do_not_matter_for_the_scale(tmp_path: Path) -> None:
     np.testing.assert_array_equal(after.x_train, before.x_train)
     np.testing.assert_array_equal(after.x_test[1:], before.x_test[1:])
     assert after.x_test[0, 1] > 1000
+
+
+def test_validation_rows_are_taken_from_training(tmp_path: Path) -> None:
+    """The test part stays; the scale is that of what is trained on; two rows keep the one."""
+    path = save(tmp_path)
+    whole, data = load(path), load(path, validation_fraction=0.25)
+    for client, (before, after) in enumerate(zip(whole._rows, data._rows, strict=True)):
+        np.testing.assert_array_equal(after.test, before.test)
+        assert sorted([*after.train, *after.validation]) == before.train.tolist()
+        assert len(after.validation) == (round(0.25 * len(before.train)) if client < 2 else 0)
+        part = data.pool("validation", [client])
+        assert part.rows.counts.tolist() == [len(after.validation)]
+        assert part.y[part.rows[client]].tolist() == data._table.labels[after.validation].tolist()
+        x_train, _ = part_of(data.client(client), "train")
+        if client < 2:
+            np.testing.assert_allclose(x_train[:, :2].std(axis=0), 1, atol=1e-6)
+    assert not len(whole.pool("validation", [0, 1, 2]).y)
 
 
 def test_a_constant_column_is_0(tmp_path: Path) -> None:
@@ -140,7 +163,7 @@ def test_a_constant_column_is_0(tmp_path: Path) -> None:
 def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -> None:
     """There the difference itself is the input."""
     path = save(tmp_path)
-    row = int(load(path)._rows[0][1][0])
+    row = int(load(path)._rows[0].test[0])
     lines = path.read_text().split("\n")
     values = [0.1] * (len(lines) - 1)
     values[row] = 2.6
@@ -162,7 +185,7 @@ def test_a_column_without_numbers_is_0(tmp_path: Path) -> None:
     column = data._table.columns.index("sparse")
     for client in (1, 2):
         assert not data.client(client).x_train[:, column].any()
-    row = int(data._rows[1][1][0])
+    row = int(data._rows[1].test[0])
     lines = path.read_text().split("\n")
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:3], "9", *cells[4:]])
@@ -174,7 +197,7 @@ def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
     """A client has columns of categories that it never sees, and of missing ones."""
     path = save(tmp_path)
     data, cells = load(path), raw(path)
-    for client, (train, test) in enumerate(data._rows):
+    for client, (train, test) in enumerate(rows_of(data)):
         client_data = data.client(client)
         for x, rows in ((client_data.x_train, train), (client_data.x_test, test)):
             expected = [

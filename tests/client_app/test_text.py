@@ -157,6 +157,23 @@ def test_pairs_of_one_question_stay_together(tmp_path: Path, seed: int, partitio
     assert not sides["train"] & sides["test"]
 
 
+def test_words_of_the_validation_part_are_unknown(tmp_path: Path) -> None:
+    """The vocabulary is of what clients train on; groups of texts are validated together."""
+    text = "town,words\n" + "".join(f"a,word{i} word{i}\n" for i in range(30))
+    settings = TextSettings(
+        path=str(save(tmp_path, text)),
+        client_column="town",
+        text_columns=["words"],
+        length=4,
+        validation_fraction=0.5,
+    )
+    data = load_data(settings, 1)
+    sizes = [len(data.pool(part, [0]).rows[0]) for part in ("train", "test", "validation")]
+    assert sizes[2] == round(0.5 * (sizes[0] + sizes[2]))
+    settings.validation_fraction = 0.0
+    assert data.num_classes < load_data(settings, 1).num_classes
+
+
 def test_next_characters(tmp_path: Path) -> None:
     """A role's lines are one text, cut into pieces; the target is the character after."""
     arrays = trained_on_all(roles(save(tmp_path, ROLES)))
@@ -184,7 +201,7 @@ def test_next_words(tmp_path: Path) -> None:
 def test_roles_with_one_piece(tmp_path: Path) -> None:
     """They cannot be divided: refused, or left out by data.min_samples."""
     path = save(tmp_path, ROLES)
-    with pytest.raises(DataError, match=r"1 row of client 0 \(data\.min_samples"):
+    with pytest.raises(DataError, match=r"1 row of client FOOL \(data\.min_samples=2"):
         load_data(roles(path), 1)
     data = load_data(roles(path, min_samples=2), 1)
     assert (data.num_clients, data.input_shape) == (1, (4,))

@@ -1,11 +1,13 @@
 """A new user with data of their own, in this process: from a file to records, or to one line."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.audit.command_line import main
 from fedquorum.errors import DataError
 from PIL import Image
 
@@ -55,11 +57,64 @@ def test_a_table(tmp_path: Path) -> None:
 
 
 def test_a_table_with_numbers_to_predict(tmp_path: Path) -> None:
-    """With data.regression the target is a number; its loss falls from round to round."""
+    """With data.regression the target is a number; its loss falls, and its RMSE is measured."""
     words = ("data=csv", f"data.path={table(tmp_path)}", "data.client_column=clinic")
     more = ("data.target=pressure", "data.regression=true", "client.lr=0.01")
-    rows = run(tmp_path / "run", *words, *more, "evaluation.metric=loss")
+    rows = run(tmp_path / "run", *words, *more)
     assert rows[3]["loss"] < rows[0]["loss"]
+    test = read_rounds(tmp_path / "run")[-1]["test"]["all"]
+    assert test["accuracy"] is None
+    assert 0 < test["best"] < test["rmse"] < test["worst"]
+    tests = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
+    for row in (row for row in tests if row["test_loss"] is not None):
+        assert row["test_metric"] == pytest.approx(row["test_loss"] ** 0.5)
+    assert main([str(tmp_path / "run")]) == 0
+
+
+def test_what_the_data_was_taken_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said at the beginning, and in the manifest: columns, target, and who is left out."""
+    path = table(tmp_path, more="south,40,no,99.5,yes")
+    lines = path.read_text().splitlines()
+    dated = [f"{line},2026-01-{i % 28 + 1:02d}" for i, line in enumerate(lines[1:])]
+    path.write_text("\n".join([f"{lines[0]},seen", *dated]))
+    run(tmp_path / "run", *of_table(path), "data.min_samples=2")
+    out = capsys.readouterr().out
+    assert "Data csv: 3 clients, 45 rows; target ill, one of 2 classes; inputs 2 columns of" in out
+    assert "Left out by data.min_samples: 1 client with too few rows: south (1)" in out
+    assert "Columns left out: seen (dates)." in out
+    data = json.loads((tmp_path / "run" / "manifest.json").read_text())["data"]
+    assert data["left_out"] == {"south": 1}
+    assert data["columns_left_out"] == {"seen": "dates"}
+    assert (data["clients"], data["rows"], data["doubts"]) == (3, 45, [])
+
+
+def test_a_validation_part(tmp_path: Path) -> None:
+    """Its metrics are recorded by client and by group, resumed and audited; test parts stay."""
+    words = (*of_table(table(tmp_path)), "evaluation.metric=auroc")
+    plain, whole, part = (tmp_path / name for name in ("plain", "whole", "part"))
+    run(plain, *words)
+    run(whole, *words, "data.validation_fraction=0.25")
+    assert {record["validation"] for record in read_rounds(plain)} == {None}
+    rows = pq.read_table(whole / "evaluations").to_pylist()
+    last = {row["client"]: row for row in rows if row["round"] == 2}
+    assert [last[k]["num_examples"] for k in range(3)] == [18, 8, 1]
+    assert [last[k]["validation_num_examples"] for k in range(3)] == [6, 2, 1]
+    assert [last[k]["test_num_examples"] for k in range(3)] == [6, 2, 1]
+    summary = read_rounds(whole)[-1]["validation"]["all"]
+    mean = sum(last[k]["num_examples"] * last[k]["validation_loss"] for k in range(3)) / 27
+    assert summary["loss"] == pytest.approx(mean)
+    defined = [row["validation_metric"] for row in last.values() if row["validation_metric"]]
+    assert summary["best"] == max(defined)
+    assert main([str(whole)]) == 0
+    quick = (*QUICK, *words, "data.validation_fraction=0.25")
+    run_in_process(compose_words((*quick, "rounds=1")), str(part))
+    run_in_process(compose_words((*quick, f"resume={part}")), str(part))
+    for name in ("test", "validation", "global_loss"):
+        assert [r[name] for r in read_rounds(part)] == [r[name] for r in read_rounds(whole)]
+    path = whole / "rounds.jsonl"
+    text = json.dumps(summary["loss"])
+    path.write_text(path.read_text().replace(f'"loss": {text}', '"loss": 0.5'))
+    assert main([str(whole)]) == 1
 
 
 def test_arrays(tmp_path: Path) -> None:
@@ -155,7 +210,11 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
         ({"more": "west,30,yes,inf,no"}, (), "pressure is inf in line 47$"),
         ({"more": "west,30,yes,120,"}, (), "got ill, which is missing in line 47 of "),
         ({"more": ",30,yes,120,no"}, (), "got clinic, which is missing in line 47 of "),
-        ({"more": "south,30,yes,120,no"}, (), "where south is in 1$"),
+        (
+            {"more": "south,30,yes,120,no"},
+            (),
+            r"^data\.min_samples must be at least 2 .* got null; 2 leaves out south$",
+        ),
         ({"more": "west,30,yes"}, (), "Expected 5 columns, got 3"),
         ({}, ("data.drop=[agee]",), r"data\.drop must be of the columns of .*, got 'agee'$"),
     ],

@@ -1,6 +1,8 @@
 """What a person sees of a run."""
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from io import StringIO
@@ -8,12 +10,14 @@ from io import StringIO
 import pytest
 from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.report import ClientEvaluation
+from fedquorum.rule import Question
 from rich.console import Console
 
-from server_app.display import Display, Totals, describe, final_table, time_left
+from server_app.display import About, Display, Totals, describe, final_table, time_left
 from tests.fedquorum.records.made import report
 
 NAN = math.nan
+PLAIN = About("accuracy", Question.AVERAGE, 4)
 
 
 def record_of(
@@ -32,18 +36,31 @@ def record_of(
     )
 
 
-def shown(evaluations: list[ClientEvaluation], metric: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the words of a round, and the cells of the final table by the name of their row."""
+def shown(
+    evaluations: list[ClientEvaluation],
+    metric: str,
+    question: Question = Question.AVERAGE,
+    counted: Mapping[int, int] | None = None,
+) -> tuple[str, dict[str, list[str]]]:
+    """Return the words of a round, and the cells of the final table by the name of their row.
+
+    The cells of the row "" are the headings.
+    """
     record = record_of(1, evaluations, metric)
-    text = StringIO()
-    Console(file=text, width=120).print(final_table(Totals().after(record), "title", metric))
-    lines = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
-    rows = {cells[1].strip(): [cell.strip() for cell in cells[2:5]] for cells in lines}
-    return describe(vars(record)), rows
+    about, text = About(metric, question, 4), StringIO()
+    totals = Totals().after(record)
+    Console(file=text, width=120).print(final_table(totals, "title", about, counted=counted))
+    lines = [re.split("[│┃]", line) for line in text.getvalue().splitlines()]
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in lines if cells[1:]
+    }
+    return describe(vars(record), about), rows
 
 
-def client(k: int, loss: float, accuracy: float, metric: float = NAN) -> ClientEvaluation:
-    return ClientEvaluation(k, 1.0, 10, 1.0, 0.5, 4, loss, accuracy, metric)
+def client(
+    k: int, loss: float, accuracy: float, metric: float = NAN, priority: float = 1.0
+) -> ClientEvaluation:
+    return ClientEvaluation(k, priority, 10, 1.0, 0.5, 4, loss, accuracy, metric)
 
 
 @pytest.mark.parametrize(
@@ -52,24 +69,68 @@ def client(k: int, loss: float, accuracy: float, metric: float = NAN) -> ClientE
         ("accuracy", "50.0%", "25.0%", "75.0%"),
         ("auroc", "70.0%", "60.0%", "80.0%"),
         ("loss", "1.5000", "2.0000", "1.0000"),
+        ("mae", "0.7000", "0.8000", "0.6000"),
+        ("r2", "0.7000", "0.6000", "0.8000"),
     ],
 )
 def test_the_table_is_of_the_metric(metric: str, mean: str, worst: str, best: str) -> None:
-    """Its rows name the metric that their numbers are of; a loss is no share."""
+    """So is the line of a round; a loss and an error of numbers are no shares."""
     words, rows = shown([client(0, 1.0, 0.25, 0.6), client(1, 2.0, 0.75, 0.8)], metric)
-    assert "test 50.0%" in words
-    assert rows[f"test {metric} (by data)"] == [mean, "-", mean]
-    assert rows["worst client"] == [worst, "-", worst]
-    assert rows["best client"] == [best, "-", best]
+    assert f"test {metric} {mean}" in words
+    assert rows[""] == ["all"]
+    assert rows[f"test {metric} (by data)"] == [mean]
+    assert rows["worst client"] == [worst]
+    assert rows["best client"] == [best]
 
 
 def test_what_is_not_defined_is_a_dash() -> None:
     """Accuracy of numbers, and a metric that no client has, are shown as missing."""
     words, rows = shown([client(0, 1.0, NAN)], "loss")
-    assert "test -" in words
+    assert "test loss 1.0000" in words
     assert rows["test loss (by data)"][0] == "1.0000"
     _, rows = shown([client(0, 1.0, 0.5, NAN)], "auroc")
-    assert rows["test auroc (by data)"] == rows["average over clients"] == ["-", "-", "-"]
+    assert rows["test auroc (by data)"] == rows["average over clients"] == ["-"]
+
+
+TWO_GROUPS = [client(0, 1.0, 0.25), client(1, 1.0, 0.5), client(2, 1.0, 1.0, priority=0.0)]
+
+
+@pytest.mark.parametrize(
+    ("question", "headings", "first"),
+    [
+        (Question.PRIORITY, ["priority", "non-priority", "all"], "37.5%"),
+        (Question.AVERAGE, ["priority", "non-priority", "all"], "37.5%"),
+        (Question.FAIRNESS, ["all"], "58.3%"),
+        (Question.PARTICIPATION, ["all"], "58.3%"),
+    ],
+)
+def test_the_groups_are_those_that_the_method_is_about(
+    question: Question, headings: list[str], first: str
+) -> None:
+    """A round's line has the number that the table begins with."""
+    words, rows = shown(TWO_GROUPS, "accuracy", question)
+    assert rows[""] == headings
+    assert rows["test accuracy (by data)"][0] == first
+    assert f"test accuracy {first}" in words
+    assert ("standard deviation" in rows) == (question is Question.FAIRNESS)
+    assert ("clients whose updates counted" in rows) == (question is Question.PARTICIPATION)
+
+
+def test_fairness_is_told_by_the_spread() -> None:
+    """Worst and best 10 %, standard deviation and Gini: of 0.25, 0.5 and 1, 0.286."""
+    _, rows = shown(TWO_GROUPS, "accuracy", Question.FAIRNESS)
+    names = ("worst 10 %", "best 10 %", "standard deviation", "Gini")
+    assert [rows[name] for name in names] == [["25.0%"], ["100.0%"], ["31.2%"], ["28.6%"]]
+
+
+def test_participation_is_told_by_the_clients_rounds() -> None:
+    """Of 4 clients one never counted; the median is the lower of two."""
+    _, rows = shown(TWO_GROUPS, "accuracy", Question.PARTICIPATION, {0: 3, 1: 1, 2: 1})
+    assert rows["clients whose updates counted"] == ["3 of 4"]
+    often = [
+        rows[f"rounds of the {which} client"] for which in ("rarest", "median", "most frequent")
+    ]
+    assert often == [["0 of 1"], ["1 of 1"], ["3 of 1"]]
 
 
 def test_the_table_is_of_all_rounds() -> None:
@@ -80,9 +141,10 @@ def test_the_table_is_of_all_rounds() -> None:
     third = replace(second, theta=None, global_loss=NAN, test=None, seconds=6.0, bytes_down=10**6)
     totals = reduce(Totals.after, (first, second, third), Totals())
     text = StringIO()
-    Console(file=text, width=120).print(final_table(totals, "title", "accuracy"))
+    about = About("accuracy", Question.PRIORITY)
+    Console(file=text, width=120).print(final_table(totals, "title", about))
     cells = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
-    assert {row[1].strip(): (row[4] if row[4].strip() else row[2]).strip() for row in cells} == {
+    assert {row[1].strip(): row[2].strip() for row in cells} == {
         "test accuracy (by data)": "25.0%",
         "average over clients": "25.0%",
         "worst client": "25.0%",
@@ -101,12 +163,12 @@ def test_the_table_is_of_all_rounds() -> None:
 def test_a_round_in_a_few_words() -> None:
     """What was not measured is left out, whether it is NaN in memory or null in a file."""
     measured = vars(record_of(1, [client(0, 1.0, 0.875)]))
-    assert describe(measured) == "loss 1.2500  test 87.5%  admitted 1 of 3 asked"
+    assert describe(measured, PLAIN) == "loss 1.2500  test accuracy 87.5%  admitted 1 of 3 asked"
     for nothing in (NAN, None):
         unknown = {**measured, "global_loss": nothing, "test": None}
-        assert describe(unknown) == "admitted 1 of 3 asked"
+        assert describe(unknown, PLAIN) == "admitted 1 of 3 asked"
     unknown = {**measured, "test": {"priority": {"accuracy": None}}}
-    assert describe(unknown) == "loss 1.2500  test -  admitted 1 of 3 asked"
+    assert describe(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 asked"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +194,7 @@ def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("server_app.display.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("server_app.display.PLAIN_SECONDS", 5.0)
     out = StringIO()
-    with Display(Console(file=out), 10, "run") as display:
+    with Display(Console(file=out), 10, "run", PLAIN) as display:
         for server_round in (6, 7, 8, 9, 10):
             display.show(record_of(server_round, []))
     line = "run  round {}/10  loss 1.2500  admitted 1 of 3 asked"

@@ -11,7 +11,7 @@ from fedquorum.records.round_record import MEAN_GROUP
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from server_app.display import Totals, final_table
+from server_app.display import About, Totals, final_table
 from server_app.report.chart_parts import methods_of, models_tested
 from server_app.report.groups import group_runs
 from server_app.report.measures import client_measures, measured_groups
@@ -58,7 +58,8 @@ def test_both_are_in_the_tables_and_charts(run: Run) -> None:
     for record in run.rounds:
         totals = totals.after(record)
     text = StringIO()
-    Console(file=text, width=120).print(final_table(totals, "title", "accuracy"))
+    about = About("accuracy", Question.PARTICIPATION)
+    Console(file=text, width=120).print(final_table(totals, "title", about))
     assert "mean-model" in text.getvalue()
     (group,) = group_runs([run])
     assert measured_groups(group)[-1] == MEAN_GROUP

@@ -29,6 +29,7 @@ from fedquorum.flower.codec import (
 from fedquorum.flower.standard import StandardProtocol
 from fedquorum.privacy import GaussianMechanism
 from fedquorum.records.reader import load_run
+from fedquorum.rule import Question
 from fedquorum.types import Told
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -41,7 +42,7 @@ from conf import SettingsError, compose
 from conf.compose import options
 from conf.schema.privacy import PrivacySettings
 from server_app.build import build_strategy, initial_arrays
-from server_app.display import Totals, final_table
+from server_app.display import About, Totals, final_table
 from server_app.in_process import InProcessGrid
 from server_app.job import run_in_process
 from server_app.privacy import PrivacySpent, check_private, mechanism_of, spent_before
@@ -671,7 +672,8 @@ def test_a_run_records_what_it_costs(tmp_path: Path) -> None:
     assert {0} == {record.admitted for record in loaded.rounds}
     text = StringIO()
     totals = reduce(Totals.after, loaded.rounds, Totals())
-    Console(file=text, width=120).print(final_table(totals, "title", "accuracy", loaded.privacy))
+    about = About("accuracy", Question.AVERAGE)
+    Console(file=text, width=120).print(final_table(totals, "title", about, loaded.privacy))
     (line,) = [line for line in text.getvalue().splitlines() if "epsilon" in line]
     assert line.split("│")[1].strip() == "epsilon for delta 1e-05"
     assert line.split("│")[-2].strip() == f"{spent.epsilon:.4g}"

@@ -19,13 +19,18 @@ pytestmark = pytest.mark.slow  # each composes the settings of several jobs
 WORDS = ("rounds=2", "strategy=choice(fedavg)", "client.lr=tag(log,interval(0.01,1))")
 
 
+def validated(value: float) -> dict[str, Any]:
+    """Return the summary of validation parts, with a few numbers that are this one."""
+    return {"validation": {"all": dict.fromkeys(("accuracy", "loss", "worst10", "gini"), value)}}
+
+
 def leave_parabola(directory: Path, words: tuple[str, ...]) -> None:
     """Leave a run whose global loss is (lr - 0.3)^2, measured before its last round."""
     leave_run(directory, words)
     lr = compose_words(words).settings.client.lr
     lines: list[dict[str, Any]] = [
-        {"round": 1, "global_loss": (lr - 0.3) ** 2, "test": {"all": {"accuracy": lr}}},
-        {"round": 2, "global_loss": None, "test": None},
+        {"round": 1, "global_loss": (lr - 0.3) ** 2, "test": None} | validated(lr),
+        {"round": 2, "global_loss": None, "test": None, "validation": None},
     ]
     text = "".join(json.dumps({**line, "admitted": 1, "asked": 1}) + "\n" for line in lines)
     (directory / "rounds.jsonl").write_text(text)
@@ -35,8 +40,8 @@ def run(
     config: DictConfig,
     launcher: ScriptedLauncher,
     *words: str,
-    objective: str = "global_loss",
-    direction: str = "minimize",
+    objective: str | None = None,
+    direction: str | None = None,
     trials: int = 6,
 ) -> dict[str, Any]:
     overrides = OverridesParser.create().parse_overrides(list(words))
@@ -86,7 +91,8 @@ def test_whole_numbers_and_choices(sweep_config: DictConfig, launcher: ScriptedL
     """An interval of whole numbers gives such, several values are chosen among, and maximized."""
     launcher.do = leave_parabola
     words = ("client.batch_size=int(interval(4,16))", "strategy=fedavg,fedalign", *WORDS[2:])
-    best = run(sweep_config, launcher, *words, objective="test.all.accuracy", direction="maximize")
+    best = run(sweep_config, launcher, *words, "data.validation_fraction=0.2")
+    assert (best["objective"], best["direction"]) == ("validation.all.accuracy", "maximize")
     chosen = [dict(word.split("=") for word in row["settings"]) for row in best["jobs"]]
     assert all(4 <= int(one["client.batch_size"]) <= 16 for one in chosen)
     assert {one["strategy"] for one in chosen} <= {"fedavg", "fedalign"}
@@ -135,9 +141,40 @@ def test_an_objective_that_is_not_measured(
 ) -> None:
     """A typo is told after the first jobs, not after the last."""
     launcher.do = leave_parabola
-    with pytest.raises(SettingsError, match=r"global_loss or test\.all\.accuracy, got 'loss'"):
+    with pytest.raises(SettingsError, match=r"or validation\.all\.accuracy, got 'loss'"):
         run(sweep_config, launcher, *WORDS, objective="loss")
     assert launcher.launched == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("objective", "direction"),
+    [
+        ("validation.all.accuracy", "maximize"),
+        ("validation.all.loss", "minimize"),
+        ("validation.all.worst10", "maximize"),
+        ("validation.all.gini", "minimize"),
+    ],
+)
+def test_the_better_end_of_an_objective(objective: str, direction: str) -> None:
+    """Of a statistic over clients it is that of the metric; of inequality it is down."""
+    settings = compose_words(("experiment=custom", "data.validation_fraction=0.2")).settings
+    assert Tuning(1, objective, None, 1).settled(settings).direction == direction
+    assert Tuning(1, objective, "minimize", 1).settled(settings).direction == "minimize"
+
+
+def test_tuning_never_looks_at_test_parts(
+    sweep_config: DictConfig, launcher: ScriptedLauncher
+) -> None:
+    """It is refused with the setting that helps, and validation without a validation part too."""
+    message = (
+        r"must not be of test parts.*data\.validation_fraction=0\.2 and take validation\.all\.f1$"
+    )
+    with pytest.raises(SettingsError, match=message):
+        Tuning(1, "test.all.f1", None, 1)
+    message = r"data\.validation_fraction must be above 0 where .* validation\.all\.loss, got 0\.0"
+    with pytest.raises(SettingsError, match=message):
+        run(sweep_config, launcher, *WORDS, objective="validation.all.loss")
+    assert launcher.launched == []
 
 
 def test_settings_of_the_tuning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """What every partition returns."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self, overload
 
 import numpy as np
@@ -15,10 +15,14 @@ __all__ = ["Division", "Rows", "Shares", "check_rows", "rows_by_class"]
 
 @dataclass(frozen=True)
 class Shares:
-    """The rows of one client in the training and in the test set."""
+    """The rows of one client in the training and in the test set.
+
+    Rows for validation are of the training set, and none of ``train``.
+    """
 
     train: Rows
     test: Rows
+    validation: Rows = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +31,31 @@ class Division(Sequence[Shares]):
 
     train: ClientRows
     test: ClientRows
+    validation: ClientRows
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """The clients that have fewer rows than were asked for, and how many they have."""
 
     @classmethod
-    def of(cls, shares: Sequence[Shares]) -> Self:
+    def of(cls, shares: Sequence[Shares], left_out: Mapping[str, int] | None = None) -> Self:
         """Return the shares in arrays."""
         return cls(
             ClientRows.of({k: share.train for k, share in enumerate(shares)}),
             ClientRows.of({k: share.test for k, share in enumerate(shares)}),
+            ClientRows.of({k: share.validation for k, share in enumerate(shares)}),
+            left_out or {},
         )
+
+    def validated(self, split: Callable[[int, Rows], tuple[Rows, Rows]]) -> Self:
+        """Return the shares with a validation part of each training part.
+
+        ``split`` returns, of a client's id and n, the positions in its n training rows of those to
+        train on and of those to validate with.
+        """
+        train, validation = {}, {}
+        for client, rows in self.train.items():
+            kept, taken = split(client, rows)
+            train[client], validation[client] = rows[kept], rows[taken]
+        return replace(self, train=ClientRows.of(train), validation=ClientRows.of(validation))
 
     @overload
     def __getitem__(self, client: int) -> Shares: ...
@@ -48,7 +69,7 @@ class Division(Sequence[Shares]):
         if not -len(self) <= client < len(self):
             raise IndexError(client)
         k = client % len(self)
-        return Shares(self.train[k], self.test[k])
+        return Shares(self.train[k], self.test[k], self.validation[k])
 
     def __len__(self) -> int:
         return len(self.train)

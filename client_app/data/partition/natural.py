@@ -1,5 +1,7 @@
 """The clients that the data itself has."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from fedquorum.errors import DataError
 
@@ -19,6 +21,7 @@ def natural_shares(
     seed: int,
     min_samples: int | None = None,
     groups: Labels | None = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[Division, bool]:
     """Give every client that the training set names its own rows.
 
@@ -44,6 +47,8 @@ def natural_shares(
         Clients with fewer training rows, before any of them are taken for testing, are left out.
     groups : array of int, optional
         Rows that stay together when a client's rows are divided, (n,).
+    names : sequence of str, optional
+        What the clients are called, by their ids in ``client_train``; by default by these ids.
 
     Returns
     -------
@@ -59,8 +64,16 @@ def natural_shares(
         than two training rows, or a single group of them; or if all clients are left out.
     """
     ids, counts = np.unique(client_train, return_counts=True)
+    left_out: dict[str, int] = {}
+
+    def called(client: int) -> str:
+        return str(client if names is None else names[client])
+
     if min_samples is not None:
-        ids = ids[counts >= min_samples]
+        few = counts < min_samples
+        pairs = zip(ids[few].tolist(), counts[few].tolist(), strict=True)
+        left_out = {called(client): count for client, count in pairs}
+        ids = ids[~few]
         if not len(ids):
             raise DataError(
                 "data.min_samples must be at most the number of rows of the largest client, "
@@ -75,21 +88,22 @@ def natural_shares(
                 "data.partition must be another than natural where client_test has some clients "
                 f"of client_train only (it must have all or none), got no {name}"
             )
-        return Division(train, test), False
+        nothing = ClientRows.of({k: np.zeros(0, dtype=np.int64) for k in train})
+        return Division(train, test, nothing, left_out), False
     shares = []
     for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
         client_groups = None if groups is None else groups[rows]
         if len(rows) == 1 or (client_groups is not None and len(np.unique(client_groups)) == 1):
             raise DataError(
                 "data.partition must be another than natural where a client has fewer than 2 rows "
-                f"to divide into a training and a test part, got 1 row of client {name} "
-                "(data.min_samples leaves such clients out)"
+                f"to divide into a training and a test part, got 1 row of client {called(name)} "
+                "(data.min_samples=2 leaves such clients out)"
             )
         for_training, for_testing = split_client(
             y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
         )
         shares.append(Shares(rows[for_training], rows[for_testing]))
-    return Division.of(shares), True
+    return Division.of(shares, left_out), True
 
 
 def _rows_of(ids: ClientOfRow, client_of_row: ClientOfRow) -> ClientRows:

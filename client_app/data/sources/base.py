@@ -27,7 +27,8 @@ class LabelledArrays:
     is none; or numbers, float32 (n,), with 1 as ``num_classes``.
 
     Where the data has clients of its own, ``client_train`` (n,) and perhaps ``client_test`` (m,),
-    int64, say whose each sample is. ``pooled`` data has no test set: its second part is the first
+    int64, say whose each sample is, and perhaps ``client_names``, by these numbers, what they are
+    called. ``pooled`` data has no test set: its second part is the first
     once more, and test rows are taken out of the training rows before these are used. Rows of
     ``groups`` (n,), int64, with the same number then stay together.
 
@@ -50,6 +51,7 @@ class LabelledArrays:
     num_tokens: int | None = None
     pooled: bool = False
     groups: Labels | None = None
+    client_names: tuple[str, ...] | None = None
     of_training: "Callable[[Rows], LabelledArrays] | None" = None
 
     @property

@@ -63,7 +63,11 @@ def berka_table(settings: BerkaSettings) -> Table:
                 f"data.drop_regions must be of {', '.join(sorted(set(regions)))}, got {region!r}"
             )
     kept = loans.filter(pa.array([region not in settings.drop_regions for region in regions]))
-    return arrow_table(folder, kept, CsvSettings(client_column="region", target="default"))
+    return arrow_table(
+        folder,
+        kept,
+        CsvSettings(client_column="region", target="default", min_samples=settings.min_samples),
+    )
 
 
 def _read(folder: Path, name: str) -> Any:

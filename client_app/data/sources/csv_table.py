@@ -1,9 +1,7 @@
-"""A table of the user's own, in one CSV file."""
+"""A table of the user's own, in CSV and Parquet files."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,17 @@ import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
-from pyarrow import csv
 
 from client_app.data.base import Inputs, Labels, Targets
+from client_app.data.sources.column_kinds import ENOUGH_ROWS, why_no_input
+from client_app.data.sources.table_files import TableFiles, is_number, read_files
 from conf.schema.data import CsvSettings
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
-HEADER = 1
+FEW_CLASSES = 10
+ROWS_OF_A_CLASS = 100
+"""More classes than the one, with fewer rows each than the other, may be meant as numbers."""
+
+MOST_NAMED = 5
 
 Numbers = NDArray[np.float64]
 
@@ -50,6 +52,17 @@ class Agreed:
                 for name, values in columns.get("categories", {}).items()
             },
             tuple(_word(value) for value in columns.get("classes", [])),
+        )
+
+    @property
+    def words(self) -> str:
+        """What kinds of columns there are, for people."""
+        categories = [f"{name}: {len(known)}" for name, known in self.categories.items()]
+        kinds = {"numbers": list(self.numbers), "categories": categories}
+        return ", ".join(
+            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} ({_such(names)})"
+            for kind, names in kinds.items()
+            if names
         )
 
     @property
@@ -90,6 +103,14 @@ class Table:
         The names of the p and then of the q columns, those as ``column=category``.
     agreed : Agreed
         The same in the form of ``data.columns``.
+    target : str
+        The name of the column that is predicted.
+    left_out : mapping of str to int
+        The clients with fewer rows than ``data.min_samples``, and how many they have.
+    columns_left_out : mapping of str to str
+        The columns that were taken for no inputs, and why.
+    doubts : tuple of str
+        What may be meant otherwise than it was taken.
     """
 
     clients: Labels
@@ -100,21 +121,50 @@ class Table:
     categories: Inputs
     columns: tuple[str, ...]
     agreed: Agreed
+    target: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    columns_left_out: Mapping[str, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
+
+    def with_at_least(self, rows: int) -> "Table":
+        """Return the rows of the clients that have so many, and who is left out."""
+        counts = np.bincount(self.clients, minlength=len(self.client_names))
+        few = {
+            name: int(count)
+            for name, count in zip(self.client_names, counts, strict=True)
+            if count < rows
+        }
+        if not few:
+            return self
+        kept = (counts >= rows)[self.clients]
+        return replace(
+            self,
+            clients=np.unique(self.clients[kept], return_inverse=True)[1].astype(np.int64),
+            client_names=tuple(name for name in self.client_names if name not in few),
+            labels=self.labels[kept],
+            numbers=self.numbers[kept],
+            categories=self.categories[kept],
+            left_out=few,
+        )
 
 
 def csv_table(settings: CsvSettings) -> Table:
-    """Return the table of ``data.path``, a CSV file in UTF-8 with a header and commas.
+    """Return the table of ``data.path``, CSV files in UTF-8 with a header and commas, or Parquet.
 
-    A cell is missing if it is empty or one of ?, NA, N/A, NaN, nan, NULL, null. A column is of
-    numbers if all others of its cells are (true and false are 1 and 0), or else of categories; one
-    of which more than half are numbers is refused, as a slip of the pen would make it so.
+    Several files are a folder, or a pattern; see ``read_files``. A cell is missing if it is empty
+    or one of ?, NA, N/A, NaN, nan, NULL, null. A column is of numbers if all others of its cells
+    are (true and false are 1 and 0), or else of categories; one of which more than half are numbers
+    is refused, as a slip of the pen would make it so.
     A column of categories becomes one of 0 and 1 for each category in the whole file, ascending,
     and if cells are missing a last one for these, ``column=``. What is 0 in a column of
-    ``data.zero_is_missing`` is missing.
+    ``data.zero_is_missing`` is missing. Dates, long texts and names of rows are left out, see
+    ``why_no_input``, unless ``data.columns`` names them.
 
     Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
     ascending: numbers as numbers, all else as text. Both columns, and those of ``data.drop``,
-    are no inputs. Numbers that are not whole are no classes. With ``data.regression`` the target
+    are no inputs. Where ``data.client_column`` is empty, each of several files has the rows of one
+    client, who is called like the file. Clients with fewer rows than ``data.min_samples`` are left
+    out. Numbers that are not whole are no classes. With ``data.regression`` the target
     is a number itself.
 
     A device that has the rows of one client only cannot tell from these which categories and
@@ -131,12 +181,14 @@ def csv_table(settings: CsvSettings) -> Table:
     """
     path = Path(settings.path).expanduser().resolve()
     try:
-        table = _read(path, settings.rows)
+        files, table = read_files(path)
+        files.check_rows(settings.rows)
     except Exception as error:
         raise DataError(
-            f"data.path must be a .csv file with a header, got {path}: {one_line(error)}"
+            "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
+            f"got {path}: {one_line(error)}"
         ) from None
-    return arrow_table(path, table, settings)
+    return _Columns(files, table).table(settings)
 
 
 def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
@@ -147,52 +199,37 @@ def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
     DataError
         If it has not what the settings ask for.
     """
-    return _Columns(path, table).table(settings)
-
-
-def _read(path: Path, rows: int | None) -> Any:
-    if not path.is_file():
-        raise ValueError("there is no such file")
-    # One block, so that the kind of a column follows from all its cells; one thread, so that
-    # messages have the row.
-    block = min(path.stat().st_size + 1, 2**31 - 1)
-    table = csv.read_csv(
-        path,
-        read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        convert_options=csv.ConvertOptions(null_values=list(MISSING), strings_can_be_null=True),
-    )
-    names = table.schema.names
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"its header has {', '.join(repeated)} more than once")
-    if "" in names:
-        raise ValueError(f"column {names.index('') + 1} of its header has no name")
-    if not table.num_rows:
-        raise ValueError("it has no rows")
-    if rows not in {None, table.num_rows}:
-        raise ValueError(f"it must have data.rows {rows}, got {table.num_rows}")
-    return table
+    return _Columns(TableFiles(path, (path,), (len(table),)), table).table(settings)
 
 
 @dataclass(frozen=True)
 class _Columns:
     """A table as read, and where from."""
 
-    path: Path
+    files: TableFiles
     arrow: Any
+
+    @property
+    def path(self) -> Path:
+        """What ``data.path`` says, for messages."""
+        return self.files.path
 
     def table(self, settings: CsvSettings) -> Table:
         client_column = settings.client_column
+        by_file = client_column == "" and self.files.several
         for key, names in (
-            ("client_column", [client_column] if client_column is not None else []),
+            ("client_column", [] if client_column is None or by_file else [client_column]),
             ("target", [settings.target]),
             ("drop", settings.drop),
         ):
             self._check(key, names, self.arrow.schema.names)
-        agreed = self._agreed(settings)
+        no_inputs = self._no_inputs(settings)
+        agreed = self._agreed(settings, no_inputs)
         client_names: tuple[str, ...] = ("",)
         clients = np.zeros(self.arrow.num_rows, dtype=np.int64)
-        if client_column is not None:
+        if by_file:
+            client_names, clients = self.files.names, self.files.file_of_row
+        elif client_column is not None:
             client_names, clients = self._distinct("client_column", client_column)
         labels = self._target(settings, agreed)
         if len(agreed.classes) == 1:
@@ -200,15 +237,8 @@ class _Columns:
                 f"data.target must be a column of different values in {self.path}, got "
                 f"{settings.target}, which is always {agreed.classes[0]}"
             )
-        for name, count in zip(client_names, np.bincount(clients), strict=True):
-            if count == 1 and client_column is not None:
-                raise DataError(
-                    f"data.client_column must be a column whose every value is in at least 2 rows "
-                    f"of {self.path}, for training and for testing, got {client_column}, where "
-                    f"{name} is in 1"
-                )
         numbers, categories = self._inputs(settings, agreed)
-        return Table(
+        table = Table(
             clients,
             client_names,
             labels,
@@ -217,7 +247,54 @@ class _Columns:
             categories,
             agreed.columns,
             agreed,
+            settings.target,
+            columns_left_out=no_inputs,
+            doubts=self._doubts(settings.target, agreed),
         )
+        return table if client_column is None else self._of_clients(table, settings)
+
+    def _of_clients(self, table: Table, settings: CsvSettings) -> Table:
+        """Return the table without the clients of whom ``data.min_samples`` asks for more rows."""
+        kept = table.with_at_least(settings.min_samples or 1)
+        counts = np.bincount(kept.clients)
+        if not len(counts):
+            raise DataError(
+                "data.min_samples must be at most the number of rows of the largest client, "
+                f"{max(table.left_out.values(), default=max(np.bincount(table.clients)))}, got "
+                f"{settings.min_samples}"
+            )
+        alone = [name for name, n in zip(kept.client_names, counts, strict=True) if n == 1]
+        if alone:
+            raise DataError(
+                f"data.min_samples must be at least 2 where clients have a single row of "
+                f"{self.path} (one row is for training, another for testing), got null; 2 leaves "
+                f"out {_such(alone)}"
+            )
+        return kept
+
+    def _no_inputs(self, settings: CsvSettings) -> dict[str, str]:
+        """Return the columns that are taken for no inputs, and why; none where all are agreed."""
+        if settings.columns is not None:
+            return {}
+        found = {name: why_no_input(name, self.arrow[name]) for name in self._others(settings)}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def _others(self, settings: CsvSettings) -> list[str]:
+        """Return the columns that nobody said to be no inputs."""
+        others = {settings.client_column, settings.target, *settings.drop}
+        return [name for name in self.arrow.schema.names if name not in others]
+
+    def _doubts(self, target: str, agreed: Agreed) -> tuple[str, ...]:
+        """Return what the target may be meant for, if it is of many whole numbers."""
+        count, rows = len(agreed.classes), self.arrow.num_rows
+        few = count <= FEW_CLASSES or rows >= ROWS_OF_A_CLASS * count
+        if few or not is_number(self.arrow.schema.field(target).type):
+            return ()
+        doubt = (
+            f"the {count} different numbers of {target} are taken as classes, in {rows:,} rows; "
+            "data.regression=true predicts them as numbers"
+        )
+        return (doubt,)
 
     def _check(self, key: str, wanted: Sequence[str], names: Sequence[str]) -> None:
         for name in wanted:
@@ -234,7 +311,7 @@ class _Columns:
         if None in values:
             raise DataError(
                 f"data.{key} must be a column without missing values, got {name}, which is missing "
-                f"in line {self._line(values.index(None))} of {self.path}"
+                f"in {self._place(values.index(None))} of {self.path}"
             )
         distinct = sorted(set(values))
         position = {value: i for i, value in enumerate(distinct)}
@@ -244,7 +321,7 @@ class _Columns:
         """Return the position of the target among the classes, or the target."""
         name = settings.target
         if settings.regression:
-            if not _is_number(self.arrow.schema.field(name).type):
+            if not is_number(self.arrow.schema.field(name).type):
                 raise DataError(
                     f"data.target must be a column of numbers in {self.path} where data.regression "
                     f"is true, got {name}"
@@ -256,15 +333,18 @@ class _Columns:
         values = [None if one is None else _word(one) for one in self.arrow[name].to_pylist()]
         return self._positions("target", name, values, agreed.classes)
 
-    def _agreed(self, settings: CsvSettings) -> Agreed:
+    def _agreed(self, settings: CsvSettings, no_inputs: Mapping[str, str]) -> Agreed:
         """Return what the settings say of columns and classes, or what the file has."""
         if settings.columns is not None:
             return Agreed.of_settings(settings.columns)
-        others = {settings.client_column, settings.target, *settings.drop}
-        names = [name for name in self.arrow.schema.names if name not in others]
+        names = [name for name in self._others(settings) if name not in no_inputs]
         if not names:
-            raise DataError(f"data.drop must leave columns of {self.path} as inputs, got none")
-        of_numbers = [name for name in names if _is_number(self.arrow.schema.field(name).type)]
+            taken = "".join(f", {name} has {why}" for name, why in no_inputs.items())
+            raise DataError(
+                f"data.drop must leave columns of {self.path} as inputs, got none{taken}"
+            )
+        self._check_kinds(names)
+        of_numbers = [name for name in names if is_number(self.arrow.schema.field(name).type)]
         categories: dict[str, tuple[str | None, ...]] = {}
         for name in names:
             if name not in of_numbers:
@@ -278,16 +358,38 @@ class _Columns:
             classes, _ = self._distinct("target", settings.target)
         return Agreed(tuple(of_numbers), categories, classes)
 
+    def _check_kinds(self, names: Sequence[str]) -> None:
+        """Refuse the columns of a Parquet file that a table of numbers and words cannot have."""
+        for name in names:
+            kind = self.arrow.schema.field(name).type
+            # Words of a CSV file that are not in UTF-8 are binary, and refused by name later.
+            if not (is_number(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+                raise DataError(
+                    f"data.drop must have the columns of {self.path} that are neither numbers nor "
+                    f"words, got none of {name}, which is of type {kind}"
+                )
+
     def _check_classes(self, name: str) -> None:
-        """Refuse numbers that are not whole: they are no classes, but a target of regression."""
+        """Refuse what is no class: numbers that are not whole, and a word for nearly every row."""
+        column = self.arrow[name]
+        different = len(column.unique())
+        if (
+            pa.types.is_string(column.type)
+            and len(column) >= ENOUGH_ROWS
+            and different > len(column) / 2
+        ):
+            raise DataError(
+                f"data.target must be a column of classes in {self.path}, got {name}, which has "
+                f"{different} different values in {len(column)} rows"
+            )
         if not pa.types.is_floating(self.arrow.schema.field(name).type):
             return
         for row, value in enumerate(self.arrow[name].to_pylist()):
             if value is not None and not value.is_integer():
                 raise DataError(
                     f"data.target must be a column of classes in {self.path} where "
-                    f"data.regression is false, got {name}, which is {value:g} in line "
-                    f"{self._line(row)}"
+                    f"data.regression is false, got {name}, which is {value:g} in "
+                    f"{self._place(row)} (data.regression=true predicts numbers)"
                 )
 
     def _positions(
@@ -297,10 +399,13 @@ class _Columns:
         position = {value: i for i, value in enumerate(known)}
         for row, value in enumerate(values):
             if value not in position:
-                line, words = self._line(row), ", ".join("null" if v is None else v for v in known)
+                place, words = (
+                    self._place(row),
+                    ", ".join("null" if v is None else v for v in known),
+                )
                 raise DataError(
                     f"data.{key} must lead to one of the agreed values {words} in each row, got "
-                    f"{'a missing one' if value is None else repr(value)} of {name} in line {line} "
+                    f"{'a missing one' if value is None else repr(value)} of {name} in {place} "
                     f"of {self.path}"
                 )
         return np.array([position[value] for value in values], dtype=np.int64)
@@ -310,7 +415,7 @@ class _Columns:
         self._check("zero_is_missing", settings.zero_is_missing, agreed.numbers)
         numbers = np.empty((self.arrow.num_rows, len(agreed.numbers)))
         for i, name in enumerate(agreed.numbers):
-            if not _is_number(self.arrow.schema.field(name).type):
+            if not is_number(self.arrow.schema.field(name).type):
                 raise DataError(
                     f"data.columns must have columns of numbers in {self.path} as numbers, got "
                     f"{name}, where {self._not_a_number(name)}"
@@ -338,11 +443,14 @@ class _Columns:
                 "data.columns)"
             )
 
+    def _place(self, row: int) -> str:
+        return self.files.place(row)
+
     def _not_a_number(self, name: str) -> str:
         """Say which cell of a column is no number, and where."""
         for row, value in enumerate(self._text(name)):
             if value is not None and not _reads_as_number(value):
-                return f"line {self._line(row)} has {value!r}"
+                return f"{self._place(row)} has {value!r}"
         return "cells are of several kinds"
 
     def _numbers(self, name: str, *, zero_is_missing: bool) -> Numbers:
@@ -355,7 +463,7 @@ class _Columns:
             row = int(np.argmax(wrong))
             raise DataError(
                 f"data.path must be a .csv file of numbers that are finite in float32, got "
-                f"{self.path}: {name} is {values[row]:g} in line {self._line(row)}"
+                f"{self.path}: {name} is {values[row]:g} in {self._place(row)}"
             )
         if zero_is_missing:
             values[values == 0] = np.nan
@@ -371,11 +479,11 @@ class _Columns:
             ) from None
         return values
 
-    def _line(self, row: int) -> int:
-        """Return where in the file a row is, from 1; empty lines are no rows."""
-        with self.path.open(encoding="utf-8", errors="replace") as file:
-            lines = (number for number, line in enumerate(file, 1) if line.strip("\n"))
-            return next(islice(lines, HEADER + row, None))
+
+def _such(names: Sequence[str]) -> str:
+    """Return the clients that a message names, the first of many."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _reads_as_number(value: str) -> bool:
@@ -384,11 +492,3 @@ def _reads_as_number(value: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_number(kind: Any) -> bool:
-    types = pa.types
-    return any(
-        belongs(kind)
-        for belongs in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
-    )

@@ -42,7 +42,11 @@ def heart_table(settings: HeartSettings) -> Table:
             f"{root}: {one_line(error)}"
         ) from None
     columns = CsvSettings(
-        client_column="hospital", target="target", drop=["num"], zero_is_missing=["chol"]
+        client_column="hospital",
+        target="target",
+        drop=["num"],
+        zero_is_missing=["chol"],
+        min_samples=settings.min_samples,
     )
     return arrow_table(folder, table, columns)
 

@@ -79,13 +79,19 @@ def _arrays(splits: Splits, settings: HfSettings) -> LabelledArrays:
     x = [_inputs(part, columns, settings) for part in parts]
     y, num_classes = _targets(parts, columns.target, settings)
     clients: list[Labels | None] = [None] * len(parts)
+    names: tuple[str, ...] | None = None
     if settings.client_column is not None:
-        _, found = _positions(parts, settings.client_column)
-        clients = [*found]
+        distinct, found = _positions(parts, settings.client_column)
+        clients, names = [*found], tuple(map(str, distinct))
     num_tokens = settings.vocabulary_size if columns.kind == "text" else None
     if splits.test is None:
         return pooled_arrays(
-            x[0], y[0], num_classes, client_train=clients[0], num_tokens=num_tokens
+            x[0],
+            y[0],
+            num_classes,
+            client_train=clients[0],
+            client_names=names,
+            num_tokens=num_tokens,
         )
     return LabelledArrays(
         x[0],
@@ -94,6 +100,7 @@ def _arrays(splits: Splits, settings: HfSettings) -> LabelledArrays:
         y[1],
         num_classes,
         client_train=clients[0],
+        client_names=names,
         client_test=clients[1],
         num_tokens=num_tokens,
     )

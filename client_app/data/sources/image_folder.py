@@ -68,7 +68,13 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labell
     labels = [positions(part.classes, classes) for part in parts]
     clients = [positions(part.clients, names) if natural else None for part in parts]
     if not divided:
-        return pooled_arrays(samples[0], labels[0], len(classes), client_train=clients[0])
+        return pooled_arrays(
+            samples[0],
+            labels[0],
+            len(classes),
+            client_train=clients[0],
+            client_names=tuple(names),
+        )
     return LabelledArrays(
         samples[0],
         labels[0],
@@ -77,6 +83,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labell
         len(classes),
         client_train=clients[0],
         client_test=clients[1],
+        client_names=tuple(names),
     )
 
 

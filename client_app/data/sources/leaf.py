@@ -138,7 +138,11 @@ def _arrays(parts: Sequence[_Part], settings: LeafSettings) -> LabelledArrays:
     else:
         samples = [_numbers(part) for part in parts]
         num_classes = count_classes(settings.num_classes, *(y for _, y in samples))
-    others: dict[str, Any] = {"client_train": clients[0], "num_tokens": num_tokens}
+    others: dict[str, Any] = {
+        "client_train": clients[0],
+        "client_names": tuple(names),
+        "num_tokens": num_tokens,
+    }
     if len(parts) == 1:
         return pooled_arrays(*samples[0], num_classes, **others)
     return LabelledArrays(*samples[0], *samples[1], num_classes, client_test=clients[1], **others)

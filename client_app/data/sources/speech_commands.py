@@ -83,6 +83,7 @@ def _read(folder: Path, rate: int) -> LabelledArrays:
         classes(test),
         len(words),
         client_train=clients(train),
+        client_names=tuple(speakers),
         client_test=clients(test),
     )
 

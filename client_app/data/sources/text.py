@@ -70,10 +70,12 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
                     f"{', '.join(table.column_names)}, got {name!r}"
                 )
             _check_complete(table, key, name, path)
-    _, clients = _distinct(table, settings.client_column)
+    names, clients = _distinct(table, settings.client_column)
+    client_names = tuple(map(str, names))
     texts = [[str(text) for text in table[name].to_pylist()] for name in settings.text_columns]
     if settings.target is None:
-        return _next_tokens(texts[0], clients, settings)
+        arrays = _next_tokens(texts[0], clients, settings)
+        return replace(arrays, client_names=client_names)
     classes, labels = _classes(table, settings.target, settings.classes, path)
     groups = _distinct(table, settings.group_column)[1] if settings.group_column else None
     return pooled_arrays(
@@ -81,6 +83,7 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
         labels,
         len(classes),
         client_train=clients,
+        client_names=client_names,
         num_tokens=settings.vocabulary_size,
         groups=groups,
     )

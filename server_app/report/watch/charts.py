@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 
 import numpy as np
+from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray
 
-from server_app.report.charts import PERCENT, POSITIVE, Line, LineChart, Panel, thinned
+from server_app.report.chart_parts import bounds_of
+from server_app.report.charts import POSITIVE, Line, LineChart, Panel, thinned
+from server_app.report.groups import TESTED
 from server_app.report.tables import METRIC_NAMES
 from server_app.report.watch.rounds import Rounds
 
@@ -52,7 +55,7 @@ def _training_panels(rounds: Rounds, metric: str, clock: FloatArray) -> Iterator
         for group in tested:
             label = f"test {METRIC_NAMES[name]}, {group.replace('_', '-')} clients"
             lines = _test_lines(rounds, group, name, number, spread=name == metric)
-            yield from _panel("round", label, lines, PERCENT if name != "loss" else POSITIVE)
+            yield from _panel("round", label, lines, bounds_of({name}))
     lines = _line("F(w)", 2, number, rounds.column("global_loss"))
     yield from _panel("round", "training loss F(w), nats", lines)
     for group in tested[:1]:
@@ -81,7 +84,7 @@ def _tested_groups(rounds: Rounds) -> tuple[str, ...]:
     measured = [
         group
         for group in (*TEST_GROUPS, *MORE_GROUPS)
-        if np.isfinite(rounds.column(f"{group}.accuracy")).any()
+        if any(np.isfinite(rounds.column(f"{group}.{name}")).any() for name in TESTED)
     ]
     if "non_priority" in measured:
         return tuple(group for group in measured if group != "all")
@@ -92,7 +95,7 @@ def _test_lines(
     rounds: Rounds, group: str, name: str, x: FloatArray, *, spread: bool
 ) -> tuple[Line, ...]:
     """Return the mean over clients and, with ``spread``, the worst client."""
-    factor = 1.0 if name == "loss" else 100.0
+    factor = metric_called(name).factor
     mean = _line("mean", 0, x, factor * rounds.column(f"{group}.{name}"))
     if not spread:
         return mean

@@ -9,6 +9,7 @@ from typing import BinaryIO
 import numpy as np
 from fedquorum.errors import RunError
 from fedquorum.intake import shown
+from fedquorum.metrics import METRICS
 from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.reader import parse_round
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
@@ -18,7 +19,7 @@ from fedquorum.types import FloatArray
 from server_app.report.groups import metric_after_round
 
 FILE = "rounds.jsonl"
-TESTED = ("accuracy", "loss", "top5", "auroc", "f1", "average", "worst")
+TESTED = (*METRICS, "average", "worst")
 _OF_ROUND = (
     *("round", "seconds", "global_loss", "global_accuracy", "admitted", "bytes_down", "bytes_up"),
     *STATUSES,

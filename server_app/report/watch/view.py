@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from fedquorum.intake import shown
+from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import groups_of
 from fedquorum.report import STATUSES, LateReply
 
@@ -196,7 +197,8 @@ def _test_table(run: FollowedRun) -> TextTable:
 
 
 def _test_row(values: Mapping[str, float], metric: str) -> tuple[str, ...]:
-    factor, digits = (1.0, 4) if metric == "loss" else (100.0, 1)
+    known = metric_called(metric)
+    factor, digits = known.factor, 1 if known.is_share else 4
     numbers = [values.get(name, math.nan) for name in (metric, "average", "worst", "best")]
     loss = values.get("loss", math.nan)
     return (*(_number(factor * one, digits) for one in numbers), _number(loss, 4))

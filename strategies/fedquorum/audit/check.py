@@ -16,7 +16,13 @@ from typing import Any
 from ..client.decisions import joins
 from ..composition import Rules
 from ..records.reader import Run
-from ..records.round_record import evaluation_summary, weight_error
+from ..records.round_record import (
+    PARTS,
+    PartSummary,
+    RoundRecord,
+    evaluation_summary,
+    weight_error,
+)
 from ..report import STATUSES
 from .clock import ClockCheck
 from .replay import (
@@ -275,24 +281,33 @@ def _expected_record(
 
 def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
     settings = recorded.run.settings
-    expected = evaluation_summary(
-        recorded.evaluations(replayed.record.round),
-        str(settings.get("evaluation.metric", "accuracy")),
-        settings.get("evaluation.clients", "all") == "all",
-        recorded.requirements,
-    )
-    given, number = replayed.record.test, replayed.record.round
+    for part in PARTS:
+        expected = evaluation_summary(
+            recorded.evaluations(replayed.record.round),
+            str(settings.get("evaluation.metric", "accuracy")),
+            settings.get("evaluation.clients", "all") == "all",
+            part,
+            requirements=recorded.requirements,
+        )
+        yield from _part_problems(replayed.record, part, expected)
+
+
+def _part_problems(
+    record: RoundRecord, part: str, expected: PartSummary | None
+) -> Iterator[Problem]:
+    """Compare what a round says of the clients' test or validation parts."""
+    given, number = getattr(record, part), record.round
     if (given is None) != (expected is None):
-        yield Problem(number, None, "test is not what evaluations/ gives")
+        yield Problem(number, None, f"{part} is not what evaluations/ gives")
         return
     for group, values in (expected or {}).items():
         noted = (given or {}).get(group)
         if (noted is None) != (values is None):
-            yield Problem(number, None, f"test.{group} is not what evaluations/ gives")
+            yield Problem(number, None, f"{part}.{group} is not what evaluations/ gives")
             continue
         for name, value in (values or {}).items():
             if not _same((noted or {}).get(name), value, TOLERANCE):
-                text = _differs(f"test.{group}.{name}", (noted or {}).get(name), value)
+                text = _differs(f"{part}.{group}.{name}", (noted or {}).get(name), value)
                 yield Problem(number, None, text)
 
 

@@ -547,6 +547,10 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
         test_loss=value("test_loss"),
         test_accuracy=value("test_accuracy"),
         test_metric=value("test_metric"),
+        validation_num_examples=value("validation_num_examples"),
+        validation_loss=value("validation_loss"),
+        validation_accuracy=value("validation_accuracy"),
+        validation_metric=value("validation_metric"),
         unseen=row["client"] in population.unseen,
     )
 

@@ -11,7 +11,13 @@ from flwr.serverapp import Grid
 
 from ..composition import Rules
 from ..errors import ParameterError
-from ..parameters import COUNT, EVALUATED_CLIENTS, NON_NEGATIVE_COUNT, POSITIVE
+from ..parameters import (
+    COUNT,
+    EVALUATED_CLIENTS,
+    FAIRNESS_METRIC,
+    NON_NEGATIVE_COUNT,
+    POSITIVE,
+)
 from ..privacy import GaussianMechanism
 from ..quorum import Quorum
 from ..report import TrainReport
@@ -63,6 +69,8 @@ class Communication:
         Test parts are evaluated every so many rounds, and after ``last_round``.
     last_round : int, optional
         The last round of the run.
+    metric : str
+        What clients measure beside loss and accuracy, one of ``fedquorum.metrics.METRICS``.
     robustness : Robustness
         Bounds on what one client can do; by default none beyond what validation refuses.
     privacy : GaussianMechanism, optional
@@ -97,6 +105,7 @@ class Communication:
     partial_aggregation: bool = True
     evaluate_every: int = parameter(1, COUNT)
     last_round: int | None = parameter(None, COUNT)
+    metric: str = parameter("accuracy", FAIRNESS_METRIC)
     robustness: Robustness = field(default_factory=Robustness)
     privacy: GaussianMechanism | None = None
     clients_of_keys: ClientsOfKeys | None = None

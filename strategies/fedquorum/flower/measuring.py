@@ -78,10 +78,10 @@ class Measuring:
 
 
 def client_evaluations(
-    answers: Answers[EvaluateAnswer], population: Population
+    answers: Answers[EvaluateAnswer], population: Population, metric: str = "accuracy"
 ) -> tuple[ClientEvaluation, ...]:
-    """Return what the clients measured."""
-    usable = usable_evaluations(answers)
+    """Return what the clients measured; ``metric`` names it beside loss and accuracy."""
+    usable = usable_evaluations(answers, metric=metric)
     return tuple(_evaluation(k, answer, population) for k, answer in usable.items())
 
 
@@ -114,6 +114,11 @@ def _counted(loss: float) -> float:
     return math.inf if loss > MAX_LOSS else loss
 
 
+def _defined(metric: float) -> float:
+    """Return a metric as it counts: NaN where it is so large that means of it could overflow."""
+    return metric if abs(metric) <= MAX_LOSS else math.nan
+
+
 def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> ClientEvaluation:
     return ClientEvaluation(
         client=client,
@@ -124,6 +129,10 @@ def _evaluation(client: int, answer: EvaluateAnswer, population: Population) -> 
         test_num_examples=answer.test_num_examples,
         test_loss=_counted(answer.test_loss),
         test_accuracy=answer.test_accuracy,
-        test_metric=answer.test_metric,
+        test_metric=_defined(answer.test_metric),
+        validation_num_examples=answer.validation_num_examples,
+        validation_loss=_counted(answer.validation_loss),
+        validation_accuracy=answer.validation_accuracy,
+        validation_metric=_defined(answer.validation_metric),
         unseen=client in population.unseen,
     )

@@ -236,16 +236,19 @@ def refuse_unusable_sum(
 
 
 def usable_evaluations(
-    answers: Answers[EvaluateAnswer], *, any_weight: bool = False
+    answers: Answers[EvaluateAnswer], *, any_weight: bool = False, metric: str = "accuracy"
 ) -> dict[int, EvaluateAnswer]:
     """Return the evaluations that can be used, by client; log why others cannot.
 
-    With ``any_weight`` the amount of data may be any finite number >= 0.
+    With ``any_weight`` the amount of data may be any finite number >= 0. ``metric`` is what the
+    clients measure beside loss and accuracy.
     """
     problems = dict(answers.malformed)
     usable = {}
     for client, part in sorted(answers.parts.items()):
-        problem = problems.get(client) or evaluation_problem(part, any_weight=any_weight)
+        problem = problems.get(client) or evaluation_problem(
+            part, any_weight=any_weight, metric=metric
+        )
         if problem is None:
             usable[client] = part
         else:

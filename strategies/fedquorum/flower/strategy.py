@@ -331,7 +331,7 @@ class ComposedStrategy(Strategy):
     ) -> tuple[ClientEvaluation, ...]:
         """Return what the clients measured, and remember their amounts of data."""
         answers = self._exchange.evaluate_answers(replies, server_round)
-        evaluations = client_evaluations(answers, self.population)
+        evaluations = client_evaluations(answers, self.population, self.communication.metric)
         self._state = self._state.with_evaluations(evaluations)
         return evaluations
 

@@ -13,6 +13,7 @@ from flwr.app import Message, Metadata
 from numpy.typing import NDArray
 
 from ..intake import abbreviated
+from ..metrics import METRICS
 from ..summation import UpdateSums
 from .codec import EvaluateAnswer, Status, TrainAnswer, count_bytes
 
@@ -161,29 +162,43 @@ def sum_problem(sums: UpdateSums, model: Mapping[str, NDArray[Any]]) -> str | No
     )
 
 
-def evaluation_problem(answer: EvaluateAnswer, *, any_weight: bool = False) -> str | None:
+def evaluation_problem(
+    answer: EvaluateAnswer, *, any_weight: bool = False, metric: str = "accuracy"
+) -> str | None:
     """Return why a client's evaluation cannot be used, or None if it can.
 
     num-examples must be as for an update, of the test part too where given; losses may be
-    infinite or NaN, which a diverged model is, but not negative, and accuracies and metrics must
-    be in [0, 1] or NaN. With ``any_weight`` num-examples may be any finite number >= 0.
+    infinite or NaN, which a diverged model is, but not negative, accuracies must be in [0, 1] or
+    NaN, and the metric in its range or NaN. With ``any_weight`` num-examples may be any finite
+    number >= 0.
     """
     if answer.status is not Status.DONE:
         return answer.reason or answer.status.name.lower()
     weight = _weight_problem if any_weight else _num_examples_problem
     problem = weight(answer.num_examples)
-    if not math.isnan(answer.test_num_examples):
-        problem = problem or _num_examples_problem(answer.test_num_examples, "test-")
+    for prefix, count in (
+        ("test-", answer.test_num_examples),
+        ("validation-", answer.validation_num_examples),
+    ):
+        if not math.isnan(count):
+            problem = problem or _num_examples_problem(count, prefix)
     for prefix, loss, accuracy in (
         ("", answer.loss, answer.accuracy),
         ("test-", answer.test_loss, answer.test_accuracy),
+        ("validation-", answer.validation_loss, answer.validation_accuracy),
     ):
         if loss < 0:
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
-    if answer.test_metric < 0 or answer.test_metric > 1:
-        problem = problem or f"test-metric is {answer.test_metric}, not in [0, 1]"
+    measured = METRICS[metric]
+    for prefix, value in (
+        ("test-", answer.test_metric),
+        ("validation-", answer.validation_metric),
+    ):
+        if not measured.contains(value):
+            limits = f"[{measured.low:g}, {measured.high:g}]"
+            problem = problem or f"{prefix}metric is {value}, not in {limits}"
     return problem
 
 

@@ -20,12 +20,13 @@ def spread(
     max(1, floor(n / 10)) lowest and highest; where lower is better, as of losses, worst is the
     maximum and best the minimum; std: population standard deviation;
     gini = sum_i (2i - n - 1) x_(i) / (n sum x), i from 1, ascending, 0 if all x are 0;
-    jain = (sum x)^2 / (n sum x^2), 1 if all x are 0.
+    jain = (sum x)^2 / (n sum x^2), 1 if all x are 0. Both compare shares of a total, so they are
+    NaN where a value is negative, as an R2 can be.
 
     Parameters
     ----------
     values : sequence of float
-        One value >= 0 per client, at least one.
+        One value per client, at least one.
     higher_is_better : bool
         Whether the lowest value is the worst.
 
@@ -40,6 +41,7 @@ def spread(
     n, total, squares = len(x), float(x.sum()), float((x * x).sum())
     tenth = max(1, n // 10)
     ranks = 2 * np.arange(1, n + 1) - n - 1
+    shares = not (x < 0).any()
     low, high = ("worst", "best") if higher_is_better else ("best", "worst")
     return {
         "average": float(x.mean()),
@@ -48,10 +50,14 @@ def spread(
         f"{low}10": float(x[:tenth].mean()),
         f"{high}10": float(x[-tenth:].mean()),
         # Equal values would give minus the rounding error of the sum.
-        "gini": max(0.0, float(ranks @ x) / (n * total)) if total > 0 else 0.0,
+        "gini": _where(shares, max(0.0, float(ranks @ x) / (n * total)) if total > 0 else 0.0),
         "std": float(x.std()),
-        "jain": total * total / (n * squares) if squares > 0 else 1.0,
+        "jain": _where(shares, total * total / (n * squares) if squares > 0 else 1.0),
     }
+
+
+def _where(defined: bool, value: float) -> float:
+    return value if defined else math.nan
 
 
 def weighted_mean(

@@ -33,6 +33,8 @@ class RunIdentity:
         The versions of the packages that shape a result, None where one is not installed.
     arithmetic : mapping
         What decides the last bits beside the settings, as JSON has it; empty where nobody says.
+    data : mapping
+        What the data was taken for, as JSON has it; empty where nobody says.
     """
 
     experiment: str
@@ -46,3 +48,4 @@ class RunIdentity:
     commit: str | None
     packages: Mapping[str, str | None]
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)

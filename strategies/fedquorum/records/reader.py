@@ -457,6 +457,9 @@ def _round_record(line: Any) -> RoundRecord:
     values["late_replies"] = tuple(map(_late_reply, _list(fields, "late_replies")))
     test = _field(fields, "test")
     values["test"] = None if test is None else _test_groups(_object(test, "test"))
+    validation = fields.get("validation")
+    if validation is not None:
+        values["validation"] = _test_groups(_object(validation, "validation"))
     return RoundRecord(**values)
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from ..appeal import Requirements, appeal, preferred_accuracy
+from ..metrics import metric_called
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
 from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
@@ -25,6 +26,13 @@ MORE_GROUPS = (UNSEEN_GROUP, MEAN_GROUP)
 def groups_of(test: Mapping[str, object] | None) -> tuple[str, ...]:
     """Return the keys of ``test`` of a round: those of every run, and what this one has beside."""
     return (*TEST_GROUPS, *(name for name in MORE_GROUPS if name in (test or {})))
+
+
+PARTS = ("test", "validation")
+"""The parts of clients' data of which a round has a summary."""
+
+PartSummary = Mapping[str, Mapping[str, float] | None]
+"""What is measured of a part, by groups of clients."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ class RoundRecord:
     away: tuple[int, ...]
     late_replies: tuple[LateReply, ...]
     simulated_seconds: float | None
-    test: Mapping[str, Mapping[str, float] | None] | None
+    test: PartSummary | None
+    validation: PartSummary | None = None
 
 
 def round_record(
@@ -114,7 +123,10 @@ def round_record(
         away=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,
-        test=evaluation_summary(evaluations, metric, all_evaluated, requirements, of_mean),
+        test=evaluation_summary(
+            evaluations, metric, all_evaluated, requirements=requirements, of_mean=of_mean
+        ),
+        validation=evaluation_summary(evaluations, metric, all_evaluated, "validation"),
     )
 
 
@@ -137,10 +149,12 @@ def evaluation_summary(
     evaluations: Sequence[ClientEvaluation],
     metric: str,
     all_evaluated: bool,
+    part: str = "test",
+    *,
     requirements: Requirements | None = None,
     of_mean: Sequence[ClientEvaluation] = (),
-) -> dict[str, Mapping[str, float] | None] | None:
-    """Return ``test`` of a round's record, None if nobody's test part was measured.
+) -> PartSummary | None:
+    """Return ``test`` or ``validation`` of a round's record, None if nobody's was measured.
 
     Parameters
     ----------
@@ -150,13 +164,16 @@ def evaluation_summary(
         The setting ``evaluation.metric``, what the spread over clients is of.
     all_evaluated : bool
         Whether not only priority clients were asked.
+    part : {"test", "validation"}
+        Which part.
     requirements : Requirements, optional
-        rho_k, by which each group is also told appeal and preferred accuracy.
+        rho_k, by which each group is also told appeal and preferred accuracy on test parts.
     of_mean : sequence of ClientEvaluation
-        The same of the mean of the models that clients start from; without any there is no group.
+        What clients measured of the mean of the models that they start from; without any there is
+        no group.
     """
-    evaluated = _columns(evaluations, requirements)
-    tested = _among(evaluated, evaluated["test_num_examples"] > 0)
+    evaluated = _columns(evaluations, part, requirements if part == "test" else None)
+    tested = _among(evaluated, evaluated["rows"] > 0)
     never_trains = tested["unseen"] > 0
     if not len(never_trains):
         return None
@@ -178,8 +195,8 @@ def evaluation_summary(
 def _of_mean(
     evaluations: Sequence[ClientEvaluation], metric: str
 ) -> dict[str, Mapping[str, float] | None]:
-    columns = _columns(evaluations, None)
-    tested = _among(columns, (columns["test_num_examples"] > 0) & (columns["unseen"] == 0))
+    columns = _columns(evaluations, "test", None)
+    tested = _among(columns, (columns["rows"] > 0) & (columns["unseen"] == 0))
     summary = _group_summary(tested, metric, tested["num_examples"])
     return {} if summary is None else {MEAN_GROUP: summary}
 
@@ -187,17 +204,24 @@ def _of_mean(
 Columns = Mapping[str, FloatArray]
 """The numbers of n evaluations by their fields, shape (n,) each."""
 
-_MEASURED = ("test_loss", "test_accuracy", "test_metric")
-_NUMBERS = (
-    *("priority_weight", "num_examples", "loss", "test_num_examples"),
-    *(*_MEASURED, "unseen"),
-)
+_MEASURED = ("loss", "accuracy", "metric")
+_BESIDE = {
+    "priority_weight": "priority_weight",
+    "num_examples": "num_examples",
+    "training_loss": "loss",
+    "unseen": "unseen",
+}
 
 
-def _columns(evaluations: Sequence[ClientEvaluation], requirements: Requirements | None) -> Columns:
+def _columns(
+    evaluations: Sequence[ClientEvaluation], part: str, requirements: Requirements | None
+) -> Columns:
+    """Return what is known of the clients, and what was measured of a part."""
+    names = _BESIDE | {"rows": f"{part}_num_examples"}
+    names |= {name: f"{part}_{name}" for name in _MEASURED}
     columns = {
-        name: np.array([getattr(e, name) for e in evaluations], dtype=np.float64)
-        for name in _NUMBERS
+        name: np.array([getattr(e, field) for e in evaluations], dtype=np.float64)
+        for name, field in names.items()
     }
     if requirements is None:
         return columns
@@ -225,7 +249,7 @@ def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[
     defined = ~np.isnan(values)
     means = {name: weighted_mean(_values(tested, name), weight) for name in ("loss", "accuracy")}
     means[metric] = weighted_mean(values[defined], weight[defined])
-    higher = metric != "loss"
+    higher = metric_called(metric).higher_is_better
     return {
         **means,
         "left_out": int((~defined).sum()),
@@ -235,8 +259,8 @@ def _group_summary(tested: Columns, metric: str, weight: FloatArray) -> Mapping[
 
 
 def _appeal(tested: Columns) -> dict[str, float]:
-    loss, requirement = tested["loss"], tested["requirement"]
-    accuracies = tested["test_accuracy"], tested["local_accuracy"]
+    loss, requirement = tested["training_loss"], tested["requirement"]
+    accuracies = tested["accuracy"], tested["local_accuracy"]
     return {
         "appeal": appeal(loss, requirement),
         "preferred_accuracy": preferred_accuracy(loss, requirement, *accuracies),
@@ -244,5 +268,4 @@ def _appeal(tested: Columns) -> dict[str, float]:
 
 
 def _values(tested: Columns, metric: str) -> FloatArray:
-    name = f"test_{metric}"
-    return tested[name if name in _MEASURED else "test_metric"]
+    return tested[metric if metric in _MEASURED else "metric"]

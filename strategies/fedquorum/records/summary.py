@@ -83,6 +83,11 @@ class Summary:
         self._empty += record.admitted == 0
         self._admitted.update(d.client for d in report.decisions if d.weight != 0.0)
 
+    @property
+    def admitted_rounds(self) -> dict[int, int]:
+        """In how many rounds the update of each client counted, ascending; others in none."""
+        return dict(sorted(self._admitted.items()))
+
     def state(self) -> StateArrays:
         """Return what it is made of so far, for a checkpoint."""
         return {
@@ -91,7 +96,7 @@ class Summary:
             "masses": np.array(self._masses),
             "thetas": np.array(self._thetas),
             "empty": np.array(self._empty),
-            "admitted": np.array(sorted(self._admitted.items()), dtype=np.int64).reshape(-1, 2),
+            "admitted": np.array([*self.admitted_rounds.items()], dtype=np.int64).reshape(-1, 2),
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -122,6 +127,6 @@ class Summary:
             "theta": fmean(self._thetas) if self._thetas else None,
             "inclusion_mass": fmean(self._masses) if self._masses else None,
             "empty_rounds": self._empty,
-            "admitted_rounds": {str(k): n for k, n in sorted(self._admitted.items())},
+            "admitted_rounds": {str(k): n for k, n in self.admitted_rounds.items()},
             "mixing": decision_summary(self._regret_bound, self._decision_losses, self._responses),
         }

@@ -54,6 +54,10 @@ EVALUATIONS_SCHEMA = pa.schema(
         pa.field("test_loss", pa.float64()),
         pa.field("test_accuracy", pa.float64()),
         pa.field("test_metric", pa.float64()),
+        pa.field("validation_num_examples", pa.int64()),
+        pa.field("validation_loss", pa.float64()),
+        pa.field("validation_accuracy", pa.float64()),
+        pa.field("validation_metric", pa.float64()),
         pa.field("unseen", pa.bool_()),
     ]
 )

@@ -40,7 +40,7 @@ from .parquet import LARGEST_NUMBER
 from .provenance import now
 from .reader import read_manifest
 from .regret import RegretBound
-from .round_record import RoundRecord
+from .round_record import PARTS, RoundRecord
 from .summary import Summary
 from .tables import (
     CLIENTS_SCHEMA,
@@ -299,6 +299,11 @@ class RunRecords:
                 for path in files_that_go_on(self.directory)
             }
 
+    @property
+    def admitted_rounds(self) -> dict[int, int]:
+        """In how many rounds so far the update of each client counted; others in none."""
+        return self._summary.admitted_rounds
+
     def summary_state(self) -> StateArrays:
         """Return what the manifest's summary is made of, so far."""
         return self._summary.state()
@@ -389,10 +394,11 @@ def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
         value = getattr(record, name)
         if value is not None and not math.isnan(value):
             yield f"round/{name}", value
-    for group, values in (record.test or {}).items():
-        for name, value in (values or {}).items():
-            if not math.isnan(value):
-                yield f"test_{group}/{name}", value
+    for part in PARTS:
+        for group, values in (getattr(record, part) or {}).items():
+            for name, value in (values or {}).items():
+                if not math.isnan(value):
+                    yield f"{part}_{group}/{name}", value
 
 
 def _json_value(value: Any) -> Any:

@@ -202,6 +202,10 @@ def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
         (Status.DONE, {"test_accuracy": -0.5}, "test-accuracy is -0.5, not in [0, 1]"),
         (Status.DONE, {"test_metric": 1.5}, "test-metric is 1.5, not in [0, 1]"),
         (Status.DONE, {"test_metric": -0.5}, "test-metric is -0.5, not in [0, 1]"),
+        (Status.DONE, {"validation_loss": -1.0}, "validation-loss is -1.0, not >= 0"),
+        (Status.DONE, {"validation_accuracy": 2.0}, "validation-accuracy is 2.0, not in [0, 1]"),
+        (Status.DONE, {"validation_metric": 1.5}, "validation-metric is 1.5, not in [0, 1]"),
+        (Status.DONE, {"validation_num_examples": 0.5}, "validation-num-examples is 0.5, not a"),
     ],
 )
 def test_why_an_evaluation_is_not_used(
@@ -210,6 +214,20 @@ def test_why_an_evaluation_is_not_used(
     """Diverged losses may be infinite or NaN; what no measurement can be is named."""
     found = evaluation_problem(EvaluateAnswer(0, status, **{"num_examples": 10.0, **metrics}))
     assert found == problem if problem is None else str(found).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "limits"),
+    [("rmse", -0.5, "[0, inf]"), ("r2", 1.5, "[-inf, 1]"), ("mae", -1e-9, "[0, inf]")],
+)
+def test_a_metric_has_its_range(metric: str, value: float, limits: str) -> None:
+    """Errors of numbers have no upper end, R2 no lower one."""
+    for allowed in (1.0, math.nan, -3.0 if metric == "r2" else 300.0):
+        answer = EvaluateAnswer(0, Status.DONE, num_examples=10.0, test_metric=allowed)
+        assert evaluation_problem(answer, metric=metric) is None
+    answer = EvaluateAnswer(0, Status.DONE, num_examples=10.0, test_metric=value)
+    expected = f"test-metric is {value}, not in {limits}"
+    assert evaluation_problem(answer, metric=metric) == expected
 
 
 def test_a_failed_evaluation_has_its_own_reason() -> None:

@@ -54,6 +54,14 @@ def test_gini_and_jain_ignore_scale(values: list[float], scale: float) -> None:
     assert 0 <= one["gini"] < 1
 
 
+def test_negative_values_have_no_shares() -> None:
+    """Of an R2 below 0 Gini and Jain are not defined, and all else is."""
+    found = spread([-0.5, 0.5, 0.9])
+    assert math.isnan(found["gini"])
+    assert math.isnan(found["jain"])
+    assert (found["worst"], found["best"]) == (-0.5, 0.9)
+
+
 def test_no_values() -> None:
     """Nothing to describe is an error, not a NaN."""
     with pytest.raises(ValueError, match="no values"):

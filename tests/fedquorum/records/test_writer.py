@@ -44,6 +44,7 @@ MANIFEST = [
         "device",
         "rounds",
         "arithmetic",
+        "data",
     ),
     *("rounds_completed", "started", "ended", "error", "source", "commit", "python", "platform"),
     *("packages", "resumed", "summary"),
@@ -106,6 +107,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "stale": [],
         "late_replies": [],
         "simulated_seconds": None,
+        "validation": None,
         "test": {
             "priority": pytest.approx(
                 {

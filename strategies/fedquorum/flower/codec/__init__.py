@@ -32,7 +32,8 @@ Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     part), test-num-examples, test-loss, test-accuracy and, where another metric is
-    configured, test-metric (test part), NaN where not measured or not defined.
+    configured, test-metric (test part), the same with validation- where clients have such a part,
+    NaN where not measured or not defined.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply
 of simulated devices has ``response-times`` {client-id: list, seconds: list}.
 """
@@ -59,7 +60,7 @@ from .answers import (
     without_metrics,
 )
 from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
-from .keys import CLIENT_ID, MEASURED, NORM_BIT
+from .keys import CLIENT_ID, KEPT_ALIKE, MEASURED, NORM_BIT
 from .kinds import records_of
 from .number import PROTOCOL, protocol_of
 from .requests import (
@@ -101,6 +102,7 @@ __all__ = [
     "CLIENT_ID",
     "CONFIGRECORD_KEY",
     "FOUND",
+    "KEPT_ALIKE",
     "LOSS_KEYS",
     "MEASURED",
     "NORM_BIT",

@@ -96,7 +96,7 @@ class TrainAnswer(Answer):
 
 @dataclass(frozen=True, slots=True)
 class EvaluateAnswer(Answer):
-    """What one client measured: of its training part, of its test part, or both.
+    """What one client measured: of its training part, of its test and validation part, or all.
 
     The numbers are as they came, NaN where the client says none; only ``num_examples``, which
     every evaluation needs, is then None.
@@ -109,6 +109,10 @@ class EvaluateAnswer(Answer):
     test_loss: float = field(default=math.nan, kw_only=True)
     test_accuracy: float = field(default=math.nan, kw_only=True)
     test_metric: float = field(default=math.nan, kw_only=True)
+    validation_num_examples: float = field(default=math.nan, kw_only=True)
+    validation_loss: float = field(default=math.nan, kw_only=True)
+    validation_accuracy: float = field(default=math.nan, kw_only=True)
+    validation_metric: float = field(default=math.nan, kw_only=True)
 
 
 AnswerT = TypeVar("AnswerT", bound=Answer)

@@ -42,6 +42,10 @@ TEST_NUM_EXAMPLES = "test-num-examples"
 TEST_LOSS = "test-loss"
 TEST_ACCURACY = "test-accuracy"
 TEST_METRIC = "test-metric"
+VALIDATION_NUM_EXAMPLES = "validation-num-examples"
+VALIDATION_LOSS = "validation-loss"
+VALIDATION_ACCURACY = "validation-accuracy"
+VALIDATION_METRIC = "validation-metric"
 
 # Beside the response times.
 SECONDS = "seconds"
@@ -62,11 +66,25 @@ EVALUATE_METRICS = {
     "test_loss": TEST_LOSS,
     "test_accuracy": TEST_ACCURACY,
     "test_metric": TEST_METRIC,
+    "validation_num_examples": VALIDATION_NUM_EXAMPLES,
+    "validation_loss": VALIDATION_LOSS,
+    "validation_accuracy": VALIDATION_ACCURACY,
+    "validation_metric": VALIDATION_METRIC,
 }
 """The fields of an EvaluateAnswer that are numbers, and their keys."""
 
-MEASURED = (LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC)
+MEASURED = (
+    *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC),
+    *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC),
+)
 """What is measured of a model, and a node may keep to itself."""
+
+KEPT_ALIKE = {
+    TEST_LOSS: VALIDATION_LOSS,
+    TEST_ACCURACY: VALIDATION_ACCURACY,
+    TEST_METRIC: VALIDATION_METRIC,
+}
+"""What a node that keeps a number of its test part keeps of its validation part, too."""
 
 OF_A_REQUEST = frozenset(
     {

@@ -1,0 +1,99 @@
+"""How often a study's verdict is wrong, and how often it finds what there is.
+
+    python benchmarks/study_decisions.py --tables 1000
+
+prints Markdown: for each scenario the share of simulated tables of scores whose verdict is a false
+claim, and of those that name the better method (power), each with its 95 % interval (Clopper and
+Pearson). False is a verdict that names a method which is not better than the baseline, or that says
+no difference where one is larger than the margin. A score is the sum of what a seed does to all
+methods, of the method's effect, and of noise with standard deviation 1; a method is better by a
+multiple of that.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from server_app.study import decide
+from server_app.study.decision import NO_DIFFERENCE, UNDECIDED
+
+BASELINE, BETTER = "baseline", "method 1"
+MARGIN = 0.5  # standard deviations of a seed
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Tables of scores: how many methods beside the baseline, and what makes one of them better."""
+
+    name: str
+    methods: int = 5
+    effect: float = 0.0
+    heavy: bool = False
+
+
+SCENARIOS = (
+    Scenario("nothing differs"),
+    *(Scenario(f"one better by {effect:g} sd", effect=effect) for effect in (0.5, 1.0, 2.0)),
+    Scenario("20 methods, nothing differs", methods=20),
+    Scenario("20 methods, one better by 2 sd", methods=20, effect=2.0),
+    Scenario("heavy tails, nothing differs", heavy=True),
+    Scenario("heavy tails, one better by 2 sd", effect=2.0, heavy=True),
+)
+
+
+def verdicts(scenario: Scenario, seeds: int, tables: int) -> Counter[str]:
+    """Return how often each verdict is given."""
+    rng = np.random.default_rng(1)
+    names = [BASELINE, *(f"method {k}" for k in range(1, scenario.methods + 1))]
+    counts: Counter[str] = Counter()
+    for _ in range(tables):
+        shape = (len(names), seeds)
+        # Student's distribution with 3 degrees of freedom has the variance 3.
+        noise = rng.standard_t(3, shape) / 3**0.5 if scenario.heavy else rng.normal(size=shape)
+        scores = noise + 3 * rng.normal(size=seeds)
+        scores[1] += scenario.effect
+        counts[decide(dict(zip(names, scores, strict=True)), BASELINE, MARGIN).verdict] += 1
+    return counts
+
+
+def rows(seeds: int, tables: int) -> Iterator[str]:
+    """Yield the table's lines for a number of seeds."""
+    for scenario in SCENARIOS:
+        counts = verdicts(scenario, seeds, tables)
+        better = counts[BETTER] if scenario.effect else 0
+        named = tables - counts[UNDECIDED] - counts[NO_DIFFERENCE]
+        missed = counts[NO_DIFFERENCE] if scenario.effect > MARGIN else 0
+        power = _share(better, tables) if scenario.effect else "-"
+        false = _share(named - better + missed, tables)
+        none, open_ = (counts[verdict] / tables for verdict in (NO_DIFFERENCE, UNDECIDED))
+        yield f"| {scenario.name} | {seeds} | {false} | {power} | {none:.1%} | {open_:.1%} |"
+
+
+def _share(count: int, of: int) -> str:
+    interval = stats.binomtest(count, of).proportion_ci(method="exact")
+    return f"{count / of:.1%} ({interval.low:.1%} to {interval.high:.1%})"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", type=int, default=1000, help="tables of each scenario")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[5, 10, 20])
+    arguments = parser.parse_args()
+    print("| scenario | seeds | false claims | power | no difference | undecided |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for seeds in arguments.seeds:
+        for line in rows(seeds, arguments.tables):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The files of one table: a CSV or Parquet file, or several of them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from client_app.data.base import Labels
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+HEADER = 1
+PARQUET = ".parquet"
+SUFFIXES = (".csv", PARQUET)
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """Where the rows of a table were read.
+
+    Parameters
+    ----------
+    path : Path
+        What ``data.path`` says: a file, a folder or a pattern.
+    files : tuple of Path
+        The files, in the order of the rows.
+    counts : tuple of int
+        How many rows each has.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def several(self) -> bool:
+        """Whether the path means files, of which there may be one, rather than being one."""
+        return self.files != (self.path,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files' names without folder and suffix, one each."""
+        return tuple(file.stem for file in self.files)
+
+    @property
+    def file_of_row(self) -> Labels:
+        """The place in ``files`` of each row's file, (n,)."""
+        return np.repeat(np.arange(len(self.files), dtype=np.int64), self.counts)
+
+    def check_rows(self, rows: int | None) -> None:
+        """Raise ValueError unless there are ``data.rows``, where these are known."""
+        if rows not in {None, sum(self.counts)}:
+            raise ValueError(f"it must have data.rows {rows}, got {sum(self.counts)}")
+
+    def place(self, row: int) -> str:
+        """Return where a row is, by its line from 1; empty lines of a CSV file are no rows."""
+        before = np.cumsum((0, *self.counts))
+        file = int(np.searchsorted(before, row, side="right")) - 1
+        place = _place(self.files[file], row - int(before[file]))
+        return place if len(self.files) == 1 else f"{place} of {self.files[file].name}"
+
+
+def _place(file: Path, row: int) -> str:
+    if file.suffix == PARQUET:
+        return f"row {row + 1}"
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        filled = (number for number, line in enumerate(lines, 1) if line.strip("\n"))
+        return f"line {next(islice(filled, HEADER + row, None))}"
+
+
+def read_files(path: Path) -> tuple[TableFiles, Any]:
+    """Return the files that a path means, and their rows in one Arrow table.
+
+    A folder means all .csv and .parquet files directly in it, a pattern with ``*`` all that it
+    fits, in the order of their names. All have the same columns. Where one file has numbers in a
+    column and another has words, all cells are words.
+
+    Raises
+    ------
+    ValueError
+        If there are no such files, or they are no table.
+    """
+    files = _files(path)
+    tables = [_read(file) if file == path else _read_one_of(file) for file in files]
+    names = tables[0].column_names
+    for file, table in zip(files, tables, strict=True):
+        if other := set(table.column_names) ^ set(names):
+            raise ValueError(
+                f"all files must have the same columns, got {min(other)} in one of "
+                f"{files[0].name} and {file.name} only"
+            )
+    together = pa.table({name: _column([table[name] for table in tables]) for name in names})
+    return TableFiles(path, files, tuple(map(len, tables))), together
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    if path.is_file():
+        return (path,)
+    pattern = path / "*" if path.is_dir() else path
+    matching = Path(path.anchor).glob(str(pattern.relative_to(path.anchor)))
+    found = sorted(file for file in matching if file.suffix in SUFFIXES)
+    if not found:
+        raise ValueError("there is no such file")
+    repeated = [stem for stem, count in Counter(file.stem for file in found).items() if count > 1]
+    if repeated:
+        raise ValueError(f"there are several files called {repeated[0]}")
+    return tuple(found)
+
+
+def _read_one_of(file: Path) -> Any:
+    """Return the table of one of several files, which errors name."""
+    try:
+        return _read(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file.name}: {error}") from None
+
+
+def _read(file: Path) -> Any:
+    table = _of_parquet(file) if file.suffix == PARQUET else _of_csv(file)
+    names = table.schema.names
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"its header has {', '.join(repeated)} more than once")
+    if "" in names:
+        raise ValueError(f"column {names.index('') + 1} of its header has no name")
+    if not table.num_rows:
+        raise ValueError("it has no rows")
+    return table
+
+
+def _of_csv(file: Path) -> Any:
+    # One block, so that the kind of a column follows from all its cells; one thread, so that
+    # messages have the row.
+    block = min(file.stat().st_size + 1, 2**31 - 1)
+    return csv.read_csv(
+        file,
+        read_options=csv.ReadOptions(use_threads=False, block_size=block),
+        convert_options=csv.ConvertOptions(null_values=list(MISSING), strings_can_be_null=True),
+    )
+
+
+def _of_parquet(file: Path) -> Any:
+    """Return a Parquet table with the kinds of columns that a CSV file has."""
+    table = pq.ParquetFile(file).read()
+    return pa.table({name: _plain(table[name]) for name in table.column_names})
+
+
+def _plain(column: Any) -> Any:
+    """Return a column of Parquet as one of CSV: words, numbers, and null for what is missing."""
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_large_string(column.type) or types.is_string_view(column.type):
+        column = column.cast(pa.string())
+    if types.is_decimal(column.type) or types.is_float16(column.type):
+        column = column.cast(pa.float64())
+    if types.is_string(column.type):
+        missing = pc.is_in(column, value_set=pa.array(MISSING))
+        return pc.if_else(missing, pa.scalar(None, pa.string()), column)
+    if types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
+
+
+def _column(parts: Sequence[Any]) -> Any:
+    """Return a column of all files, in the one kind that holds what each has."""
+    kinds = {part.type for part in parts} - {pa.null()}
+    if len(kinds) > 1:
+        common = pa.float64() if all(map(is_number, kinds)) else pa.string()
+        parts = [part.cast(common) for part in parts]
+    elif kinds:
+        parts = [part.cast(*kinds) for part in parts]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+
+
+def is_number(kind: Any) -> bool:
+    """Say whether a kind of column holds numbers; true and false are 1 and 0."""
+    types = pa.types
+    return any(
+        belongs(kind)
+        for belongs in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    )

@@ -1,0 +1,181 @@
+"""From scores of methods over paired seeds to a verdict.
+
+The unit is the seed: a division of the data, a start and the draws, which all methods share. Of
+every method the differences from a baseline are taken seed by seed, so what makes a seed easy or
+hard for all drops out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from fedquorum.errors import ParameterError
+from fedquorum.types import FloatArray
+from scipy import stats
+
+NO_DIFFERENCE = "no difference"
+UNDECIDED = "undecided"
+FEWEST_SEEDS = 5
+MOST_SEEDS = 10_000
+"""More seeds than these are no budget that anybody has."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method beside the baseline, over n paired seeds.
+
+    Parameters
+    ----------
+    method : str
+        The method.
+    difference : float
+        The mean of its score minus the baseline's, in the score's unit.
+    deviation : float
+        The standard deviation of these differences, over n - 1.
+    low, high : float
+        The ends of the interval of ``difference``, simultaneous over all methods compared.
+    ahead : int
+        In how many seeds the method scores higher.
+    """
+
+    method: str
+    difference: float
+    deviation: float
+    low: float
+    high: float
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the scores say of the methods together.
+
+    Parameters
+    ----------
+    verdict : str
+        The method that is better than the baseline, ``no difference`` or ``undecided``.
+    best : Comparison
+        The method with the largest mean difference.
+    baseline : str
+        What all others are compared with.
+    seeds : int
+        How many seeds there are.
+    comparisons : tuple of Comparison
+        All methods but the baseline, the largest difference first.
+    seeds_to_decide : int or None
+        Of ``undecided``, how many seeds in all would decide if differences and deviations stayed
+        as they are; None where ``MOST_SEEDS`` would not, and with any other verdict.
+    """
+
+    verdict: str
+    best: Comparison
+    baseline: str
+    seeds: int
+    comparisons: tuple[Comparison, ...]
+    seeds_to_decide: int | None = None
+
+
+def decide(
+    scores: Mapping[str, Sequence[float]], baseline: str, margin: float, *, level: float = 0.95
+) -> Decision:
+    """Return the verdict on methods that were run with the same seeds.
+
+    With d the differences of one of m methods from the baseline in n seeds, its interval is
+    mean(d) +- t sd(d) / sqrt(n), where t is the quantile of Student's distribution with n - 1
+    degrees of freedom at 1 - (1 - level) / (2 m). So with probability ``level`` all m intervals
+    hold (Bonferroni), and whatever is picked out of them holds too. A bootstrap of so few seeds
+    would claim more than it knows.
+
+    The verdict is the method with the largest mean difference among those whose interval lies above
+    0; ``no difference`` if all intervals lie within the margin; otherwise ``undecided``.
+
+    Parameters
+    ----------
+    scores : mapping of str to sequence of float
+        The score of each method in each seed, higher is better, in the same order of seeds.
+    baseline : str
+        One of the methods.
+    margin : float
+        The largest difference that makes none, in the score's unit.
+    level : float
+        The probability with which all intervals hold.
+
+    Raises
+    ------
+    ParameterError
+        If there is nothing to compare, a score is not finite, or the seeds are too few or not
+        paired.
+    """
+    table = _checked(scores, baseline, margin, level)
+    others = [method for method in scores if method != baseline]
+    tail = (1.0 - level) / (2 * len(others))
+    comparisons = sorted(
+        (_compared(method, table[method] - table[baseline], tail) for method in others),
+        key=lambda one: -one.difference,
+    )
+    seeds = len(table[baseline])
+    verdict = _verdict(comparisons, margin)
+    needed = _seeds_to_decide(comparisons, margin, tail, seeds) if verdict == UNDECIDED else None
+    return Decision(verdict, comparisons[0], baseline, seeds, tuple(comparisons), needed)
+
+
+def _checked(
+    scores: Mapping[str, Sequence[float]], baseline: str, margin: float, level: float
+) -> dict[str, FloatArray]:
+    table = {method: np.asarray(values, dtype=np.float64) for method, values in scores.items()}
+    if baseline not in table or len(table) == 1:
+        allowed = "a mapping with the baseline and at least one other method"
+        raise ParameterError("scores", allowed, list(table))
+    lengths = {method: len(values) for method, values in table.items()}
+    if len(set(lengths.values())) > 1 or lengths[baseline] < FEWEST_SEEDS:
+        allowed = f"of the same seeds for all methods, at least {FEWEST_SEEDS}"
+        raise ParameterError("scores", allowed, lengths)
+    for method, values in table.items():
+        if not np.isfinite(values).all():
+            raise ParameterError(f"scores[{method}]", "finite numbers", values.tolist())
+    if not (margin >= 0 and math.isfinite(margin)):
+        raise ParameterError("margin", "a number >= 0", margin)
+    if not 0 < level < 1:
+        raise ParameterError("level", "a number > 0 and < 1", level)
+    return table
+
+
+def _compared(method: str, differences: FloatArray, tail: float) -> Comparison:
+    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    half = _half_width(deviation, len(differences), tail)
+    ahead = int((differences > 0).sum())
+    return Comparison(method, mean, deviation, mean - half, mean + half, ahead)
+
+
+def _half_width(deviation: float, seeds: int, tail: float) -> float:
+    return float(stats.t.isf(tail, seeds - 1)) * deviation / math.sqrt(seeds)
+
+
+def _verdict(comparisons: Sequence[Comparison], margin: float) -> str:
+    """Return the verdict on comparisons, the largest difference first."""
+    for one in comparisons:
+        if one.low > 0:
+            return one.method
+    within = all(-margin <= one.low and one.high <= margin for one in comparisons)
+    return NO_DIFFERENCE if within else UNDECIDED
+
+
+def _seeds_to_decide(
+    comparisons: Sequence[Comparison], margin: float, tail: float, seeds: int
+) -> int | None:
+    """Return how many seeds would give another verdict; more seeds only narrow the intervals."""
+
+    def decided(n: int) -> bool:
+        halves = [_half_width(one.deviation, n, tail) for one in comparisons]
+        pairs = list(zip(comparisons, halves, strict=True))
+        better = any(one.difference > half for one, half in pairs)
+        return better or all(abs(one.difference) + half <= margin for one, half in pairs)
+
+    if not decided(MOST_SEEDS):
+        return None
+    few, enough = seeds, MOST_SEEDS
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if decided(middle) else (middle, enough)
+    return enough

@@ -1,0 +1,109 @@
+"""Verdicts by hand, and how often they are wrong on simulated tables."""
+
+import math
+
+import numpy as np
+import pytest
+from fedquorum.errors import ParameterError
+from scipy import stats
+
+from server_app.study import decide
+
+BASE = [70.0, 60.0, 80.0, 75.0, 65.0]
+
+
+def raised(*by: float) -> list[float]:
+    return [base + more for base, more in zip(BASE, by, strict=True)]
+
+
+def test_an_interval_is_that_of_a_paired_t_test() -> None:
+    """With one method it is SciPy's; seeds that are hard for both do not widen it."""
+    other = raised(1.0, 2.0, 0.5, 1.5, 1.0)
+    decision = decide({"fedavg": BASE, "fedau": other}, "fedavg", 0.1)
+    expected = stats.ttest_rel(other, BASE).confidence_interval(0.95)
+    (one,) = decision.comparisons
+    assert (one.low, one.high) == pytest.approx((expected.low, expected.high))
+    assert one.difference == pytest.approx(1.2)
+    assert (one.ahead, decision.seeds) == (5, 5)
+    assert (decision.verdict, decision.best, decision.seeds_to_decide) == ("fedau", one, None)
+
+
+def test_intervals_are_wider_for_more_methods() -> None:
+    """Each of m methods has the level 1 - 0.05 / m."""
+    other = raised(1.0, 2.0, 0.5, 1.5, 1.0)
+    scores = {"fedavg": BASE, "fedau": other, "term": raised(0, 0, 0, 0.1, 0), "afl": BASE}
+    decision = decide(scores, "fedavg", 0.1)
+    expected = stats.ttest_rel(other, BASE).confidence_interval(1 - 0.05 / 3)
+    assert decision.best.low == pytest.approx(expected.low)
+    assert [one.method for one in decision.comparisons] == ["fedau", "term", "afl"]
+
+
+def test_the_best_of_those_that_are_better() -> None:
+    """A larger difference that one seed makes is none that is known."""
+    scores = {"fedavg": BASE, "steady": raised(1, 1.1, 1, 0.9, 1), "lucky": raised(40, 0, 0, 0, 0)}
+    decision = decide(scores, "fedavg", 0.1)
+    assert (decision.verdict, decision.best.method) == ("steady", "lucky")
+
+
+def test_worse_methods_never_win() -> None:
+    """However clear the difference, the baseline stays; more seeds would not decide."""
+    decision = decide({"fedavg": BASE, "term": raised(-1, -1.1, -1, -0.9, -1)}, "fedavg", 0.1)
+    assert decision.best.high < 0
+    assert (decision.verdict, decision.seeds_to_decide) == ("undecided", None)
+
+
+def test_no_difference_needs_all_intervals_within_the_margin() -> None:
+    """The same scores are undecided where the margin is smaller."""
+    scores = {"fedavg": BASE, "term": raised(0.1, -0.1, 0.05, -0.05, 0)}
+    assert decide(scores, "fedavg", 0.2).verdict == "no difference"
+    undecided = decide(scores, "fedavg", 0.05)
+    assert undecided.verdict == "undecided"
+    assert undecided.seeds_to_decide is not None
+
+
+def test_the_seeds_that_would_decide() -> None:
+    """With so many seeds the interval just leaves 0, with one less it does not."""
+    differences = np.array([3.0, -1.0, 2.0, -0.5, 1.5])
+    decision = decide({"fedavg": BASE, "fedau": raised(*differences)}, "fedavg", 0.01)
+    n = decision.seeds_to_decide
+    assert n is not None
+    halves = [
+        stats.t.isf(0.025, k - 1) * differences.std(ddof=1) / math.sqrt(k) for k in (n - 1, n)
+    ]
+    assert halves[1] < differences.mean() <= halves[0]
+
+
+def test_false_claims_are_rare() -> None:
+    """Of 400 tables of five methods among which nothing differs at most 5 % name one."""
+    rng = np.random.default_rng(0)
+    named = 0
+    for _ in range(400):
+        table = rng.normal(size=(6, 5)) + rng.normal(size=5)
+        verdict = decide(dict(zip("abcdef", table, strict=True)), "a", 0.0).verdict
+        named += verdict != "undecided"
+    assert named <= 20
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ({"a": BASE}, "scores must be a mapping with the baseline and at least one other"),
+        ({"b": BASE, "c": BASE}, "scores must be a mapping with the baseline"),
+        ({"a": BASE[:4], "b": BASE[:4]}, "same seeds for all methods, at least 5, got"),
+        ({"a": BASE, "b": BASE[:4]}, "same seeds for all methods, at least 5, got"),
+        ({"a": BASE, "b": raised(0, 0, math.nan, 0, 0)}, r"scores\[b\] must be finite numbers"),
+    ],
+)
+def test_scores_that_cannot_be_compared(scores: dict[str, list[float]], message: str) -> None:
+    """One line says what is missing."""
+    with pytest.raises(ParameterError, match=message):
+        decide(scores, "a", 0.1)
+
+
+def test_settings_of_a_decision() -> None:
+    """Margin and level have their ranges."""
+    scores = {"a": BASE, "b": BASE}
+    with pytest.raises(ParameterError, match="margin must be a number >= 0, got -1"):
+        decide(scores, "a", -1.0)
+    with pytest.raises(ParameterError, match="level must be a number > 0 and < 1, got 1"):
+        decide(scores, "a", 0.1, level=1.0)
