@@ -35,7 +35,10 @@ NOT_HERE = {
     *("fedau/cifar100", "fedau/svhn", "fedau/cinic10", "fedawe/svhn", "fedawe/cinic10"),
     *("aaggff/celeba", "aaggff/reddit", "aaggff/isic", "aaggff/speech"),
 }
-WITHOUT_A_CHAPTER = {"empirical/fmnist", "fedawe/cifar10", "fedawe/fmnist", "maxfl/fmnist"}
+WITHOUT_A_CHAPTER = {
+    *("empirical/fmnist", "fedawe/cifar10", "fedawe/fmnist", "maxfl/fmnist"),
+    "power_of_choice/fmnist",
+}
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 SMALL = Measurement(
     "2026-01-02",

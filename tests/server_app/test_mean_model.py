@@ -8,6 +8,7 @@ import pytest
 from fedquorum.records.checkpoint import Checkpoints
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import MEAN_GROUP
+from fedquorum.rule import Question
 from rich.console import Console
 from safetensors.numpy import load_file
 
