@@ -16,6 +16,9 @@ from server_app.report.groups import metric_after_round
 PATTERNS = ("bernoulli", "markov", "cyclic", "staircase", "sine", "interleaved")
 PLAIN = "average_participating"
 LATE = 10  # evaluations, the last ones, whose mean is a run's accuracy
+TESTED = {"all": "", "mean_model": ", mean model"}
+"""The groups of a record's ``test`` by what stands behind a method's name."""
+
 RATES = ("client.lr", "strategy.server_lr")
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 
@@ -24,13 +27,17 @@ def answers_numbers(run: Run) -> Mapping[str, Any]:
     """Return the raw numbers of a run, over all clients; metrics are fractions.
 
     ``test`` by the clients' data, and ``worst10``, the mean of the worst tenth of the clients,
-    after each of the last evaluations; ``training`` after the last; ``state_bytes``.
+    after each of the last evaluations, by what was tested: the model, and the mean of the models
+    that clients start from where there is one; ``training`` after the last; ``state_bytes``.
     """
     measured = [record for record in run.rounds if record.test is not None][-LATE:]
+    tested = [name for name in TESTED if name in measured[-1].test]
     return {
         "pattern": run.settings["availability.name"],
-        "test": [metric_after_round(record, "all", "accuracy") for record in measured],
-        "worst10": [metric_after_round(record, "all", "worst10") for record in measured],
+        **{
+            name: {of: [metric_after_round(r, of, metric) for r in measured] for of in tested}
+            for name, metric in (("test", "accuracy"), ("worst10", "worst10"))
+        },
         "training": training_accuracy(run),
         "state_bytes": run.rounds[-1].state_bytes,
     }
@@ -61,7 +68,7 @@ def answers_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """
     test = _values(runs, partial(_late, "test"))
     worst = _values(runs, partial(_late, "worst10"))
-    state = _values(runs, lambda run: run.number("state_bytes") / 1e6)
+    state = _values(runs, lambda run: {"all": run.number("state_bytes") / 1e6})
     return {
         "test": _table("test accuracy, %", test),
         "differences": _differences(test),
@@ -75,17 +82,18 @@ def _rates(run: KeptRun) -> tuple[float, ...]:
     return tuple(float(run.settings[key]) for key in RATES)
 
 
-def _late(name: str, run: KeptRun) -> float:
-    return 100 * statistics.mean(run.numbers[name])
+def _late(name: str, run: KeptRun) -> Mapping[str, float]:
+    return {of: 100 * statistics.mean(values) for of, values in run.numbers[name].items()}
 
 
-def _values(runs: Sequence[KeptRun], value: Callable[[KeptRun], float]) -> Values:
-    """Return a value by method, pattern and seed, the patterns in their order."""
+def _values(runs: Sequence[KeptRun], values: Callable[[KeptRun], Mapping[str, float]]) -> Values:
+    """Return values by method, pattern and seed, the patterns in their order."""
     order = {pattern: place for place, pattern in enumerate(PATTERNS)}
     found: dict[str, dict[str, dict[int, float]]] = {}
     for run in sorted(runs, key=lambda one: (order[one.numbers["pattern"]], one.seed)):
-        by_seed = found.setdefault(run.strategy, {}).setdefault(run.numbers["pattern"], {})
-        by_seed[run.seed] = value(run)
+        for of, value in values(run).items():
+            by_pattern = found.setdefault(run.strategy + TESTED[of], {})
+            by_pattern.setdefault(run.numbers["pattern"], {})[run.seed] = value
     return found
 
 

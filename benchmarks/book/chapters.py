@@ -8,7 +8,7 @@ from typing import Any
 from fedquorum.records.reader import Run
 
 from benchmarks.book.aaggff import aaggff_numbers, aaggff_published, aaggff_tables
-from benchmarks.book.answers import answers_numbers, rates_tables
+from benchmarks.book.answers import PATTERNS, answers_numbers, answers_tables, rates_tables
 from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.decisions import decision_tables
 from benchmarks.book.fedalign import (
@@ -144,6 +144,14 @@ PRESENT = (
     "experiment=fedalign/synth_high data.priority=[0,1,2,3,4,5,6,7,8,9] "
     + COME_AND_GO.format(",".join(["1"] * 10 + ["0.1", "0.5"] * 5)),
 )
+# What the chapter answers-rates found best for each method.
+RATES_FOUND = (
+    "strategy=average_participating,fedau,empirical client.lr=0.3 strategy.server_lr=1",
+    "strategy=average_all client.lr=0.3 strategy.server_lr=3",
+    "strategy=fedvarp client.lr=0.03 strategy.server_lr=3",
+    "strategy=mifa client.lr=0.1 strategy.server_lr=3",
+    "strategy=known_statistics client.lr=0.1 strategy.server_lr=1",
+)
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
 FAIR = "qfedavg,term,propfair"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
@@ -240,18 +248,35 @@ CHAPTERS: tuple[Chapter, ...] = (
     Sweeps(
         "answers-rates",
         "Learning rates of the methods compared next (not in a paper)",
-        (
+        tuple(
             (
                 *CHANGING.split(),
                 *["availability=bernoulli", "rounds=300", "evaluation.every=30", "seed=100"],
-                f"strategy={PARTICIPATION}",
+                f"strategy={names}",
                 "client.lr=0.03,0.1,0.3",
                 "strategy.server_lr=1,3",
-            ),
+            )
+            for names in (PARTICIPATION, "fedawe")
         ),
         answers_numbers,
         rates_tables,
         quick={"data.num_clients": "20", "client.lr": "0.1"},
+    ),
+    Sweeps(
+        "answers-participation",
+        "Which method under which participation? (not in a paper)",
+        tuple(
+            (
+                *CHANGING.split(),
+                f"availability={','.join(PATTERNS)}",
+                *["rounds=300", "evaluation.every=10", "seed=1,2,3,4,5"],
+                *sweep.split(),
+            )
+            for sweep in RATES_FOUND
+        ),
+        answers_numbers,
+        answers_tables,
+        quick={"data.num_clients": "20", "strategy": "fedau,average_participating"},
     ),
     Sweeps(
         "answers-priority",
@@ -260,7 +285,7 @@ CHAPTERS: tuple[Chapter, ...] = (
             (*setting.split(), *sweep.split())
             for setting in PRESENT
             for sweep in (
-                "strategy=fedalign,fedau,fedavg,fedavg_priority",
+                "strategy=fedalign,fedgp,fedau,fedavg,fedavg_priority",
                 "strategy=composed strategy/participation=fedau",
             )
         ),
