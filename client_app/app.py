@@ -49,7 +49,7 @@ from client_app.arrays import Arrays
 from client_app.client import FederatedClient
 from client_app.data.base import Part
 from client_app.failures import is_deployed, reason_of
-from client_app.node import Node
+from client_app.node import VALIDATED_PARTS, Node
 from client_app.policy import PolicyMod
 from client_app.privacy import ClippingMod
 from client_app.update_sum import UpdateSum
@@ -296,7 +296,7 @@ def evaluate(message: Message, context: Context) -> Message:
     node, hosted = _hosting(context)
     arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
-    for part in node.measurements.parts:
+    for part in VALIDATED_PARTS:
         asked = [task for task in tasks if (task.train if part == "train" else task.test)]
         if not any(task.keeps_model for task in asked):
             _prepare(node, received, part, [task.client for task in asked])
@@ -322,9 +322,10 @@ def _hosting(context: Context) -> tuple[Node, Sequence[int]]:
 
 
 def _prepare(node: Node, received: Arrays, part: Part, clients: list[int]) -> None:
-    """Measure for all of these clients in one pass."""
+    """Measure for all of these clients in one pass, if they have such a part."""
     try:
-        node.measurements.prepare(received, part, clients)
+        if part in node.measurements.parts:
+            node.measurements.prepare(received, part, clients)
     except Exception as error:  # whose fault it is shows when each measures alone
         log(WARNING, "Clients measure one after the other after a failure", exc_info=error)
 

@@ -151,6 +151,7 @@ RATES_FOUND = (
     "strategy=fedvarp client.lr=0.03 strategy.server_lr=3",
     "strategy=mifa client.lr=0.1 strategy.server_lr=3",
     "strategy=known_statistics client.lr=0.1 strategy.server_lr=1",
+    "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
 FAIR = "qfedavg,term,propfair"

@@ -39,7 +39,7 @@ def summary(chapter: Sweeps, runs: Sequence[KeptRun]) -> Measurement:
         commit=", ".join(sorted({run.commit for run in runs})),
         seeds=f"seed{'s' if len(seeds) > 1 else ''} {_words(seeds)}",
         rounds=f"{_words(lengths)} rounds",
-        seconds=sum(run.seconds for run in runs),
+        seconds=round(sum(run.seconds for run in runs), 1),
         note=missing,
         tables=chapter.tables(runs),
     )

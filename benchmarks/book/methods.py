@@ -46,27 +46,34 @@ class Method:
 
 def methods(runs: Sequence[KeptRun]) -> tuple[Method, ...]:
     """Return runs as methods, ascending by experiment, strategy and what else tells them apart."""
-    found: dict[tuple[str, ...], list[KeptRun]] = {}
+    experiments = sorted({run.experiment for run in runs})
+    found = []
+    for experiment in experiments:
+        before = f"{experiment.partition('/')[2]}, " if len(experiments) > 1 else ""
+        found += _methods_of([run for run in runs if run.experiment == experiment], before)
+    return tuple(found)
+
+
+def _methods_of(runs: Sequence[KeptRun], before: str) -> list[Method]:
+    """Return the methods of one experiment, with these words before their names."""
+    same: dict[tuple[str, ...], list[KeptRun]] = {}
     for run in runs:
-        key = tuple(word for word in run.words if not word.startswith("seed="))
-        found.setdefault(key, []).append(run)
+        same.setdefault(tuple(w for w in run.words if not w.startswith("seed=")), []).append(run)
     settings = [
-        {key: of for key, of in same[0].settings.items() if key not in _NOT_OF_THE_METHOD}
-        for same in found.values()
+        {key: of for key, of in group[0].settings.items() if key not in _NOT_OF_THE_METHOD}
+        for group in same.values()
     ]
     telling = telling_keys(settings)
-    several = len({run.experiment for run in runs}) > 1
-    ordered = []
-    for words, same in zip(settings, found.values(), strict=True):
+    found = []
+    for words, group in zip(settings, same.values(), strict=True):
         variant = {key: words[key] for key in telling if key in words}
         shown = ", ".join(short_setting(f"{key}={of}") for key, of in variant.items())
-        name = f"{same[0].strategy} ({shown})" if shown else same[0].strategy
-        if several:
-            name = f"{same[0].experiment.partition('/')[2]}, {name}"
+        strategy = group[0].strategy
+        name = before + (f"{strategy} ({shown})" if shown else strategy)
         order = tuple((key, ascending(of)) for key, of in variant.items())
-        method = Method(name, tuple(sorted(same, key=lambda run: run.seed)))
-        ordered.append((method.experiment, method.strategy, order, method))
-    return tuple(entry[-1] for entry in sorted(ordered, key=lambda entry: entry[:-1]))
+        method = Method(name, tuple(sorted(group, key=lambda run: run.seed)))
+        found.append((strategy, order, method))
+    return [method for *_, method in sorted(found, key=lambda entry: entry[:2])]
 
 
 def paired(one: Method, other: Method, value: Callable[[KeptRun], float]) -> list[float]:

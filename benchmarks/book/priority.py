@@ -64,4 +64,5 @@ def _accuracy(run: KeptRun, after: int) -> float:
 
 
 def _name(method: Method) -> str:
-    return method.name.replace(COMBINED, "FedALIGN's gate x FedAU's weights")
+    name, _, _ = method.name.partition(" (")
+    return name.replace(COMBINED, "FedALIGN's gate x FedAU's weights")

@@ -89,7 +89,8 @@ class Rules:
 
     def ahead(self, t: int, population: Population, told: Told) -> Call:
         """Return the call of round t as far as it is known before its model is measured."""
-        return replace(self.selection.ahead(t, population, told), measures_loss=self.asks_losses)
+        call = self.selection.ahead(t, population, told)
+        return replace(call, measures_loss=self.asks_losses, t=t)
 
     @property
     def measures_first(self) -> bool:

@@ -4,7 +4,8 @@ Every single combination is played in ``tests/fedquorum/test_combinations.py``, 
 is what settings, clients that train and records add to it.
 """
 
-from itertools import cycle, product
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,21 @@ def refusal(combination: Combination) -> ParameterError | None:
 WHY = {one: refusal(one) for one in COMBINATIONS}
 ALLOWED = [one for one, why in WHY.items() if why is None]
 PARTS = [*dict.fromkeys(one[:3] for one in ALLOWED)]
-RUNS = [
-    (*parts, optimizer if (*parts, optimizer) in ALLOWED else "sgd")
-    for parts, optimizer in zip(PARTS, cycle(SERVER_OPTIMIZERS), strict=False)
-]
-"""Every selection with every weighting and correction, the optimizers in turn."""
+
+
+def with_optimizers() -> Iterator[Combination]:
+    """Yield all other parts, each with an optimizer that either end was not yet seen with."""
+    seen: set[tuple[str, str]] = set()
+    for parts in PARTS:
+        allowed = [one for one in SERVER_OPTIMIZERS if (*parts, one) in ALLOWED]
+        unseen = [sum((parts[end], one) not in seen for end in (0, 2)) for one in allowed]
+        optimizer = allowed[unseen.index(max(unseen))]
+        seen |= {(parts[0], optimizer), (parts[2], optimizer)}
+        yield *parts, optimizer
+
+
+RUNS = [*with_optimizers()]
+"""Every selection with every weighting and correction, with optimizers in turn."""
 REFUSED = {str(why): one for one, why in WHY.items() if why is not None}
 """A combination for every refusal."""
 

@@ -59,7 +59,7 @@ def test_both_are_in_the_tables_and_charts(run: Run) -> None:
     for record in run.rounds:
         totals = totals.after(record)
     text = StringIO()
-    about = About("accuracy", Question.PARTICIPATION)
+    about = About("accuracy", Question.AVERAGE)
     Console(file=text, width=120).print(final_table(totals, "title", about))
     assert "mean-model" in text.getvalue()
     (group,) = group_runs([run])
