@@ -11,6 +11,8 @@ import fedquorum
 import pytest
 from fedquorum.flower.drop_in import DropIn
 
+from tests.cases import is_long
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     path.relative_to(ROOT)
@@ -51,7 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(not is_long(), reason="builds all pages; see --long")
 def test_every_link_of_the_reference_leads_somewhere(site: Path) -> None:
     """Pages and anchors; links to the network are not followed."""
     pages = {path: Page(path) for path in site.rglob("*.html")}
@@ -67,6 +69,7 @@ def test_every_link_of_the_reference_leads_somewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not is_long(), reason="builds all pages; see --long")
 def test_the_reference_has_the_public_names(site: Path) -> None:
     """All that ``fedquorum`` exports has a place, and the strategies have their parameters."""
     assert set(fedquorum.__all__) <= Page(site / "fedquorum.html").anchors

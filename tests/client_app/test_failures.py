@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +26,7 @@ from PIL import Image
 from client_app import app as client_app
 from client_app.failures import RUNS_APPS
 from server_app.in_process import InProcessGrid
+from tests.cases import sampled
 
 SECRETS = ("Borreliosis", "Lovelace", "31415", "-27182")
 """Values of the data below, of which the server may hear none."""
@@ -128,9 +130,9 @@ def told(kind: str, words: str, node_config: NodeConfig) -> str:
     return str(answer.reason)
 
 
-@pytest.mark.parametrize("has_data_path", [True, False])
-@pytest.mark.parametrize("kind", REQUESTS)
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize(
+    ("name", "kind", "has_data_path"), sampled([*product(BROKEN, REQUESTS, (True, False))], 20)
+)
 def test_a_device_quotes_no_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: str, *, has_data_path: bool
 ) -> None:

@@ -16,6 +16,7 @@ from fedquorum.audit.replay import read_recorded
 
 from conf import SettingsError
 from conf.compose import compose, options
+from tests.cases import is_long
 from tests.integration.conftest import ROOT, assert_same_bits, read_rounds
 from tests.integration.conftest import run_here as run
 from tests.reference import fedau
@@ -126,6 +127,7 @@ def test_every_fedalign_preset_runs_two_rounds(
         words += [f"data.root={tmp_path}", "data.shard_size=2"]
     elif data == "cifar10":
         words += ["data=npz", f"data.path={cifar10_subset}", "data.shard_size=125"]
+        words += [] if is_long() else ["data.num_clients=6", "data.num_priority=2"]
     directory = run(tmp_path / "run", *words)
     found = recompute(directory)
     assert found.problems == []

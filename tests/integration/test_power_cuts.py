@@ -30,7 +30,7 @@ WORDS = (
     "data.samples_per_client=20",
     "client.local_epochs=1",
 )
-SAMPLE = 6
+SAMPLE = 4
 
 
 def run(directory: Path, *words: str) -> Path:

@@ -33,6 +33,7 @@ from conf.compose import compose_words
 from server_app.job import run_in_process
 from server_app.resuming import check_resumable, resumed_words
 from tests.builders import NEEDED_WORDS
+from tests.cases import sampled
 from tests.fedquorum.records.made import FIXTURES
 from tests.integration.conftest import (
     ROOT,
@@ -75,15 +76,18 @@ CHOOSING = "composed strategy/selection=power_of_choice strategy.fraction=0.4 da
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        *sorted(NAMED),
-        f"{COMPOSED} strategy/weighting=aaggff_d server_optimizer=yogi",
-        f"{COMPOSED} server_optimizer=adam",
-        f"{CHOOSING} strategy.selection.losses=measured evaluation.every=5",
-        f"{CHOOSING} strategy.selection.losses=told",
-        "fedau server_optimizer=momentum",
-        "fedavg server_optimizer=adagrad",
-    ],
+    sampled(
+        [
+            *sorted(NAMED),
+            f"{COMPOSED} strategy/weighting=aaggff_d server_optimizer=yogi",
+            f"{COMPOSED} server_optimizer=adam",
+            f"{CHOOSING} strategy.selection.losses=measured evaluation.every=5",
+            f"{CHOOSING} strategy.selection.losses=told",
+            "fedau server_optimizer=momentum",
+            "fedavg server_optimizer=adagrad",
+        ],
+        10,
+    ),
 )
 def test_a_run_that_goes_on_is_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
