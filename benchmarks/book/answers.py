@@ -10,8 +10,9 @@ from fedquorum.records.reader import Run
 
 from benchmarks.book.fedau import training_accuracy
 from benchmarks.book.kept import KeptRun
-from benchmarks.book.measured import Cell, Table, differences, numbers
+from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from server_app.report.groups import metric_after_round
+from server_app.report.published import published_values
 
 PATTERNS = ("bernoulli", "markov", "cyclic", "staircase", "sine", "interleaved")
 PLAIN = "average_participating"
@@ -76,6 +77,23 @@ def answers_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
         "worst10": _table("worst 10 % of the clients, %", worst),
         "state": _table("server state, MB", state, 3),
     }
+
+
+def fedawe_published(measured: Mapping[str, Table]) -> Mapping[str, Table]:
+    """Return the accuracies of FedAWE's Table 2 on CIFAR-10; of FedAWE that of the mean model."""
+    patterns = measured["test"].headings[1:]
+    rows: list[tuple[Cell, ...]] = []
+    for method, *_ in measured["test"].rows:
+        strategy = str(method).removesuffix(TESTED["mean_model"])
+        settings = {"data.name": "cifar10", "strategy.name": strategy, "strategy.cutoff": 50.0}
+        found = (
+            published_values("fedawe/cifar10", settings | {"availability.name": pattern})
+            for pattern in patterns
+        )
+        if strategy != "fedawe" or method != strategy:
+            cells = (Number(100 * one[0].values["test"]) if one else None for one in found)
+            rows.append((method, *cells))
+    return {"published": Table(("published, %", *patterns), tuple(rows), digits=1)}
 
 
 def _rates(run: KeptRun) -> tuple[float, ...]:
