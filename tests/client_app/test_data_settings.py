@@ -115,8 +115,8 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
         (
             "data=npz data.path=x data.partition=natural availability=bernoulli availability.p=2",
             (
-                "availability.p must be null, a number > 0 and <= 1, or a list of one for each of "
-                "the clients, got 2"
+                "availability.p must be null, class_rates, a number > 0 and <= 1, or a list of one "
+                "for each of the clients, got 2"
             ),
         ),
         (

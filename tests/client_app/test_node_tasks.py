@@ -185,7 +185,9 @@ MISTAKES = {
     ("sequence", "model=lstm client.class_weights=balanced"): (
         "client.class_weights must be null where the target is a sequence, got balanced"
     ),
-    ("number", "evaluation.metric=accuracy"): "evaluation.metric must be loss where targets are n",
+    ("number", "evaluation.metric=accuracy"): (
+        "evaluation.metric must be one of rmse, mae, r2, loss where targets are numbers"
+    ),
     ("number", "evaluation.metric=loss strategy=fedalign strategy.criterion=accuracy"): (
         "strategy.criterion must be loss where targets are numbers, got accuracy"
     ),

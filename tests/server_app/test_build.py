@@ -72,7 +72,7 @@ def test_a_strategy_is_what_the_library_makes_of_its_settings(name: str) -> None
     """The settings, the run's rounds and seed, the clients and their rates, and nothing else."""
     rates = [0.5, 0.25, 1.0, 0.125]
     facts = RunFacts(7, 9, dict(enumerate(rates)), (0, 1, 2, 3))
-    options = {"requirement": 1} if NAMED[name].weighting.needed else {}
+    options = {"requirement": 1} if "requirement" in NAMED[name].weighting.needed else {}
     expected = build({"name": name, **options}, {"name": "sgd"}, facts)
     needed = NEEDED_WORDS.get(name, ())
     words = ("experiment=custom", f"strategy={name}", "rounds=7", "seed=9", *needed)
@@ -211,6 +211,7 @@ def test_every_weighting_is_a_part() -> None:
     for key, rule in WEIGHTINGS.items():
         selection = "everyone" if rule.aggregates else "alone"
         parts = [f"strategy/selection={selection}", f"strategy/weighting={key}"]
-        parts += ["strategy.weighting.requirement=1"] if rule.needed else []
-        expected = rule.of({"requirement": 1} if rule.needed else {}, RunFacts())
+        requires = "requirement" in rule.needed
+        parts += ["strategy.weighting.requirement=1"] if requires else []
+        expected = rule.of({"requirement": 1} if requires else {}, RunFacts())
         assert built("strategy=composed", *parts).rules.weighting == expected

@@ -77,7 +77,7 @@ def words(combination: Combination) -> tuple[str, ...]:
         *SMALL,
         *(() if everyone else COMING_AND_GOING),
         *(("strategy.selection.epsilon=1",) if SELECTIONS[selection].gated else ()),
-        *(("evaluation.requirement=1",) if WEIGHTINGS[weighting].needed else ()),
+        *(("evaluation.requirement=1",) if "requirement" in WEIGHTINGS[weighting].needed else ()),
     )
 
 
