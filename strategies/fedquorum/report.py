@@ -205,12 +205,15 @@ def priority_objective(
     )
 
 
-def told_after(before: Told, evaluations: Sequence[ClientEvaluation]) -> Told:
+def told_after(before: Told, evaluations: Sequence[ClientEvaluation], *, by_losses: bool) -> Told:
     """Return what clients said of themselves, with D_k and F_k of those that measured a new model.
 
-    A loss that is not finite is none.
+    These are the clients of the objective, and ``by_losses``, where losses say who is asked, all
+    but those that never train: what is measured for the records alone changes no rule's state. A
+    loss that is not finite is none.
     """
-    data = {e.client: e.num_examples for e in evaluations if not math.isnan(e.loss)}
-    losses = {e.client: e.loss for e in evaluations if math.isfinite(e.loss)}
+    heard = [e for e in evaluations if e.measured or (by_losses and not e.unseen)]
+    data = {e.client: e.num_examples for e in heard if not math.isnan(e.loss)}
+    losses = {e.client: e.loss for e in heard if math.isfinite(e.loss)}
     examples = ByClient.of(before.examples).updated(data)
     return replace(before, examples=examples, measured=ByClient.of(losses))

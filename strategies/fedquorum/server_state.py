@@ -55,9 +55,10 @@ class ServerState:
         """How many bytes the rules' states take."""
         return sum(map(bytes_of, (self.rounds.weighting, self.rounds.covered, self.optimizer)))
 
-    def with_evaluations(self, evaluations: Sequence[ClientEvaluation]) -> Self:
+    def with_evaluations(self, rules: Rules, evaluations: Sequence[ClientEvaluation]) -> Self:
         """Return the state with what clients said of their data and measured on it."""
-        told = told_after(self.rounds.told, evaluations)
+        by_losses = rules.selection.by_losses
+        told = told_after(self.rounds.told, evaluations, by_losses=by_losses)
         return replace(self, rounds=replace(self.rounds, told=told))
 
     def grown(self, rules: Rules, before: Population, after: Population) -> Self:

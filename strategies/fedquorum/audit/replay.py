@@ -356,7 +356,8 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
         population = recorded.population_in(record.round)
         if population.clients != before.clients:
             state, before = state.grown(rules, before, population), population
-        told = told_after(state.told, recorded.evaluations(record.round - 1))
+        evaluations = recorded.evaluations(record.round - 1)
+        told = told_after(state.told, evaluations, by_losses=rules.selection.by_losses)
         state = replace(state, told=told)
         rows = recorded.rows[record.round]
         if not rows and record.asked > 0:

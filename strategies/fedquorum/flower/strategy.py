@@ -332,7 +332,7 @@ class ComposedStrategy(Strategy):
         """Return what the clients measured, and remember their amounts of data."""
         answers = self._exchange.evaluate_answers(replies, server_round)
         evaluations = client_evaluations(answers, self.population, self.communication.metric)
-        self._state = self._state.with_evaluations(evaluations)
+        self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 
     def _keep(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
