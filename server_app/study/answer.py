@@ -1,0 +1,249 @@
+"""What a study says: the verdict, what each method came to, and what to keep in mind."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from fedquorum.metrics import Metric, metric_called
+from fedquorum.records.files import replacing
+
+from server_app.study.decision import UNDECIDED, Comparison, Decision
+
+ANSWER_FILE = "study.json"
+PAGE_FILE = "study.html"
+
+Curve = tuple[tuple[int, float], ...]
+"""Rounds, and the score after each."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of values, tried with the seed of the tuning.
+
+    Parameters
+    ----------
+    words : tuple of str
+        The values as Hydra overrides; none of the first trial, which has the settings' own.
+    status : str
+        ``completed``, ``pruned`` after fewer rounds than the others, or ``failed``.
+    score : float or None
+        The score on validation parts after the last round that was run; None if it failed.
+    curve : Curve
+        The score on validation parts after every round in which it was measured.
+    """
+
+    words: tuple[str, ...]
+    status: str
+    score: float | None
+    curve: Curve
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """The tuned method with one of the paired seeds.
+
+    Parameters
+    ----------
+    seed : int
+        The seed.
+    folder : str
+        The run's folder, in the study's.
+    command : str
+        What repeats it.
+    score : float
+        The score on test parts after the last round.
+    measures : mapping
+        What else was measured there, by name: ``all``, ``priority``, ``non_priority``, ``unseen``
+        (means of the metric over such clients, as far as there are any), and over all clients
+        ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``.
+    clients : mapping
+        The metric on each client's test part, by client id.
+    curve : Curve
+        The score on test parts by round.
+    megabytes, seconds : float
+        Of all messages both ways, and of all rounds.
+    """
+
+    seed: int
+    folder: str
+    command: str
+    score: float
+    measures: Mapping[str, float]
+    clients: Mapping[int, float]
+    curve: Curve
+    megabytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What one method came to.
+
+    Parameters
+    ----------
+    name : str
+        Its name, as in the verdict.
+    summary : str
+        What it does, in one line.
+    words : tuple of str
+        What makes it, as Hydra overrides.
+    tuned : tuple of str
+        The values that did best on the validation parts.
+    trials : tuple of Trial
+        All that were tried.
+    runs : tuple of SeedRun
+        With the tuned values, one a seed.
+    left_out : str
+        Why it is not compared; empty if it is.
+    rounds_to_baseline : float or None
+        After how many rounds its score reaches the baseline's last one, mean over the seeds; None
+        where it does not in more than half of them.
+    worse_off : float
+        The share of the clients whose metric, mean over the seeds, is worse than with the
+        baseline; NaN of the baseline.
+    """
+
+    name: str
+    summary: str
+    words: tuple[str, ...]
+    tuned: tuple[str, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    runs: tuple[SeedRun, ...] = ()
+    left_out: str = ""
+    rounds_to_baseline: float | None = None
+    worse_off: float = math.nan
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the study has taken, in the unit of its budget.
+
+    Parameters
+    ----------
+    budget : str
+        The budget, as it was given.
+    unit : str
+        ``seconds`` or ``rounds``.
+    amount, spent : float
+        What it amounts to, and how much of it has been spent.
+    to_decide : float or None
+        Of an undecided study, about what would decide it in all; None where nothing would, or the
+        verdict is another.
+    """
+
+    budget: str
+    unit: str
+    amount: float
+    spent: float
+    to_decide: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A study's answer.
+
+    Parameters
+    ----------
+    question : str
+        ``priority``, ``participation``, ``fairness`` or ``average``.
+    data : str
+        The data set's name.
+    metric : str
+        What a client measures of a model, one of ``fedquorum.metrics.METRICS``.
+    score : str
+        What the methods are compared by: a number of ``rounds.jsonl`` by dotted key, such as
+        ``test.all.worst10``.
+    decision : Decision or None
+        The verdict and the paired differences from the baseline over seeds, in the metric's unit,
+        positive where the method is better; None with too few seeds to say anything.
+    over_clients : tuple of Comparison
+        Of each method, the mean difference over clients of their metric, mean over the seeds, with
+        an interval over clients. That is another question: what a client of these divisions of the
+        data gets, not what another division would give.
+    not_told_apart : tuple of str
+        The methods that cannot be told apart from the best one.
+    margin, level : float
+        The largest difference that makes none, in the metric's unit, and the probability with which
+        all intervals hold.
+    baseline : str
+        The plain method that the others are compared with.
+    methods : tuple of MethodResult
+        All methods, the baseline first.
+    caveats : tuple of str
+        What in the data or in the tuning makes the answer weaker, a sentence each.
+    spent : Spent
+        The budget.
+    tuning_seed : int
+        The seed of the tuning.
+    command : str
+        What repeats the study.
+    """
+
+    question: str
+    data: str
+    metric: str
+    score: str
+    decision: Decision | None
+    over_clients: tuple[Comparison, ...]
+    not_told_apart: tuple[str, ...]
+    margin: float
+    level: float
+    baseline: str
+    methods: tuple[MethodResult, ...]
+    caveats: tuple[str, ...]
+    spent: Spent
+    tuning_seed: int
+    command: str
+
+    @property
+    def measured(self) -> Metric:
+        """The metric, with its unit and its range."""
+        return metric_called(self.metric)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of ``study.json``; what is not defined is null."""
+        decided = self.decision
+        best = None if decided is None else decided.best
+        return {
+            "verdict": self.verdict,
+            "best": None if best is None else best.method,
+            "baseline": self.baseline,
+            "difference": None if best is None else best.difference,
+            "interval": None if best is None else [best.low, best.high],
+            "seeds": 0 if decided is None else decided.seeds,
+            "methods": [one.name for one in self.methods],
+            **_plain({key: value for key, value in vars(self).items() if key not in _SAID}),
+            "comparisons": _plain(() if decided is None else decided.comparisons),
+            "seeds_to_decide": None if decided is None else decided.seeds_to_decide,
+            "results": _plain(self.methods),
+        }
+
+    @property
+    def verdict(self) -> str:
+        """The best method, ``no difference`` or ``undecided``."""
+        return UNDECIDED if self.decision is None else self.decision.verdict
+
+    def write(self, directory: Path) -> Path:
+        """Write ``study.json`` and return its path."""
+        text = json.dumps(self.as_dict(), indent=2, allow_nan=False)
+        with replacing(directory / ANSWER_FILE) as file:
+            file.write(f"{text}\n".encode())
+        return directory / ANSWER_FILE
+
+
+_SAID = ("decision", "methods", "baseline")
+"""What ``as_dict`` says in its own words."""
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
