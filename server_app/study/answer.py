@@ -229,8 +229,8 @@ class Answer:
     def write(self, directory: Path) -> Path:
         """Write ``study.json`` and return its path."""
         text = json.dumps(self.as_dict(), indent=2, allow_nan=False)
-        with replacing(directory / ANSWER_FILE) as file:
-            file.write(f"{text}\n".encode())
+        with replacing(directory / ANSWER_FILE) as part:
+            part.write_text(f"{text}\n", encoding="utf-8")
         return directory / ANSWER_FILE
 
 
