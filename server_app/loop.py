@@ -103,17 +103,15 @@ def run(
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
         ledger = _Ledger(records, spent)
         parts = replace(parts, release=ledger.release)
-        checkpoints = _Checkpointing(records, parts)
-        first = 1 if start is None else start.server_round + 1
-        if start is not None:
-            checkpoints.files.forget_after(start.server_round)
+        to_run = _rounds_to_run(settings, start)
+        checkpoints = _Checkpointing(records, parts, to_run)
         totals, previous = _so_far(directory, start)
         try:
-            if first == 1:
+            if to_run.start == 1:
                 records.save_population(population, rates, requirements=requirements)
                 checkpoints.save(0, arrays)
             with Display(console, settings.rounds, title, about) as display:
-                for server_round in range(first, settings.rounds + 1):
+                for server_round in to_run:
                     initial, arrays, record = _round(parts, arrays, server_round, previous)
                     with uninterrupted():
                         records.add_evaluations(server_round - 1, initial)
@@ -124,9 +122,24 @@ def run(
                         display.show(record)
         finally:
             _save_models(records, strategy, arrays)
+        _leave(records, settings, to_run, console)
     console.print(final_table(totals, title, about, ledger.facts, records.admitted_rounds))
     console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
     return records.directory
+
+
+def _rounds_to_run(settings: Settings, start: Checkpoint | None) -> range:
+    first = 1 if start is None else start.server_round + 1
+    return range(first, min(settings.rounds, settings.engine.stop_after or settings.rounds) + 1)
+
+
+def _leave(records: RunRecords, settings: Settings, to_run: range, console: Console) -> None:
+    """Leave a run interrupted that is to stop before its last round."""
+    last = to_run.stop - 1
+    if last < settings.rounds:
+        records.interrupt()
+        line = f"Left after round {last} of {settings.rounds}, as engine.stop_after says"
+        console.print(line, highlight=False)
 
 
 def _save_models(records: RunRecords, strategy: ComposedStrategy, arrays: ArrayRecord) -> None:
@@ -270,10 +283,12 @@ class _Ledger:
 class _Checkpointing:
     """Writes a run down as ``engine.checkpoint_every`` says, and after the last round."""
 
-    def __init__(self, records: RunRecords, parts: _Parts) -> None:
-        self.files = Checkpoints(records.directory)
+    def __init__(self, records: RunRecords, parts: _Parts, to_run: range) -> None:
+        self._files = Checkpoints(records.directory)
+        self._files.forget_after(to_run.start - 1)
         self._records = records
         self._parts = parts
+        self._last = to_run.stop - 1
         self._every = parts.settings.engine.checkpoint_every
         self._pace = Pace()  # with auto
 
@@ -281,7 +296,7 @@ class _Checkpointing:
         """Save a checkpoint if one is due."""
         every = self._every
         due = server_round % every == 0 if isinstance(every, int) else self._pace.due
-        if due or server_round == self._parts.settings.rounds:
+        if due or server_round == self._last:
             self.save(server_round, arrays)
 
     def save(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -293,7 +308,7 @@ class _Checkpointing:
 
     def _write(self, server_round: int, arrays: ArrayRecord) -> None:
         parts, grid = self._parts, self._parts.grid.inner
-        self.files.save(
+        self._files.save(
             Checkpoint(
                 server_round=server_round,
                 model=decode_arrays(arrays),

@@ -14,7 +14,7 @@ from conf import Composed
 from server_app.provenance import SOURCE, commit, versions
 from server_app.trackers import observers_of
 
-OF_RESUMING = ("resume=", "engine.arithmetic=", "engine.trust=")
+OF_RESUMING = ("resume=", "engine.arithmetic=", "engine.trust=", "engine.stop_after=")
 """Words that are meant for one interruption, and not for the next one."""
 
 
@@ -67,7 +67,7 @@ def run_records(
 def _config(composed: Composed) -> str:
     """Return the settings of a run that nobody interrupted."""
     settings = composed.settings
-    engine = replace(settings.engine, arithmetic="same", trust=False)
+    engine = replace(settings.engine, arithmetic="same", trust=False, stop_after=None)
     return replace(composed, settings=replace(settings, resume=None, engine=engine)).to_yaml()
 
 

@@ -5,32 +5,19 @@ folders, so a sweep goes on where it ended, however that came about.
 """
 
 import itertools
-import os
-import platform
-import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import resource_tracker
-from pathlib import Path
-from types import FrameType
-from typing import NoReturn, Self
+from contextlib import contextmanager
+from typing import Self
 
-from fedquorum.errors import FedQuorumError, RunError, SettingsError
+from fedquorum.errors import SettingsError
 from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
-from rich.console import Console
 
 from conf.compose import compose_words
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
-from server_app.locks import lock
-from server_app.sweep_display import SweepDisplay
-from server_app.sweep_jobs import Job, SweepFolder
-
-GRACE_SECONDS = 60.0  # for running jobs to write their records when the sweep is interrupted
+from server_app.sweep_runner import JobRunner
 
 
 def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Override]) -> None:
@@ -116,24 +103,13 @@ class Sweep:
     Raises
     ------
     SettingsError, RunError
-        If the folder cannot be made, or the jobs are to have other folders than numbered ones.
+        As ``JobRunner``.
     """
 
     def __init__(self, config: DictConfig, launcher: Launcher) -> None:
-        if any(word.startswith("hydra.sweep.subdir=") for word in config.hydra.overrides.hydra):
-            raise SettingsError("hydra.sweep.subdir must not be set: jobs have numbered folders")
-        self.directory = Path(str(config.hydra.sweep.dir)).absolute()
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"hydra.sweep.dir must be a folder to write to, got {error}") from None
-        self.folder = SweepFolder(self.directory)
-        self._launcher = launcher
-        self._at_a_time = int(config.engine.jobs)
-        self._jobs: list[Job] = []
-        # This standard output, wherever jobs redirect theirs.
-        self._console = Console(file=sys.stdout, force_jupyter=False)
-        self._display = SweepDisplay(self._console)
+        self._runner = JobRunner(config, launcher)
+        self.directory, self.folder = self._runner.directory, self._runner.folder
+        self.run, self.say = self._runner.run, self._runner.say
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -148,101 +124,19 @@ class Sweep:
         SweepUnfinished
             If not all jobs completed.
         """
-        if not hasattr(signal, "pthread_sigmask"):
-            raise SettingsError(
-                "a sweep (-m) needs POSIX signals, as Linux, macOS and WSL have, got "
-                f"{platform.system()}"
-            )
         interrupted = False
         self.say(f"Sweep in {self.directory}")
-        with self._held():
+        with self._runner.held():
             try:
-                with self._display:
+                with self._runner.display:
                     yield self
             except KeyboardInterrupt:
                 interrupted = True
             self._conclude(interrupted=interrupted)
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        held = ExitStack()
-        try:
-            held.enter_context(lock(self.directory / "sweep.lock", wait=False))
-        except BlockingIOError:
-            raise RunError(
-                f"hydra.sweep.dir must not be in use by another sweep, got {self.directory}"
-            ) from None
-        with held:
-            yield
-
-    def run(self, jobs: Sequence[Job], to_come: int = 0) -> None:
-        """Run those of the jobs that are not completed, and wait for their end.
-
-        ``to_come`` further ones are expected.
-
-        Raises
-        ------
-        RunError
-            If the launcher itself does not work.
-        """
-        new = [job for job in dict.fromkeys(jobs) if job not in self._jobs]
-        self._jobs += new
-        todo = self._plan(new, to_come)
-        while todo:
-            error = self._launch(todo)
-            self._display.show()
-            if error is None:
-                return
-            # The death of one process takes the others along: each of their jobs gets a second
-            # chance, alone, so that the one to blame is known.
-            died = [job for job in todo if job.state().status == "died"]
-            if not died and isinstance(error, FedQuorumError):
-                raise error
-            if not died:
-                raise RunError(f"the launcher failed: {type(error).__name__}: {error}")
-            for job in died:
-                self._launch([job])
-            todo = [job for job in todo if job.state().status == "waiting"]
-
-    def _plan(self, jobs: Sequence[Job], to_come: int) -> list[Job]:
-        """Return what is to be run, such that jobs with the same data follow each other."""
-        todo, completed = [], 0
-        for job in jobs:
-            state = job.state()
-            if state.holder is not None:
-                raise RunError(
-                    f"{job} is still running, in process {state.holder.process} on "
-                    f"{state.holder.host}: wait for its end, or end it"
-                )
-            if state.status == "completed":
-                completed += 1
-            elif job.composed is not None:
-                todo.append(job)
-                if state.status != "waiting":
-                    self.say(f"{job} is taken up again: {state.reason}")
-                    job.put_back()
-        if completed:
-            self.say(f"{completed} of {len(jobs)} jobs are completed already")
-        others = [job for job in jobs if job.composed is None]
-        self._display.add([*others, *todo], completed, len(self._jobs) + to_come)
-        first = {_data_key(job): place for place, job in reversed(list(enumerate(todo)))}
-        return sorted(todo, key=lambda job: first[_data_key(job)])
-
-    def _launch(self, jobs: Sequence[Job]) -> Exception | None:
-        batch = [[*job.words, f"hydra.sweep.subdir={job.number}"] for job in jobs]
-        # Not every launcher does: joblib's kills its processes.
-        ends_jobs = getattr(self._launcher, "ends_jobs", False)
-        in_processes = self._at_a_time > 1
-        with _interruptible([] if ends_jobs else jobs, in_processes=in_processes):
-            try:
-                self._launcher.launch(batch, initial_job_idx=0)
-            except Exception as error:  # a launcher may raise anything
-                return error
-        return None
-
     def _conclude(self, *, interrupted: bool) -> None:
         """Say what became of the jobs; raise SweepUnfinished unless all completed."""
-        states = {job: job.state() for job in self._jobs}
+        states = {job: job.state() for job in self._runner.jobs}
         for job, state in states.items():
             if state.status == "died":
                 job.fail(state.reason)
@@ -256,66 +150,3 @@ class Sweep:
             raise SweepUnfinished(EXIT_INTERRUPTED, self.directory)
         if completed < len(states):
             raise SweepUnfinished(EXIT_ERROR, self.directory)
-
-    def say(self, text: str) -> None:
-        """Print a line, above the live ones."""
-        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-
-def _data_key(job: Job) -> str:
-    settings = None if job.composed is None else job.composed.settings
-    return "" if settings is None else repr((settings.data, settings.seed))
-
-
-@contextmanager
-def _interruptible(jobs: Sequence[Job], *, in_processes: bool) -> Iterator[None]:
-    """Let Ctrl-C and kill reach the jobs first, for them to write their records.
-
-    A terminal sends Ctrl-C to the processes of the jobs as well, where it would end one that has
-    no job just then, and with it all others. So they are started with SIGINT blocked; here it
-    arrives all the same, by the thread of the display, which was there before.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread alone
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-        for number in before:
-            signal.signal(number, signal.default_int_handler)  # a second one does not wait
-        _end_processes(jobs)
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    if in_processes:
-        from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
-
-        # Where they are started later, they take the block away.
-        resource_tracker.ensure_running()
-        loky_resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end_processes(jobs: Sequence[Job]) -> None:
-    """Tell the other processes here that run jobs to end them, and wait until they have."""
-    signalled: set[int] = set()
-    deadline = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < deadline:
-        holders = [job.state().holder for job in jobs]
-        running = {h.process for h in holders if h is not None and h.host == platform.node()}
-        running.discard(os.getpid())
-        if not running:
-            return
-        for process in running - signalled:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGTERM)
-        signalled |= running
-        time.sleep(0.1)

@@ -63,6 +63,9 @@ class Job:
         Its folder, absolute.
     composed : Composed or None
         Its settings, None if they are not allowed.
+    until : int, optional
+        The round after which it counts as completed, with all its rounds to come; None for the
+        last.
     """
 
     number: int
@@ -70,6 +73,7 @@ class Job:
     label: str
     directory: Path
     composed: Composed | None
+    until: int | None = None
 
     def __str__(self) -> str:
         """Return the number and what makes the job different from the others."""
@@ -77,8 +81,15 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """The rounds of the job."""
-        return 0 if self.composed is None else self.composed.settings.rounds
+        """The rounds that the job runs."""
+        planned = 0 if self.composed is None else self.composed.settings.rounds
+        return planned if self.until is None else min(planned, self.until)
+
+    @property
+    def launched_with(self) -> tuple[str, ...]:
+        """The overrides with which it runs that far."""
+        stop = () if self.until is None else (f"engine.stop_after={self.until}",)
+        return (*self.words, *stop)
 
     def state(self) -> State:
         """Read from the folder how far the job is."""
@@ -94,9 +105,12 @@ class Job:
 
     def _state_of_the_run(self) -> State:
         manifest = manifest_in(self.directory)
-        after = f"after round {len(complete_rounds(self.directory))} of {self.rounds}"
+        done = len(complete_rounds(self.directory))
+        after = f"after round {done} of {self.rounds}"
         match manifest.get("status"):
             case "completed":
+                return State("completed")
+            case "interrupted" if self.until is not None and done >= self.until:
                 return State("completed")
             case "interrupted":
                 return State("interrupted", f"interrupted {after}")

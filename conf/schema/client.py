@@ -13,6 +13,7 @@ from fedquorum.parameters import (
     OneOf,
 )
 from fedquorum.rule import parameter
+from fedquorum.search import Around, Between
 
 from conf.schema.ranges import CLASS_WEIGHTS
 
@@ -48,13 +49,13 @@ class ClientSettings:
     the bit; they are often slower, and a model for which there is none fails.
     """
 
-    lr: float = parameter(0.1, POSITIVE)
+    lr: float = parameter(0.1, POSITIVE, Around(10.0))
     batch_size: int = parameter(32, COUNT)
     local_epochs: int = parameter(5, COUNT)
     local_steps: int | None = parameter(None, COUNT)
     momentum: float = parameter(0.0, Number(low=0, high=1))
     weight_decay: float = parameter(0.0, NON_NEGATIVE)
-    mu: float = parameter(0.0, NON_NEGATIVE)
+    mu: float = parameter(0.0, NON_NEGATIVE, Between(0.001, 1.0))
     lr_schedule: str = parameter("constant", LR_SCHEDULE)
     lr_decay: float = parameter(1.0, Number(low=0, high=1, open_low=True))
     lr_decay_every: int = parameter(1, COUNT)

@@ -17,10 +17,12 @@ Setting = tuple[str, Any, Field[Any]]
 def settings_of_rule(rule: type[Any]) -> tuple[Setting, ...]:
     """Return a setting for each parameter of a rule, with its type, default and range."""
     types = get_type_hints(rule)
-    return tuple(
-        (item.name, types[item.name], parameter(item.default, item.metadata["allowed"]))
-        for item in parameters_of(rule)
-    )
+    return tuple((item.name, types[item.name], _as_declared(item)) for item in parameters_of(rule))
+
+
+def _as_declared(item: Field[Any]) -> Any:
+    """Return a field like that of a rule, of which a schema has one for itself."""
+    return parameter(item.default, item.metadata["allowed"], item.metadata["search"])
 
 
 def make_schema(

@@ -71,6 +71,8 @@ class EngineSettings:
     of them at once; the others are in files below TMPDIR. null is half of the machine's memory.
     ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
     auto as often as takes a twentieth of the time, at most once a second, null never.
+    ``stop_after``: the round after which the run is left, interrupted, for ``resume`` to go on;
+    null for none.
     ``nodes``: the file that says whose public key each client's node has, see
     ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
     the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
@@ -98,6 +100,7 @@ class EngineSettings:
     partial_aggregation: bool = True
     reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
     checkpoint_every: Any = parameter(AUTO, CheckpointInterval())
+    stop_after: int | None = parameter(None, COUNT)
     nodes: str | None = parameter(None, FilePath("a file of client ids and public keys"))
     superlink: str | None = parameter(None, ConnectionName())
     workers: int | None = parameter(None, COUNT)

@@ -12,6 +12,7 @@ from fedquorum.named import COMPOSED, CUSTOM, NAMED, NONE, Named
 from fedquorum.parameters import POSITIVE
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.rule import parameter
+from fedquorum.search import Between
 from fedquorum.selection import SELECTIONS, Sampling
 from fedquorum.weighting import WEIGHTINGS
 from omegaconf import MISSING
@@ -57,7 +58,7 @@ def _shared(*, draws: bool, aggregates: bool) -> Iterator[Setting]:
         if draws or setting[0] != "priority_draws":
             yield setting
     if aggregates:
-        yield "server_lr", float, parameter(1.0, POSITIVE)
+        yield "server_lr", float, parameter(1.0, POSITIVE, Between(0.01, 3.0))
 
 
 def _named(named: Named) -> type[Any]:

@@ -68,6 +68,8 @@ class Named:
         Whether it is a method that the papers' own are compared with.
     draws : bool
         Whether priority clients may be drawn with replacement.
+    plain_for : tuple of Question
+        The questions for which a study compares the others with it.
     """
 
     key: str
@@ -79,6 +81,7 @@ class Named:
     question: Question | None = None
     baseline: bool = True
     draws: bool = False
+    plain_for: tuple[Question, ...] = ()
 
     @property
     def answers(self) -> Question:
@@ -151,7 +154,13 @@ FEDALIGN = Named(
     baseline=False,
     draws=True,
 )
-FEDAVG = Named("fedavg", "FedAvg on all clients, weighted by their data.", DataFraction, draws=True)
+FEDAVG = Named(
+    "fedavg",
+    "FedAvg on all clients, weighted by their data.",
+    DataFraction,
+    draws=True,
+    plain_for=(Question.PRIORITY, Question.FAIRNESS, Question.AVERAGE),
+)
 FEDAVG_PRIORITY = Named(
     "fedavg_priority",
     "FedAvg on the priority clients alone.",
@@ -190,7 +199,13 @@ def _all_named() -> Iterator[Named]:
     yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, LOCAL_ONLY, FEDAU)
     for key, weighting in WEIGHTINGS.items():
         if weighting.strategy:
-            yield Named(key, weighting.summary, weighting, baseline=weighting.baseline)
+            yield Named(
+                key,
+                weighting.summary,
+                weighting,
+                baseline=weighting.baseline,
+                plain_for=weighting.plain_for,
+            )
     yield from (EMPIRICAL, KNOWN_STATISTICS, FEDVARP, MIFA)
 
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from .parameters import Range
+from .search import Search
 from .types import FloatArray
 
 
@@ -71,12 +72,15 @@ class RunFacts:
     requirements: Mapping[int, float] | None = None
 
 
-def parameter(default: Any, allowed: Range) -> Any:
+def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any:
     """Return the dataclass field of a parameter, with its default and its allowed range.
 
-    With a default of None, None is allowed too.
+    With a default of None, None is allowed too. ``search`` is where a tuning looks for a better
+    value; without it the parameter is not tuned.
     """
-    return field(default=default, metadata={"allowed": allowed, "parameter": True})
+    return field(
+        default=default, metadata={"allowed": allowed, "parameter": True, "search": search}
+    )
 
 
 def supplied(allowed: Range, **default: Any) -> Any:

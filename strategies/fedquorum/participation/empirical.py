@@ -10,6 +10,7 @@ import numpy as np
 from ..parameters import OMEGA_CAP
 from ..report import Decided
 from ..rule import parameter
+from ..search import Among
 from ..types import BoolArray, FloatArray, IntArray, Population
 from ..words import digits, place_in
 from .counted import Counted
@@ -66,7 +67,7 @@ class EmpiricalRates(Counted[RoundCounts]):
     summary = "Updates weighted by 1 / (share of the rounds so far)."
     bound = "cap"
 
-    cap: float = parameter(math.inf, OMEGA_CAP)
+    cap: float = parameter(math.inf, OMEGA_CAP, Among((2.0, 5.0, 20.0, math.inf)))
 
     def init(self, population: Population) -> RoundCounts:
         """Return the state before round 0: nothing seen."""

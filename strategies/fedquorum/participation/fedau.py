@@ -10,6 +10,7 @@ import numpy as np
 from ..parameters import CUTOFF
 from ..report import Decided
 from ..rule import parameter
+from ..search import Among
 from ..types import BoolArray, FloatArray, IntArray, Population
 from ..words import digits, place_in
 from .counted import Counted
@@ -69,7 +70,7 @@ class MeanInterval(Counted[FedAUState]):
     baseline = False
     bound = "cutoff"
 
-    cutoff: float = parameter(math.inf, CUTOFF)
+    cutoff: float = parameter(math.inf, CUTOFF, Among((10, 50, 200, math.inf)))
 
     def init(self, population: Population) -> FedAUState:
         """Return the state before round 0: nothing seen, all weights 1."""

@@ -20,6 +20,7 @@ from ..parameters import (
 from ..report import Decided
 from ..rule import RunFacts, parameter, supplied
 from ..schedules import epsilon_factor, rounds_in
+from ..search import Between
 from ..types import Admission, BoolArray, Call, Objective, Population, Responses, Told
 from .base import Selection
 from .sampling import Sampling
@@ -84,7 +85,7 @@ class EpsilonGate(Selection):
     unbounded = "who takes part and what it counts follow from the clients' losses and data"
 
     num_rounds: int = supplied(COUNT)
-    epsilon: float = parameter(0.2, EPSILON)
+    epsilon: float = parameter(0.2, EPSILON, Between(0.01, 2.0))
     epsilon_schedule: str = parameter("constant", EPSILON_SCHEDULE)
     epsilon_step_fraction: float = parameter(0.5, FRACTION)
     epsilon_rate: float = parameter(5.0, NON_NEGATIVE)

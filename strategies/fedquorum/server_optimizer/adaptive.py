@@ -11,6 +11,7 @@ import numpy as np
 
 from ..parameters import POSITIVE, SHARE_BELOW_ONE
 from ..rule import parameter, supplied
+from ..search import Between
 from ..types import FloatArray
 from .base import Parameters, ServerOptimizer
 
@@ -44,7 +45,7 @@ class Adaptive(ServerOptimizer[AdaptiveState]):
 
     learning_rate: float = supplied(POSITIVE, default=0.01)
     beta1: float = parameter(0.9, SHARE_BELOW_ONE)
-    tau: float = parameter(1e-3, POSITIVE)
+    tau: float = parameter(1e-3, POSITIVE, Between(1e-4, 0.1))
 
     def init(self, parameters: Parameters) -> AdaptiveState:
         """Return m = 0 and v = tau^2."""

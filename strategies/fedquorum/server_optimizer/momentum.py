@@ -6,6 +6,7 @@ import numpy as np
 
 from ..parameters import POSITIVE, SHARE_BELOW_ONE
 from ..rule import parameter, supplied
+from ..search import Among
 from .base import Parameters, ServerOptimizer
 
 
@@ -37,7 +38,7 @@ class Momentum(ServerOptimizer[Parameters]):
     summary = "SGD with heavy-ball momentum, as FedAvgM."
 
     learning_rate: float = supplied(POSITIVE, default=1.0)
-    momentum: float = parameter(0.9, SHARE_BELOW_ONE)
+    momentum: float = parameter(0.9, SHARE_BELOW_ONE, Among((0.5, 0.9, 0.97)))
 
     def init(self, parameters: Parameters) -> Parameters:
         """Return v = 0, by the parameters' names."""

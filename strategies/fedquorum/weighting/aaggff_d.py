@@ -21,6 +21,7 @@ from ..responses import (
     scattered,
 )
 from ..rule import parameter
+from ..search import Among
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
@@ -99,7 +100,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
     key = "aaggff_d"
     summary = "AAggFF-D: fair mixing coefficients for many sampled clients, in closed form."
 
-    cdf: str = parameter("weibull", CDF)
+    cdf: str = parameter("weibull", CDF, Among(CDF.choices))
     rbar: str = parameter("sample", RBAR)
 
     def over_known(self) -> KnownMixing:

@@ -9,6 +9,7 @@ from ..parameters import POSITIVE
 from ..report import Decided
 from ..responses import heard, positions, scattered
 from ..rule import parameter
+from ..search import Between
 from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
 from ..words import digits, explain_restricted, place_in
 from .base import BY_LOSSES, Weighting
@@ -57,7 +58,7 @@ class AgnosticMixing(Weighting[AFLState]):
     factor = "p_k"
     divisor = "the sum of p over {whom}"
 
-    step_size: float = parameter(0.1, POSITIVE)
+    step_size: float = parameter(0.1, POSITIVE, Between(0.001, 1.0))
 
     def over_known(self) -> KnownMixing:
         """Return p over the sum of p of all known clients that can count."""

@@ -24,6 +24,7 @@ class AverageParticipating(Weighting[None]):
     key = "average_participating"
     summary = "The average over the clients that take part in the round."
     question = Question.PARTICIPATION
+    plain_for = (Question.PARTICIPATION,)
     needs_losses = False
     factor = "1"
     divisor = "the number of {whom}"

@@ -50,6 +50,8 @@ class Weighting(Rule, ABC, Generic[StateT]):
         Whether ``strategy=<key>`` is this rule on all clients or a sample of them.
     baseline : bool
         Whether it is a method that the papers' own are compared with.
+    plain_for : tuple of Question
+        The questions for which a study compares the others with it.
     late : str
         What a client is to the rule whose update comes too late.
     drawn_whom : str
@@ -67,6 +69,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
     aggregates: ClassVar[bool] = True
     strategy: ClassVar[bool] = True
     baseline: ClassVar[bool] = True
+    plain_for: ClassVar[tuple[Question, ...]] = ()
     late: ClassVar[str] = "It is not heard: its loss and its update do not count."
     drawn_whom: ClassVar[str] = ""
     not_recorded: ClassVar[str] = ""

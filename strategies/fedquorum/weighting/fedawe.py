@@ -12,6 +12,7 @@ from ..parameters import CUTOFF, POSITIVE, FolderPath
 from ..report import Decided
 from ..responses import positions
 from ..rule import Question, parameter
+from ..search import Among
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
@@ -98,7 +99,7 @@ class Echo(Weighting[EchoState]):
     )
 
     clip: float | None = parameter(None, POSITIVE)
-    echo_cap: float = parameter(math.inf, CUTOFF)
+    echo_cap: float = parameter(math.inf, CUTOFF, Among((5, 20, 100, math.inf)))
     memory_dir: str | None = parameter(None, FolderPath())
 
     @property

@@ -12,6 +12,7 @@ from ..parameters import FRACTION
 from ..report import Decided
 from ..responses import scattered
 from ..rule import Question, parameter
+from ..search import Between
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import BoolArray, Call, FloatArray, Population, Responses, Weights
@@ -83,7 +84,7 @@ class GradientProjection(Weighting[None]):
         )
     }
 
-    beta: float = parameter(0.5, FRACTION)
+    beta: float = parameter(0.5, FRACTION, Between(0.1, 0.9, log=False))
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""

@@ -12,6 +12,7 @@ from ..parameters import FRACTION
 from ..report import Decided
 from ..responses import positions, scattered
 from ..rule import parameter
+from ..search import Between
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
@@ -64,7 +65,7 @@ class MinNorm(Weighting[IntArray]):
     factor = "p_k / |Delta_k|"
     divisor = "the sum of p over {whom}, which is 1"
 
-    deviation: float = parameter(1.0, FRACTION)
+    deviation: float = parameter(1.0, FRACTION, Between(0.05, 1.0))
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""

@@ -8,6 +8,7 @@ import numpy as np
 from ..parameters import POSITIVE
 from ..report import Decided
 from ..rule import parameter
+from ..search import Between
 from ..types import FloatArray
 from ..words import digits
 from .exponentiated_gradient import PriorMixing
@@ -47,7 +48,7 @@ class LossHeadroom(PriorMixing):
     summary = "PropFair: weights by 1 / (M - loss)."
     factor = "w_k / max(M - F_k, epsilon)"
 
-    bound: float = parameter(3.0, POSITIVE)
+    bound: float = parameter(3.0, POSITIVE, Between(2.0, 10.0))
     guard: float = parameter(0.2, POSITIVE)
 
     def respond(self, loss: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ import numpy as np
 from ..parameters import NON_NEGATIVE, POSITIVE
 from ..report import Decided
 from ..rule import parameter
+from ..search import Between
 from ..types import Call, FloatArray, IntArray, Responses, Weights
 from ..words import digits
 from .exponentiated_gradient import PriorMixing, base_weights
@@ -55,7 +56,7 @@ class LossPower(PriorMixing):
     summary = "q-FedAvg: weights by the q-th power of the loss."
     factor = "w_k F_k^q"
 
-    q: float = parameter(1.0, NON_NEGATIVE)
+    q: float = parameter(1.0, NON_NEGATIVE, Between(0.01, 10.0))
     lipschitz: float | None = parameter(None, POSITIVE)
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 from ..parameters import CDF, NON_NEGATIVE, POSITIVE
 from ..responses import check_response_range, heard
 from ..rule import parameter
+from ..search import Among
 from ..types import BoolArray, Call, FloatArray, Responses, Weights
 from .base import BY_LOSSES, Weighting
 
@@ -50,7 +51,7 @@ class ResponseMixing(Weighting[MixedT]):
     factor = "p_k"
     divisor = "the sum of p over {whom}"
 
-    cdf: str = parameter("normal", CDF)
+    cdf: str = parameter("normal", CDF, Among(CDF.choices))
     c1: float | None = parameter(None, NON_NEGATIVE)
     c2: float | None = parameter(None, POSITIVE)
 

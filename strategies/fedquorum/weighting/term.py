@@ -8,6 +8,7 @@ from ..errors import ParameterError
 from ..parameters import PRIOR, REAL
 from ..report import Decided
 from ..rule import parameter
+from ..search import Between
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import Call, FloatArray, Responses
@@ -45,7 +46,7 @@ class TiltedLoss(PriorMixing):
     key = "term"
     summary = "TERM: weights by the exponential of the loss."
 
-    tilt: float = parameter(1.0, REAL)
+    tilt: float = parameter(1.0, REAL, Between(0.01, 10.0))
     prior: str = parameter("data", PRIOR)
 
     @property

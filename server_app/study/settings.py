@@ -1,0 +1,167 @@
+"""What a study is asked: the question, the budget, and what may be said beside them."""
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.metrics import Metric
+from fedquorum.parameters import NON_NEGATIVE, NON_NEGATIVE_COUNT, ListOf, Number, OneOf, Range
+from fedquorum.rule import Question, check_parameters, parameter
+
+from server_app.study.decision import FEWEST_SEEDS
+
+QUESTIONS = (Question.PRIORITY, Question.PARTICIPATION, Question.FAIRNESS, Question.AVERAGE)
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+SHARE_MARGIN = 0.01
+RELATIVE_MARGIN = 0.01
+"""Differences that make none, unless the user says otherwise: of shares, and of other metrics as a
+part of the baseline's score."""
+
+SCORES = {
+    Question.PRIORITY: "priority.{metric}",
+    Question.PARTICIPATION: "all.average",
+    Question.FAIRNESS: "all.worst10",
+    Question.AVERAGE: "all.{metric}",
+}
+"""What methods are compared by, by dotted key: the mean of the priority clients, the mean over
+clients whatever data they have, the mean of the worst tenth, and the mean by data."""
+
+_NEEDED = ("question", "budget")
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a study may take.
+
+    Parameters
+    ----------
+    text : str
+        As it was given.
+    unit : {"seconds", "rounds"}
+        What is counted.
+    amount : float
+        How many of them.
+    """
+
+    text: str
+    unit: Literal["seconds", "rounds"]
+    amount: float
+
+    @classmethod
+    def of(cls, text: str, rounds: int) -> "Budget":
+        """Return the budget that ``20min`` or ``200runs`` says, a run being so many rounds."""
+        found = _BUDGET.fullmatch(text)
+        if found is None:
+            raise SettingsError(f"budget must be {BudgetText().describe()}, got {text}")
+        number, unit = float(found[1]), found[2]
+        if unit in SECONDS:
+            return cls(text, "seconds", number * SECONDS[unit])
+        return cls(text, "rounds", number * (rounds if unit == "runs" else 1))
+
+    def shown(self, amount: float) -> str:
+        """Return an amount in words: ``12:30 min`` or ``400 rounds``."""
+        if self.unit == "rounds":
+            return f"{amount:.0f} rounds"
+        hours, seconds = divmod(round(amount), 3600)
+        clock = f"{seconds // 60:02}:{seconds % 60:02}"
+        return f"{hours}:{clock} h" if hours else f"{clock} min"
+
+
+@dataclass(frozen=True)
+class BudgetText(Range):
+    """A number and its unit."""
+
+    def describe(self) -> str:
+        """Return the allowed values in words."""
+        return "a number above 0 with s, min, h, runs or rounds, such as 20min or 200runs"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is a budget."""
+        found = _BUDGET.fullmatch(value) if isinstance(value, str) else None
+        return found is not None and float(found[1]) > 0
+
+
+@dataclass(frozen=True)
+class Phrase(Range):
+    """A strategy, and settings that go with it."""
+
+    def describe(self) -> str:
+        """Return the allowed values in words."""
+        return "a strategy, alone or with settings KEY=VALUE after it, in quotes"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a text."""
+        return isinstance(value, str) and bool(value.split())
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """What a study is asked; see docs/study.md.
+
+    Parameters
+    ----------
+    question : str
+        ``priority``, ``participation``, ``fairness`` or ``average``.
+    budget : str
+        Such as ``20min``, ``200runs`` or ``5000rounds``. With one in runs or rounds the study has
+        the same result on every machine.
+    methods : list of str, optional
+        What is compared with the baseline; None for all that answer the question.
+    baseline : str, optional
+        The plain method; None for that of the question.
+    score : str, optional
+        What is compared, by dotted key below ``test`` in ``rounds.jsonl``, such as
+        ``priority.worst10``; None for that of the question.
+    trials : int, optional
+        How many choices of values each method is tried with; None for what half of the budget
+        allows, 0 for no tuning.
+    seeds : int, optional
+        How many seeds are run at most; None for as many as the budget allows.
+    margin : float, optional
+        The largest difference that makes none, in the metric's unit (a share is 0 to 1); None for
+        one point of a share, and for a hundredth of the baseline's score of others.
+    level : float
+        The probability with which all intervals hold.
+
+    Raises
+    ------
+    SettingsError
+        If a value is not allowed.
+    """
+
+    question: str | None = parameter(None, OneOf(QUESTIONS))
+    budget: str | None = parameter(None, BudgetText())
+    methods: Any = parameter(None, ListOf(Phrase()))
+    baseline: str | None = parameter(None, Phrase())
+    score: str | None = None
+    trials: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    seeds: int | None = parameter(None, Number(low=FEWEST_SEEDS, integer=True))
+    margin: float | None = parameter(None, NON_NEGATIVE)
+    level: float = parameter(0.95, Number(low=0.5, high=1, open_high=True))
+
+    def __post_init__(self) -> None:
+        try:
+            check_parameters(self)
+        except ParameterError as error:
+            raise SettingsError(str(error)) from None
+        for item in fields(self):
+            if item.name in _NEEDED and getattr(self, item.name) is None:
+                allowed = item.metadata["allowed"].describe()
+                raise SettingsError(f"{item.name} must be {allowed}, got nothing")
+
+    @property
+    def asked(self) -> Question:
+        """The question."""
+        return Question(str(self.question))
+
+    def margin_of(self, metric: Metric, baseline: float) -> float:
+        """Return the margin where the baseline scores so much."""
+        if self.margin is not None:
+            return self.margin
+        return SHARE_MARGIN if metric.is_share else RELATIVE_MARGIN * abs(baseline)
+
+    def score_of(self, metric: str) -> str:
+        """Return what is compared, by dotted key below ``test``, where this metric is measured."""
+        return self.score or f"{SCORES[self.asked].format(metric=metric)}"

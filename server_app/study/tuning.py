@@ -1,0 +1,194 @@
+"""Values for the parameters of one method, chosen by Optuna on validation parts.
+
+The trials come in generations, all of one chosen before any of it is run. After a part of the
+rounds a trial goes on only if it is in the better half of those that came so far (successive
+halving, Jamieson and Talwalkar 2016, asynchronous as in Li et al. 2020). Nothing depends on how
+many jobs run at a time, so an interrupted tuning asks for the same values again and finds their
+runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedquorum.search import Among
+
+from conf.words import words_of
+from server_app.study.answer import Curve, Trial
+from server_app.study.methods import Searched
+
+if TYPE_CHECKING:
+    import optuna
+
+GENERATION = 4
+"""How many trials are chosen at a time: as many as may run at once without waiting."""
+
+HALVING = 2
+PARTS = (0.25, 0.5, 1.0)
+"""After what part of the rounds the worse half is pruned."""
+
+COST = 0.5
+"""What a trial takes of a whole run, about: 1/4 for all, 1/4 for a half, 1/2 for a quarter."""
+
+
+def rungs(rounds: int, every: int) -> tuple[int, ...]:
+    """Return after which rounds trials are compared: evaluated ones, and the last.
+
+    Parameters
+    ----------
+    rounds : int
+        T.
+    every : int
+        After how many rounds the model is evaluated.
+    """
+    whole = (-(-round(rounds * part) // every) * every for part in PARTS)
+    return tuple(sorted({min(max(after, 1), rounds) for after in whole} | {rounds}))
+
+
+def at_round(curve: Curve, after: int) -> float | None:
+    """Return the last score up to a round, None if there is none."""
+    return next((score for number, score in reversed(curve) if number <= after), None)
+
+
+@dataclass
+class _Attempt:
+    """A trial under way."""
+
+    trial: "optuna.Trial"
+    words: tuple[str, ...]
+    curve: Curve = ()
+    status: str = "completed"
+
+
+@dataclass
+class MethodTuning:
+    """The trials of one method.
+
+    Parameters
+    ----------
+    space : mapping
+        Where values are looked for, by setting.
+    given : mapping
+        The settings' own values, which are the first trial.
+    higher_is_better : bool
+        Of the score.
+    seed : int
+        Of the choices.
+    """
+
+    space: Mapping[str, Searched]
+    given: Mapping[str, Any]
+    higher_is_better: bool
+    seed: int
+    trials: list[Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(
+            sampler=optuna.samplers.TPESampler(seed=self.seed, n_startup_trials=GENERATION + 1),
+            pruner=optuna.pruners.SuccessiveHalvingPruner(
+                min_resource=1, reduction_factor=HALVING, min_early_stopping_rate=0
+            ),
+            direction="maximize" if self.higher_is_better else "minimize",
+        )
+        self._study.enqueue_trial(dict(self.given))
+        self._distributions = {key: _distribution(where) for key, where in self.space.items()}
+        self._generation: list[_Attempt] = []
+
+    def ask(self, count: int) -> tuple[tuple[str, ...], ...]:
+        """Begin a generation and return its choices as Hydra overrides.
+
+        The very first has none: it is the settings' own values.
+        """
+        first = not self.trials
+        asked = [self._study.ask(self._distributions) for _ in range(count)]
+        self._generation = [
+            _Attempt(trial, () if first and place == 0 else words_of(trial.params))
+            for place, trial in enumerate(asked)
+        ]
+        return tuple(attempt.words for attempt in self._generation)
+
+    def live(self) -> tuple[tuple[str, ...], ...]:
+        """Return the choices of the generation that go on."""
+        return tuple(a.words for a in self._generation if a.status == "completed")
+
+    def report(self, rung: int, after: int, curves: Mapping[tuple[str, ...], Curve | None]) -> None:
+        """Take what the live trials scored up to a rung, and prune the worse ones.
+
+        Parameters
+        ----------
+        rung : int
+            Its number, from 0.
+        after : int
+            The round that it stands for.
+        curves : mapping
+            The scores by choice; None of one that failed.
+        """
+        for attempt in self._generation:
+            if attempt.status != "completed":
+                continue
+            curve = curves[attempt.words]
+            score = None if curve is None else at_round(curve, after)
+            if curve is None or score is None:
+                attempt.status = "failed"
+                continue
+            attempt.curve = curve
+            attempt.trial.report(score, HALVING**rung)
+            if attempt.trial.should_prune():
+                attempt.status = "pruned"
+
+    def tell(self) -> None:
+        """End the generation."""
+        import optuna
+
+        states = optuna.trial.TrialState
+        ends = {"completed": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}
+        for attempt in self._generation:
+            score = attempt.curve[-1][1] if attempt.curve else None
+            completed = attempt.status == "completed"
+            self._study.tell(
+                attempt.trial, score if completed else None, state=ends[attempt.status]
+            )
+            self.trials.append(Trial(attempt.words, attempt.status, score, attempt.curve))
+        self._generation = []
+
+    @property
+    def best(self) -> Trial | None:
+        """The completed trial that did best, the earlier one of equals; None if there is none."""
+        completed = [t for t in self.trials if t.status == "completed" and t.score is not None]
+        choose = max if self.higher_is_better else min
+        return choose(completed, key=lambda trial: trial.score or 0.0, default=None)
+
+
+def _distribution(where: Searched) -> "optuna.distributions.BaseDistribution":
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if isinstance(where, Among):
+        return CategoricalDistribution(where.choices)
+    return FloatDistribution(where.low, where.high, log=where.log)
+
+
+def equal_share(amount: float, spent: float, once: float, reserve: float) -> float:
+    """Return how much of a budget is for tuning: half of it, and what the seeds need is kept.
+
+    Parameters
+    ----------
+    amount, spent : float
+        The budget, and what has been spent of it.
+    once : float
+        What a whole run of every method takes, together.
+    reserve : float
+        How many of these the comparison needs at least.
+    """
+    return min(amount / 2 - spent, amount - spent - reserve * once)
+
+
+def generations(trials: int) -> Sequence[int]:
+    """Return the sizes of the generations; the first is the settings' own values alone."""
+    if trials == 0:
+        return ()
+    further = trials - 1
+    full, rest = divmod(further, GENERATION)
+    return (1, *[GENERATION] * full, *([rest] if rest else []))
