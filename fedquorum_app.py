@@ -196,6 +196,13 @@ def main_report() -> int:
     return command()
 
 
+def main_study() -> None:
+    """Be the command ``fedquorum-study``."""
+    from server_app.study.command_line import main as command
+
+    command()
+
+
 def _import_packages_beside_this_module() -> None:
     """Import the app's packages from this folder, though another may have one of their names.
 

@@ -22,8 +22,7 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from server_app.study import decide
-from server_app.study.decision import NO_DIFFERENCE, UNDECIDED
+from server_app.study.decision import NO_DIFFERENCE, UNDECIDED, decide
 
 BASELINE, BETTER = "baseline", "method 1"
 MARGIN = 0.5  # standard deviations of a seed

@@ -51,6 +51,19 @@ class GridSweeper(Sweeper):
         run_grid(self._config, self._launcher, overrides)
 
 
+class StudySweeper(GridSweeper):
+    """What a study asks for; see ``server_app.study``."""
+
+    def __init__(self, **study: Any) -> None:
+        self._study = study
+
+    def _sweep(self, overrides: Sequence[Override]) -> None:
+        from server_app.study.running import run_study
+        from server_app.study.settings import StudySettings
+
+        run_study(self._config, self._launcher, overrides, StudySettings(**self._study))
+
+
 class OptunaSweeper(GridSweeper):
     """Values that Optuna chooses; see ``server_app.tuning``."""
 

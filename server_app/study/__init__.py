@@ -1,5 +1,6 @@
-"""Which method helps a federation, and by how much."""
+"""Which method helps a federation, and by how much: ``fedquorum-study``.
 
-from server_app.study.decision import Comparison, Decision, decide
-
-__all__ = ["Comparison", "Decision", "decide"]
+``settings`` says what is asked, ``methods`` and ``contenders`` what is compared, ``tuning`` and
+``decision`` are the statistics, ``jobs`` and ``running`` run it within its budget, ``answer`` and
+``answering`` are the outcome.
+"""

@@ -109,9 +109,9 @@ def decide(
     """
     table = _checked(scores, baseline, margin, level)
     others = [method for method in scores if method != baseline]
-    tail = (1.0 - level) / (2 * len(others))
+    tail = tail_of(level, len(others))
     comparisons = sorted(
-        (_compared(method, table[method] - table[baseline], tail) for method in others),
+        (compared(method, table[method] - table[baseline], tail) for method in others),
         key=lambda one: -one.difference,
     )
     seeds = len(table[baseline])
@@ -141,7 +141,42 @@ def _checked(
     return table
 
 
-def _compared(method: str, differences: FloatArray, tail: float) -> Comparison:
+def tail_of(level: float, intervals: int) -> float:
+    """Return how much each end of so many intervals leaves out for all to hold (Bonferroni)."""
+    return (1.0 - level) / (2 * intervals)
+
+
+def not_told_apart(
+    scores: Mapping[str, Sequence[float]], decision: Decision, level: float
+) -> tuple[str, ...]:
+    """Return the methods that cannot be told apart from the one that the verdict names.
+
+    Which one is the best follows from the same scores, so the intervals are simultaneous over all
+    pairs of methods.
+
+    Parameters
+    ----------
+    scores : mapping of str to sequence of float
+        As of ``decide``.
+    decision : Decision
+        What it returned.
+    level : float
+        The probability with which all intervals hold.
+    """
+    if decision.verdict not in scores:
+        return ()
+    best = np.asarray(scores[decision.verdict], dtype=np.float64)
+    tail = tail_of(level, len(scores) * (len(scores) - 1) // 2)
+    others = [method for method in scores if method not in (decision.verdict, decision.baseline)]
+    return tuple(
+        method
+        for method in others
+        if compared(method, best - np.asarray(scores[method], dtype=np.float64), tail).low <= 0
+    )
+
+
+def compared(method: str, differences: FloatArray, tail: float) -> Comparison:
+    """Return one method's comparison, with an interval that leaves ``tail`` out at either end."""
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
     half = _half_width(deviation, len(differences), tail)
     ahead = int((differences > 0).sum())

@@ -1,6 +1,7 @@
 """What a study reads from the records of its runs."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,11 @@ def _clients(directory: Path, metric: str) -> dict[int, float]:
     defined = last & ~np.isnan(values)
     clients = table["client"].to_numpy()[defined].tolist()
     return dict(zip(clients, values[defined].tolist(), strict=True))
+
+
+def run_command(words: Sequence[str]) -> str:
+    """Return what repeats a run."""
+    return shlex.join(["fedquorum", *words])
 
 
 def rounds_to(curve: Curve, target: float, *, higher_is_better: bool) -> int | None:

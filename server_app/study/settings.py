@@ -9,6 +9,7 @@ from fedquorum.metrics import Metric
 from fedquorum.parameters import NON_NEGATIVE, NON_NEGATIVE_COUNT, ListOf, Number, OneOf, Range
 from fedquorum.rule import Question, check_parameters, parameter
 
+from conf.words import words_of
 from server_app.study.decision import FEWEST_SEEDS
 
 QUESTIONS = (Question.PRIORITY, Question.PARTICIPATION, Question.FAIRNESS, Question.AVERAGE)
@@ -150,6 +151,13 @@ class StudySettings:
             if item.name in _NEEDED and getattr(self, item.name) is None:
                 allowed = item.metadata["allowed"].describe()
                 raise SettingsError(f"{item.name} must be {allowed}, got nothing")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What was said, as words of the command line."""
+        return words_of(
+            {i.name: x for i in fields(self) if (x := getattr(self, i.name)) != i.default}
+        )
 
     @property
     def asked(self) -> Question:

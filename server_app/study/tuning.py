@@ -161,6 +161,11 @@ class MethodTuning:
         choose = max if self.higher_is_better else min
         return choose(completed, key=lambda trial: trial.score or 0.0, default=None)
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What did best, as Hydra overrides; none where the settings' own values did."""
+        return () if self.best is None else self.best.words
+
 
 def _distribution(where: Searched) -> "optuna.distributions.BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution

@@ -1,0 +1,108 @@
+"""The command ``fedquorum-study``."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from fedquorum.errors import FedQuorumError
+from fedquorum.records.directory import new_run_directory
+from hydra.core.override_parser.types import Override
+
+from conf.compose import CONFIG_NAME, hydra_in_progress, parse_word, quoted
+from server_app.command_line import words_of_a_sweep
+from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, run_job
+from server_app.study.settings import StudySettings
+
+OUTPUT = "output"
+OUTPUTS = Path("outputs")
+USAGE = """\
+Find out which method helps a federation, and by how much.
+
+  fedquorum-study question=QUESTION budget=BUDGET KEY=VALUE ...
+
+  question=priority|participation|fairness|average
+  budget=20min            or 2h, 200runs, 5000rounds
+  data=..., model=...     the settings of the runs, as of fedquorum; experiment=NAME takes a preset
+  methods=[fedau,mifa]    what is compared; by default all methods that answer the question
+  baseline=fedavg         with what
+  score=all.worst10       by what, below test in rounds.jsonl
+  trials=9                how many choices of values each method is tried with
+  seeds=10                how many seeds are run at most
+  margin=0.01             the largest difference that makes none
+  level=0.95              the probability with which all intervals hold
+  output=DIR              the study's folder; the same command goes on with it
+"""
+
+
+def main() -> None:
+    """Be the command ``fedquorum-study``."""
+    words = sys.argv[1:]
+    if {"-h", "--help"} & set(words) or not words:
+        print(USAGE, end="")
+        return
+    try:
+        study_here(words)
+    except FedQuorumError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        print("fedquorum-study: interrupted before anything was run", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except SweepUnfinished as end:
+        again = [word for word in words if not word.startswith(f"{OUTPUT}=")]
+        command = shlex.join(["fedquorum-study", *again, f"{OUTPUT}={end.directory}"])
+        print(f"fedquorum-study: interrupted; to go on: {command}", file=sys.stderr)
+        raise
+
+
+def _fail(error: object) -> None:
+    print(f"fedquorum-study: {error}", file=sys.stderr)
+    sys.exit(EXIT_ERROR)
+
+
+def study_here(words: Sequence[str]) -> Path:
+    """Run a study, or on with one; return its folder.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Words of the command line.
+
+    Raises
+    ------
+    FedQuorumError
+        If it cannot start, or its baseline fails.
+    SweepUnfinished
+        If it was interrupted.
+    """
+    of_study, of_runs = _divided(words)
+    output = str(of_study.pop(OUTPUT).value()) if OUTPUT in of_study else ""
+    StudySettings(**{key: override.value() for key, override in of_study.items()})
+    arguments = words_of_a_sweep(of_runs)
+    folder = Path(output) if output else new_run_directory(OUTPUTS, "studies")
+    arguments += [
+        "hydra.mode=MULTIRUN",
+        "hydra/sweeper=study",
+        f"hydra.sweep.dir={quoted(str(folder.absolute()))}",
+        *(f"hydra.sweeper.{override.input_line}" for override in of_study.values()),
+    ]
+    try:
+        with hydra_in_progress() as hydra:
+            hydra.multirun(CONFIG_NAME, run_job, arguments, with_log_configuration=False)
+    except SweepRefused as end:
+        raise end.error from None
+    return folder
+
+
+def _divided(words: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
+    """Return the words that say what is asked, by key, and those of the runs."""
+    known = {OUTPUT, *(item.name for item in fields(StudySettings))}
+    of_study, of_runs = {}, []
+    for word in words:
+        key = word.partition("=")[0]
+        if key in known:
+            of_study[key] = parse_word(word)
+        else:
+            of_runs.append(word)
+    return of_study, of_runs

@@ -1,0 +1,82 @@
+"""The runs of a study, within its budget."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from server_app.study.progress import ProgressFile
+from server_app.study.settings import Budget
+from server_app.sweep_jobs import Job, complete_rounds
+from server_app.sweep_runner import JobRunner
+
+ENDED = ("completed", "failed")
+
+
+class BudgetSpentError(Exception):
+    """The budget is spent, and something is left undone."""
+
+
+class StudyJobs:
+    """Runs jobs until the budget is spent.
+
+    Parameters
+    ----------
+    runner : JobRunner
+        Runs them.
+    progress : ProgressFile
+        Remembers the time spent.
+    budget : Budget
+        What may be spent.
+    rounds : int
+        The rounds of one run of every method, together.
+    """
+
+    def __init__(
+        self, runner: JobRunner, progress: ProgressFile, budget: Budget, rounds: int
+    ) -> None:
+        self.runner = runner
+        self.progress = progress
+        self.budget = budget
+        self._rounds = rounds
+        self._folders: set[Path] = set()
+
+    @property
+    def spent(self) -> float:
+        """What has been spent of the budget, in its unit."""
+        if self.budget.unit == "seconds":
+            return self.progress.seconds
+        return float(sum(len(complete_rounds(folder)) for folder in self._folders))
+
+    @property
+    def once(self) -> float:
+        """What one run of every method takes; 0 if nobody knows yet."""
+        return float(self._rounds) if self.budget.unit == "rounds" else self.progress.once or 0.0
+
+    def job(self, words: Sequence[str], label: str) -> Job:
+        """Return the job of these settings, which may have run already."""
+        job = self.runner.folder.job(words, label, len(self._folders))
+        self._folders.add(job.directory)
+        return job
+
+    def to_run(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return those that have not ended."""
+        return [job for job in jobs if job.state().status not in ENDED]
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run those that have not ended, as many at a time as ``engine.jobs`` says.
+
+        Raises
+        ------
+        BudgetSpentError
+            If not all of them could be begun.
+        """
+        todo, at_a_time = self.to_run(jobs), self.runner.at_a_time
+        for first in range(0, len(todo), at_a_time):
+            if self.spent >= self.budget.amount:
+                raise BudgetSpentError
+            self.runner.run(todo[first : first + at_a_time])
+            self.progress.save()
+
+    def say(self, text: str) -> None:
+        """Print a line with what has been spent, and what is left."""
+        shown, left = self.budget.shown, max(self.budget.amount - self.spent, 0.0)
+        self.runner.say(f"{text}; {shown(self.spent)} spent, {shown(left)} left")

@@ -1,0 +1,225 @@
+"""``fedquorum-study``: tuning, paired seeds and an answer, within a budget."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedquorum.errors import RunError, SettingsError
+from hydra.core.override_parser.types import Override
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig
+
+from server_app.job import EXIT_INTERRUPTED, SweepUnfinished
+from server_app.study.answer import Curve
+from server_app.study.answering import answer_of
+from server_app.study.contenders import Contender, Contest, common_words, contest_of
+from server_app.study.decision import FEWEST_SEEDS
+from server_app.study.jobs import BudgetSpentError, StudyJobs
+from server_app.study.progress import ProgressFile
+from server_app.study.scores import curve_of, run_command, seed_run
+from server_app.study.settings import Budget, StudySettings
+from server_app.study.tuning import COST, equal_share, generations, rungs
+from server_app.sweep_jobs import Job
+from server_app.sweep_runner import JobRunner
+
+MOST_TRIALS = 33
+"""What a method is tried with at most: its settings' own values, and eight generations."""
+
+RESERVE = 1.1
+"""How much longer than the first runs those of the comparison may take, each."""
+
+
+def run_study(
+    config: DictConfig, launcher: Launcher, overrides: Sequence[Override], study: StudySettings
+) -> None:
+    """Run a study to its answer, or on with one that was interrupted.
+
+    Parameters
+    ----------
+    config : DictConfig
+        Hydra's settings, of which the runs' own are no part.
+    launcher : Launcher
+        What runs the jobs.
+    overrides : sequence of Override
+        The settings that all runs share.
+    study : StudySettings
+        What is asked.
+
+    Raises
+    ------
+    SettingsError, RunError
+        If the study cannot start, or its baseline fails.
+    SweepUnfinished
+        If it was interrupted.
+    """
+    words = common_words(overrides)
+    contest = contest_of(words, study)
+    budget = Budget.of(str(study.budget), contest.settings.rounds)
+    rounds = sum(contender.settings.rounds for contender in contest.contenders)
+    _check_budget(budget, rounds, contest)
+    runner = JobRunner(config, launcher, setting="output")
+    asked = {
+        "settings": list(words),
+        "methods": [contender.method.name for contender in contest.contenders],
+        "score": contest.score,
+    }
+    with runner.held():
+        progress = ProgressFile(runner.directory, asked)
+        jobs = StudyJobs(runner, progress, budget, rounds)
+        runner.say(_begun(contest, runner))
+        try:
+            with runner.display:
+                _tune(contest, jobs, study)
+                seeds = _compare(contest, jobs, study)
+        except KeyboardInterrupt:
+            raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
+        finally:
+            progress.save()
+        answer = answer_of(contest, jobs, study, words, seeds)
+        runner.say(f"{answer.verdict}: {answer.write(runner.directory)}")
+
+
+def _check_budget(budget: Budget, rounds: int, contest: Contest) -> None:
+    methods = len(contest.contenders)
+    if budget.unit == "rounds" and budget.amount < FEWEST_SEEDS * rounds:
+        raise SettingsError(
+            f"budget must be at least {FEWEST_SEEDS * methods}runs ({FEWEST_SEEDS * rounds}rounds: "
+            f"{FEWEST_SEEDS} seeds of {methods} methods), got {budget.text}; methods=[...] takes "
+            "fewer"
+        )
+
+
+def _begun(contest: Contest, runner: JobRunner) -> str:
+    names = ", ".join(contender.method.name for contender in contest.contenders[1:])
+    return f"Study in {runner.directory}: {names} against {contest.baseline.method.name}"
+
+
+def _tune(contest: Contest, jobs: StudyJobs, study: StudySettings) -> None:
+    """Give every method the same number of trials, as far as the budget goes."""
+    most = MOST_TRIALS if study.trials is None else study.trials
+    planned, done = jobs.progress.trials, 0
+    for size in generations(most if planned is None else planned):
+        if planned is None and study.trials is None and not _affords(jobs, size, done):
+            break
+        before = jobs.spent
+        try:
+            _run_generation(contest, jobs, size)
+        except BudgetSpentError:
+            return
+        done += size
+        if jobs.progress.once is None:
+            jobs.progress.save(once=jobs.spent - before)
+        jobs.say(f"{done} of the tuning's trials of each method")
+    if planned is None:
+        jobs.progress.save(trials=done)
+
+
+def _affords(jobs: StudyJobs, size: int, done: int) -> bool:
+    """Say whether a generation fits into the tuning's part of the budget."""
+    if done == 0:
+        return jobs.budget.unit == "seconds" or jobs.budget.amount >= jobs.once * (FEWEST_SEEDS + 1)
+    share = equal_share(jobs.budget.amount, jobs.spent, jobs.once, FEWEST_SEEDS * RESERVE)
+    return share >= jobs.once * size * COST
+
+
+def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
+    """Run the next trials of every method, rung by rung."""
+    settings = contest.settings
+    for contender in contest.live:
+        contender.tuning.ask(size)
+    for rung, after in enumerate(rungs(settings.rounds, settings.evaluation.every)):
+        live = {
+            contender.method: {
+                values: replace(_job(contender, jobs, values, settings.seed), until=after)
+                for values in contender.tuning.live()
+            }
+            for contender in contest.live
+        }
+        jobs.run([job for of_method in live.values() for job in of_method.values()])
+        for contender in contest.live:
+            curves = {
+                values: _validated(job, contest.score)
+                for values, job in live[contender.method].items()
+            }
+            contender.tuning.report(rung, after, curves)
+    for contender in contest.live:
+        contender.tuning.tell()
+        if contender.tuning.best is None:
+            first = _job(contender, jobs, (), settings.seed)
+            _leave_out(contest, contender, first.state().reason or "it has no score")
+
+
+def _job(contender: Contender, jobs: StudyJobs, values: Sequence[str], seed: int) -> Job:
+    words = (*contender.words, *values, f"seed={seed}")
+    return jobs.job(words, " ".join((contender.method.name, *values, f"seed={seed}")))
+
+
+def _validated(job: Job, score: str) -> Curve | None:
+    """Return a trial's scores on validation parts so far, None if it failed."""
+    if job.state().status != "completed":
+        return None
+    return curve_of(job.directory, "validation", score)
+
+
+def _leave_out(contest: Contest, contender: Contender, reason: str) -> None:
+    """Compare a method no more.
+
+    Raises
+    ------
+    RunError
+        If it is the baseline.
+    """
+    if contender is contest.baseline:
+        raise RunError(f"the baseline {contender.method.name} failed: {reason}")
+    contender.left_out = reason
+
+
+def _compare(contest: Contest, jobs: StudyJobs, study: StudySettings) -> list[int]:
+    """Run the tuned methods, seed by seed, and return the seeds that all of them have.
+
+    The budget decides how many these are, never what they say: whoever stops when a difference
+    looks large finds one where there is none.
+    """
+    seeds: list[int] = []
+    for seed in itertools.count(contest.settings.seed + 1):
+        if len(seeds) == study.seeds:
+            break
+        of_seed = {
+            contender.method: _job(contender, jobs, contender.tuning.values, seed)
+            for contender in contest.live
+        }
+        todo = jobs.to_run(list(of_seed.values()))
+        enough = len(seeds) >= FEWEST_SEEDS
+        if todo and enough and jobs.spent + jobs.once > jobs.budget.amount:
+            break
+        before = jobs.spent
+        try:
+            jobs.run(todo)
+        except BudgetSpentError:
+            break
+        for contender in contest.live:
+            _take(contest, contender, of_seed[contender.method], jobs)
+        seeds.append(seed)
+        if len(todo) == len(of_seed):
+            jobs.progress.save(once=jobs.spent - before)
+            jobs.say(f"{len(seeds)} seeds compared")
+    return seeds
+
+
+def _take(contest: Contest, contender: Contender, job: Job, jobs: StudyJobs) -> None:
+    """Read what a method came to with one seed."""
+    state = job.state()
+    try:
+        if state.status != "completed":
+            raise RunError(state.reason)
+        run = seed_run(
+            job.directory,
+            root=jobs.runner.directory,
+            score=contest.score,
+            metric=contest.metric,
+            command=run_command(job.words),
+        )
+    except RunError as error:
+        _leave_out(contest, contender, f"its run {job.directory.name}: {error}")
+    else:
+        contender.runs.append(run)
