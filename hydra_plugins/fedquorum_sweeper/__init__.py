@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 
 class GridSweeper(Sweeper):
@@ -61,7 +61,8 @@ class StudySweeper(GridSweeper):
         from server_app.study.running import run_study
         from server_app.study.settings import StudySettings
 
-        run_study(self._config, self._launcher, overrides, StudySettings(**self._study))
+        asked: Any = OmegaConf.to_container(OmegaConf.create(self._study))
+        run_study(self._config, self._launcher, overrides, StudySettings(**asked))
 
 
 class OptunaSweeper(GridSweeper):

@@ -202,24 +202,19 @@ def _compare(contest: Contest, jobs: StudyJobs, study: StudySettings) -> list[in
         seeds.append(seed)
         if len(todo) == len(of_seed):
             jobs.progress.save(once=jobs.spent - before)
-            jobs.say(f"{len(seeds)} seeds compared")
+            jobs.say(f"{len(seeds)} seeds compared" if len(seeds) > 1 else "1 seed compared")
     return seeds
 
 
 def _take(contest: Contest, contender: Contender, job: Job, jobs: StudyJobs) -> None:
     """Read what a method came to with one seed."""
-    state = job.state()
+    state, root = job.state(), jobs.runner.directory
+    if state.status != "completed":
+        _leave_out(contest, contender, f"its run {job.number}: {state.reason}")
+        return
     try:
-        if state.status != "completed":
-            raise RunError(state.reason)
-        run = seed_run(
-            job.directory,
-            root=jobs.runner.directory,
-            score=contest.score,
-            metric=contest.metric,
-            command=run_command(job.words),
-        )
+        run = seed_run(job.directory, root, contest.score, contest.metric, run_command(job.words))
     except RunError as error:
-        _leave_out(contest, contender, f"its run {job.directory.name}: {error}")
+        _leave_out(contest, contender, f"its run {job.number}: {error}")
     else:
         contender.runs.append(run)

@@ -43,7 +43,7 @@ def _number(record: Mapping[str, Any], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def seed_run(directory: Path, *, root: Path, score: str, metric: str, command: str) -> SeedRun:
+def seed_run(directory: Path, root: Path, score: str, metric: str, command: str) -> SeedRun:
     """Return what a completed run came to, on test parts.
 
     Parameters

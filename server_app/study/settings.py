@@ -155,9 +155,9 @@ class StudySettings:
     @property
     def words(self) -> tuple[str, ...]:
         """What was said, as words of the command line."""
-        return words_of(
-            {i.name: x for i in fields(self) if (x := getattr(self, i.name)) != i.default}
-        )
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed = {i.name: given[i.name] for i in fields(self) if given[i.name] != i.default}
+        return (f"budget={changed.pop('budget')}", *words_of(changed))
 
     @property
     def asked(self) -> Question:

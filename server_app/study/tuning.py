@@ -105,7 +105,7 @@ class MethodTuning:
         first = not self.trials
         asked = [self._study.ask(self._distributions) for _ in range(count)]
         self._generation = [
-            _Attempt(trial, () if first and place == 0 else words_of(trial.params))
+            _Attempt(trial, () if first and place == 0 else words_of(_rounded(trial.params)))
             for place, trial in enumerate(asked)
         ]
         return tuple(attempt.words for attempt in self._generation)
@@ -165,6 +165,11 @@ class MethodTuning:
     def values(self) -> tuple[str, ...]:
         """What did best, as Hydra overrides; none where the settings' own values did."""
         return () if self.best is None else self.best.words
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values that a person can type again: noise decides the fourth digit."""
+    return {k: float(f"{x:.3g}") if isinstance(x, float) else x for k, x in values.items()}
 
 
 def _distribution(where: Searched) -> "optuna.distributions.BaseDistribution":

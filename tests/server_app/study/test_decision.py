@@ -7,7 +7,7 @@ import pytest
 from fedquorum.errors import ParameterError
 from scipy import stats
 
-from server_app.study import decide
+from server_app.study.decision import decide
 
 BASE = [70.0, 60.0, 80.0, 75.0, 65.0]
 
