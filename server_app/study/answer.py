@@ -33,12 +33,15 @@ class Trial:
         The score on validation parts after the last round that was run; None if it failed.
     curve : Curve
         The score on validation parts after every round in which it was measured.
+    again : float or None
+        Of the finalists, the score with the second seed of the tuning.
     """
 
     words: tuple[str, ...]
     status: str
     score: float | None
     curve: Curve
+    again: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,8 +179,8 @@ class Answer:
         What in the data or in the tuning makes the answer weaker, a sentence each.
     spent : Spent
         The budget.
-    tuning_seed : int
-        The seed of the tuning.
+    tuning_seeds : tuple of int
+        The seeds of the tuning.
     command : str
         What repeats the study.
     """
@@ -195,7 +198,7 @@ class Answer:
     methods: tuple[MethodResult, ...]
     caveats: tuple[str, ...]
     spent: Spent
-    tuning_seed: int
+    tuning_seeds: tuple[int, ...]
     command: str
 
     @property

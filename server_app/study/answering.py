@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from server_app.study.answer import Answer, MethodResult, Spent
-from server_app.study.contenders import Contender, Contest
+from server_app.study.contenders import Contender, Contest, tuning_seeds
 from server_app.study.decision import (
     FEWEST_SEEDS,
     Comparison,
@@ -71,7 +71,7 @@ def answer_of(
         ),
         caveats=(),
         spent=_spent(jobs, decision, len(seeds)),
-        tuning_seed=contest.settings.seed,
+        tuning_seeds=tuning_seeds(contest),
         command=_command(words, study, jobs),
     )
 

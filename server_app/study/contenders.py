@@ -18,7 +18,7 @@ from server_app.study.tuning import MethodTuning
 
 VALIDATION = "data.validation_fraction"
 DEFAULTS = {"experiment": "custom", VALIDATION: "0.2"}
-ALWAYS, AT_RANDOM = "always", "availability=bernoulli"
+AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
 CHOSEN = ("strategy", "resume", "engine.stop_after")
 """What the study sets in its runs."""
 
@@ -100,6 +100,11 @@ class Contest:
         return _higher_is_better(self.score, self.metric)
 
 
+def tuning_seeds(contest: Contest) -> tuple[int, int]:
+    """Return the seeds of the tuning; those of the comparison follow."""
+    return contest.settings.seed, contest.settings.seed + 1
+
+
 def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
     """Return what a study compares.
 
@@ -148,13 +153,14 @@ def _with_availability(
 ) -> tuple[str, ...]:
     """Return the words, with clients that come and go where that is the question.
 
-    On real machines they do so by themselves.
+    On real machines they do so by themselves, and a preset or the user may have said how.
     """
+    given = any(_key(word) == AVAILABILITY for word in words)
+    if given or study.asked != Question.PARTICIPATION:
+        return tuple(words)
     settings = compose_words(_together(words, plain.words)).settings
-    simulated = settings.engine.superlink is None
-    if study.asked == Question.PARTICIPATION and simulated and settings.availability.name == ALWAYS:
-        return (*words, AT_RANDOM)
-    return tuple(words)
+    simulated = settings.engine.superlink is None and settings.availability.name == ALWAYS
+    return (*words, f"{AVAILABILITY}={AT_RANDOM}") if simulated else tuple(words)
 
 
 def _check(settings: Settings, study: StudySettings) -> None:

@@ -54,7 +54,8 @@ class Decision:
     Parameters
     ----------
     verdict : str
-        The method that is better than the baseline, ``no difference`` or ``undecided``.
+        The method that is better than the baseline, the baseline where all others are worse,
+        ``no difference`` or ``undecided``.
     best : Comparison
         The method with the largest mean difference.
     baseline : str
@@ -87,8 +88,10 @@ def decide(
     hold (Bonferroni), and whatever is picked out of them holds too. A bootstrap of so few seeds
     would claim more than it knows.
 
-    The verdict is the method with the largest mean difference among those whose interval lies above
-    0; ``no difference`` if all intervals lie within the margin; otherwise ``undecided``.
+    The verdict is the first of these. If no interval reaches above the margin, it is
+    ``no difference``, or the baseline where the best method may be worse by more than the margin.
+    If intervals lie above 0, it is the one among their methods with the largest mean difference.
+    Otherwise it is ``undecided``.
 
     Parameters
     ----------
@@ -115,7 +118,7 @@ def decide(
         key=lambda one: -one.difference,
     )
     seeds = len(table[baseline])
-    verdict = _verdict(comparisons, margin)
+    verdict = _verdict(comparisons, baseline, margin)
     needed = _seeds_to_decide(comparisons, margin, tail, seeds) if verdict == UNDECIDED else None
     return Decision(verdict, comparisons[0], baseline, seeds, tuple(comparisons), needed)
 
@@ -187,13 +190,11 @@ def _half_width(deviation: float, seeds: int, tail: float) -> float:
     return float(stats.t.isf(tail, seeds - 1)) * deviation / math.sqrt(seeds)
 
 
-def _verdict(comparisons: Sequence[Comparison], margin: float) -> str:
+def _verdict(comparisons: Sequence[Comparison], baseline: str, margin: float) -> str:
     """Return the verdict on comparisons, the largest difference first."""
-    for one in comparisons:
-        if one.low > 0:
-            return one.method
-    within = all(-margin <= one.low and one.high <= margin for one in comparisons)
-    return NO_DIFFERENCE if within else UNDECIDED
+    if all(one.high <= margin for one in comparisons):
+        return NO_DIFFERENCE if comparisons[0].low >= -margin else baseline
+    return next((one.method for one in comparisons if one.low > 0), UNDECIDED)
 
 
 def _seeds_to_decide(
@@ -205,7 +206,7 @@ def _seeds_to_decide(
         halves = [_half_width(one.deviation, n, tail) for one in comparisons]
         pairs = list(zip(comparisons, halves, strict=True))
         better = any(one.difference > half for one, half in pairs)
-        return better or all(abs(one.difference) + half <= margin for one, half in pairs)
+        return better or all(one.difference + half <= margin for one, half in pairs)
 
     if not decided(MOST_SEEDS):
         return None

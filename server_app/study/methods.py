@@ -15,8 +15,8 @@ from conf.options import options
 from server_app.study.settings import StudySettings
 
 FEDPROX = "fedprox"
-SEARCHED = ("strategy", "server_optimizer", "client")
-"""The settings in which a study looks for better values."""
+SEARCHED = ("client", "strategy", "server_optimizer")
+"""The settings in which a study looks for better values; learning rates come first."""
 
 Searched = Between | Among
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from fedquorum.errors import RunError, SettingsError
@@ -12,13 +13,13 @@ from omegaconf import DictConfig
 from server_app.job import EXIT_INTERRUPTED, SweepUnfinished
 from server_app.study.answer import Curve
 from server_app.study.answering import answer_of
-from server_app.study.contenders import Contender, Contest, common_words, contest_of
+from server_app.study.contenders import Contender, Contest, common_words, contest_of, tuning_seeds
 from server_app.study.decision import FEWEST_SEEDS
 from server_app.study.jobs import BudgetSpentError, StudyJobs
 from server_app.study.progress import ProgressFile
 from server_app.study.scores import curve_of, run_command, seed_run
 from server_app.study.settings import Budget, StudySettings
-from server_app.study.tuning import COST, equal_share, generations, rungs
+from server_app.study.tuning import COST, FINALISTS, equal_share, generations, rungs
 from server_app.sweep_jobs import Job
 from server_app.sweep_runner import JobRunner
 
@@ -112,6 +113,32 @@ def _tune(contest: Contest, jobs: StudyJobs, study: StudySettings) -> None:
         jobs.say(f"{done} of the tuning's trials of each method")
     if planned is None:
         jobs.progress.save(trials=done)
+    with suppress(BudgetSpentError):
+        _confirm(contest, jobs)
+
+
+def _confirm(contest: Contest, jobs: StudyJobs) -> None:
+    """Run each method's finalists with the second seed of the tuning, where there is a choice."""
+    _, second = tuning_seeds(contest)
+    finals = {
+        contender.method: {
+            trial.words: _job(contender, jobs, trial.words, second)
+            for trial in contender.tuning.finalists
+        }
+        for contender in contest.live
+        if len(contender.tuning.finalists) > 1
+    }
+    jobs.run([job for of_method in finals.values() for job in of_method.values()])
+    for contender in contest.live:
+        again = {
+            values: _last(_validated(job, contest.score))
+            for values, job in finals.get(contender.method, {}).items()
+        }
+        contender.tuning.confirm(again)
+
+
+def _last(curve: Curve | None) -> float | None:
+    return curve[-1][1] if curve else None
 
 
 def _affords(jobs: StudyJobs, size: int, done: int) -> bool:
@@ -119,7 +146,7 @@ def _affords(jobs: StudyJobs, size: int, done: int) -> bool:
     if done == 0:
         return jobs.budget.unit == "seconds" or jobs.budget.amount >= jobs.once * (FEWEST_SEEDS + 1)
     share = equal_share(jobs.budget.amount, jobs.spent, jobs.once, FEWEST_SEEDS * RESERVE)
-    return share >= jobs.once * size * COST
+    return share >= jobs.once * (size * COST + FINALISTS)
 
 
 def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
@@ -181,7 +208,7 @@ def _compare(contest: Contest, jobs: StudyJobs, study: StudySettings) -> list[in
     looks large finds one where there is none.
     """
     seeds: list[int] = []
-    for seed in itertools.count(contest.settings.seed + 1):
+    for seed in itertools.count(tuning_seeds(contest)[-1] + 1):
         if len(seeds) == study.seeds:
             break
         of_seed = {

@@ -8,10 +8,11 @@ runs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.search import Among
+from fedquorum.streams import stream
 
 from conf.words import words_of
 from server_app.study.answer import Curve, Trial
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 GENERATION = 4
 """How many trials are chosen at a time: as many as may run at once without waiting."""
+
+STARTUP = 2 * GENERATION + 1
+"""How many trials are drawn at random before what is known of them says where to look."""
+
+FINALISTS = 3
+"""How many of a method's trials are run with a second seed: the best of one seed was lucky too."""
 
 HALVING = 2
 PARTS = (0.25, 0.5, 1.0)
@@ -87,7 +94,6 @@ class MethodTuning:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(
-            sampler=optuna.samplers.TPESampler(seed=self.seed, n_startup_trials=GENERATION + 1),
             pruner=optuna.pruners.SuccessiveHalvingPruner(
                 min_resource=1, reduction_factor=HALVING, min_early_stopping_rate=0
             ),
@@ -103,12 +109,24 @@ class MethodTuning:
         The very first has none: it is the settings' own values.
         """
         first = not self.trials
-        asked = [self._study.ask(self._distributions) for _ in range(count)]
+        asked = [self._asked(len(self.trials) + place) for place in range(count)]
         self._generation = [
             _Attempt(trial, () if first and place == 0 else words_of(_rounded(trial.params)))
             for place, trial in enumerate(asked)
         ]
         return tuple(attempt.words for attempt in self._generation)
+
+    def _asked(self, number: int) -> "optuna.Trial":
+        """Begin a trial whose draws follow from its number.
+
+        So all methods are tried with the same learning rates first, which are drawn before the
+        rules' parameters: a method is not the best for a learning rate that others were not given.
+        """
+        import optuna
+
+        seed = int(stream(self.seed, "study", number, 0).integers(2**31))
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
+        return self._study.ask(self._distributions)
 
     def live(self) -> tuple[tuple[str, ...], ...]:
         """Return the choices of the generation that go on."""
@@ -155,16 +173,39 @@ class MethodTuning:
         self._generation = []
 
     @property
+    def finalists(self) -> tuple[Trial, ...]:
+        """The completed trials that did best, the earlier ones of equals."""
+        sign = -1.0 if self.higher_is_better else 1.0
+        scored = [(sign * t.score, t) for t in self.trials if t.score is not None]
+        completed = [(score, trial) for score, trial in scored if trial.status == "completed"]
+        return tuple(trial for _, trial in sorted(completed, key=lambda one: one[0])[:FINALISTS])
+
+    def confirm(self, again: Mapping[tuple[str, ...], float | None]) -> None:
+        """Take what the finalists scored with the second seed; None of one that failed."""
+        self.trials = [
+            replace(trial, again=again.get(trial.words), status=trial.status)
+            if trial in self.finalists
+            else trial
+            for trial in self.trials
+        ]
+
+    @property
     def best(self) -> Trial | None:
-        """The completed trial that did best, the earlier one of equals; None if there is none."""
-        completed = [t for t in self.trials if t.status == "completed" and t.score is not None]
+        """The finalist with the best mean of its scores; None if none completed."""
+        finalists = self.finalists
+        twice = [trial for trial in finalists if trial.again is not None]
         choose = max if self.higher_is_better else min
-        return choose(completed, key=lambda trial: trial.score or 0.0, default=None)
+        return choose(twice or finalists, key=_mean, default=None)
 
     @property
     def values(self) -> tuple[str, ...]:
         """What did best, as Hydra overrides; none where the settings' own values did."""
         return () if self.best is None else self.best.words
+
+
+def _mean(trial: Trial) -> float:
+    scores = [score for score in (trial.score, trial.again) if score is not None]
+    return sum(scores) / len(scores)
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from fedquorum.errors import ParameterError
 from scipy import stats
 
-from server_app.study.decision import decide
+from server_app.study.decision import decide, not_told_apart
 
 BASE = [70.0, 60.0, 80.0, 75.0, 65.0]
 
@@ -45,20 +45,44 @@ def test_the_best_of_those_that_are_better() -> None:
     assert (decision.verdict, decision.best.method) == ("steady", "lucky")
 
 
-def test_worse_methods_never_win() -> None:
-    """However clear the difference, the baseline stays; more seeds would not decide."""
-    decision = decide({"fedavg": BASE, "term": raised(-1, -1.1, -1, -0.9, -1)}, "fedavg", 0.1)
+def test_where_all_others_are_worse_the_baseline_wins() -> None:
+    """One that is as good makes it no difference, however bad the others are."""
+    scores = {"fedavg": BASE, "term": raised(-1, -1.1, -1, -0.9, -1)}
+    decision = decide(scores, "fedavg", 0.1)
     assert decision.best.high < 0
-    assert (decision.verdict, decision.seeds_to_decide) == ("undecided", None)
+    assert (decision.verdict, decision.seeds_to_decide) == ("fedavg", None)
+    assert decide({**scores, "afl": BASE}, "fedavg", 0.1).verdict == "no difference"
 
 
-def test_no_difference_needs_all_intervals_within_the_margin() -> None:
+def test_no_difference_needs_all_intervals_below_the_margin() -> None:
     """The same scores are undecided where the margin is smaller."""
     scores = {"fedavg": BASE, "term": raised(0.1, -0.1, 0.05, -0.05, 0)}
     assert decide(scores, "fedavg", 0.2).verdict == "no difference"
     undecided = decide(scores, "fedavg", 0.05)
     assert undecided.verdict == "undecided"
     assert undecided.seeds_to_decide is not None
+
+
+def test_a_difference_within_the_margin_is_none() -> None:
+    """However sure it is."""
+    scores = {"fedavg": BASE, "term": raised(0.1, 0.11, 0.1, 0.09, 0.1)}
+    assert decide(scores, "fedavg", 0.05).verdict == "term"
+    assert decide(scores, "fedavg", 0.2).verdict == "no difference"
+
+
+def test_methods_that_cannot_be_told_apart_from_the_best() -> None:
+    """One that differs from it in noise alone is named; the baseline and worse ones are not."""
+    scores = {
+        "fedavg": BASE,
+        "best": raised(5, 5.1, 5, 4.9, 5),
+        "as good": raised(4.9, 5.2, 4.8, 5, 5),
+        "worse": raised(1, 1.1, 1, 0.9, 1),
+    }
+    decision = decide(scores, "fedavg", 0.1)
+    assert decision.verdict == "best"
+    assert not_told_apart(scores, decision, 0.95) == ("as good",)
+    undecided = decide({"fedavg": BASE, "afl": raised(9, -9, 1, 0, 0)}, "fedavg", 0.1)
+    assert not_told_apart({"fedavg": BASE, "afl": BASE}, undecided, 0.95) == ()
 
 
 def test_the_seeds_that_would_decide() -> None:

@@ -1,0 +1,186 @@
+"""Whether studies find what was planted in the data, end to end.
+
+    python benchmarks/study_truths.py --runs 5 --folder /tmp/truths
+
+makes data with a known answer, runs ``fedquorum-study`` on them as a user would, each time with
+other data and seeds, and prints Markdown: what was planted, what must win, and the verdicts.
+Studies that are in the folder already are not run again.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+INPUTS, CLASSES = 20, 5
+FEW = 4
+"""How many of the 20 clients are unlike the others: those with priority, or the hard group."""
+
+FREQUENT = 2
+"""How many of the classes are often there."""
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Data with a planted answer, and the study that is to find it.
+
+    Parameters
+    ----------
+    name : str
+        What was planted.
+    data : callable
+        Returns the arrays of an .npz file for a generator.
+    words : str
+        What the study is asked.
+    right : tuple of str
+        The verdicts that find it.
+    """
+
+    name: str
+    data: Callable[[np.random.Generator], Arrays]
+    words: str
+    right: tuple[str, ...]
+
+
+def labelled(rng: np.random.Generator, rows: int, weights: NDArray[np.float64]) -> Arrays:
+    """Return rows whose classes are drawn from a linear model."""
+    x = rng.normal(size=(rows, INPUTS))
+    noise = rng.gumbel(size=(rows, CLASSES))
+    return {"x": x.astype(np.float32), "y": np.argmax(x @ weights + noise, axis=1)}
+
+
+def together(rng: np.random.Generator, clients: list[Arrays]) -> Arrays:
+    """Return clients as one file: three quarters of each train, the others test."""
+    parts: dict[str, list[NDArray[np.generic]]] = {}
+    for number, client in enumerate(clients):
+        order = rng.permutation(len(client["y"]))
+        cut = len(order) * 3 // 4
+        for part, rows in (("train", order[:cut]), ("test", order[cut:])):
+            parts.setdefault(f"x_{part}", []).append(client["x"][rows])
+            parts.setdefault(f"y_{part}", []).append(client["y"][rows])
+            parts.setdefault(f"client_{part}", []).append(np.full(len(rows), number))
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+
+
+def weights_of(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return a linear model."""
+    return 1.5 * rng.normal(size=(INPUTS, CLASSES))
+
+
+def flipped_labels(rng: np.random.Generator) -> Arrays:
+    """Return 4 priority clients and 16 others, of which the labels of 8 are another class."""
+    weights = weights_of(rng)
+    clients = [labelled(rng, 60 if k < FEW else 120, weights) for k in range(20)]
+    for k in range(12, 20):
+        clients[k] = {**clients[k], "y": (clients[k]["y"] + 1) % CLASSES}
+    return together(rng, clients)
+
+
+def classes_that_are_away(rng: np.random.Generator) -> Arrays:
+    """Return clients of one class each; how often they are there depends on the class."""
+    pool = labelled(rng, 12000, weights_of(rng))
+    clients = []
+    for k in range(20):
+        rows = np.flatnonzero(pool["y"] == k % CLASSES)[k // CLASSES :: 4][:120]
+        clients.append({name: array[rows] for name, array in pool.items()})
+    return together(rng, clients)
+
+
+def a_hard_group(rng: np.random.Generator) -> Arrays:
+    """Return 20 clients, of which 4 follow another model and are few beside the others."""
+    common, other = weights_of(rng), weights_of(rng)
+    clients = [labelled(rng, 120, other if k < FEW else common) for k in range(20)]
+    return together(rng, clients)
+
+
+def nothing(rng: np.random.Generator) -> Arrays:
+    """Return 20 clients that are all alike."""
+    weights = weights_of(rng)
+    return together(rng, [labelled(rng, 120, weights) for _ in range(20)])
+
+
+RATES = "[" + ",".join(str(0.9 if k % CLASSES < FREQUENT else 0.1) for k in range(20)) + "]"
+NOBODY = ("no difference", "undecided")
+TRUTHS = (
+    Truth(
+        "labels of half of the non-priority clients flipped",
+        flipped_labels,
+        "question=priority data.priority=[0,1,2,3]",
+        ("fedalign", "fedgp"),
+    ),
+    Truth(
+        "participation depends on the classes",
+        classes_that_are_away,
+        "question=participation methods=[fedau,known_statistics] "
+        f"availability=bernoulli availability.p={RATES}",
+        ("fedau", "known_statistics"),
+    ),
+    Truth(
+        "one hard group",
+        a_hard_group,
+        "question=fairness methods=[aaggff_s,aaggff_d,term,qfedavg] evaluation.metric=loss",
+        ("aaggff_s", "aaggff_d", "term", "qfedavg"),
+    ),
+    Truth(
+        "all alike and always there, asked for participation",
+        nothing,
+        "question=participation availability=always",
+        NOBODY,
+    ),
+    Truth("all alike and always there, asked for fairness", nothing, "question=fairness", NOBODY),
+)
+
+
+def study(truth: Truth, number: int, folder: Path, budget: str) -> dict[str, object]:
+    """Return the answer of one study, which may have been run before."""
+    output = folder / f"{TRUTHS.index(truth)}-{number}"
+    if not (output / "study.json").exists():
+        output.mkdir(parents=True, exist_ok=True)
+        np.savez(output / "data.npz", **truth.data(np.random.default_rng(number)))
+        words = (
+            f"data=npz data.path={output / 'data.npz'} data.partition=natural rounds=30 "
+            f"client.local_epochs=2 {truth.words} seed={1000 * number} budget={budget} "
+            f"output={output / 'study'}"
+        )
+        if "data.priority" not in truth.words:
+            words += " data.priority=all"
+        command = ["fedquorum-study", *shlex.split(words)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        (output / "study.json").write_text((output / "study" / "study.json").read_text())
+    answer: dict[str, object] = json.loads((output / "study.json").read_text())
+    return answer
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5, help="studies of each")
+    parser.add_argument("--folder", type=Path, required=True, help="where studies are kept")
+    parser.add_argument("--budget", default="100runs", help="of each study")
+    arguments = parser.parse_args()
+    print("| planted | must be | found | verdicts |")
+    print("| --- | --- | --- | --- |")
+    for truth in TRUTHS:
+        answers = [
+            study(truth, number, arguments.folder, arguments.budget)
+            for number in range(1, arguments.runs + 1)
+        ]
+        counts = Counter(str(answer["verdict"]) for answer in answers)
+        found = sum(counts[verdict] for verdict in truth.right)
+        said = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
+        must = " or ".join(truth.right)
+        print(f"| {truth.name} | {must} | {found} of {arguments.runs} | {said} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
