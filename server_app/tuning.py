@@ -7,7 +7,6 @@ tuning has run already is found by its settings, as in every sweep.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +49,7 @@ class Tuning:
     Raises
     ------
     SettingsError
-        If a value is not allowed, or Optuna is not installed.
+        If a value is not allowed.
     """
 
     trials: int
@@ -72,11 +71,6 @@ class Tuning:
                 f"is only if nobody chose by them, got {self.objective}; set "
                 "data.validation_fraction=0.2 and take "
                 f"validation.{str(self.objective).removeprefix('test.')}"
-            )
-        if find_spec("optuna") is None:
-            raise SettingsError(
-                "hydra/sweeper must be grid where Optuna is not installed (pip install optuna), "
-                "got optuna"
             )
 
     def settled(self, settings: Settings) -> "Tuning":

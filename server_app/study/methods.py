@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from fedquorum.errors import SettingsError, did_you_mean
+from fedquorum.errors import SettingsError
 from fedquorum.named import NAMED, Named
 from fedquorum.rule import Question
 from fedquorum.search import Among, Around, Between
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 
 from conf import Settings
-from conf.options import options
+from conf.options import nearest, options
 from server_app.study.settings import StudySettings
 
 FEDPROX = "fedprox"
@@ -88,7 +88,7 @@ def _named(setting: str, phrase: str) -> Method:
     if strategy not in known:
         raise SettingsError(
             f"{setting} must begin with a strategy ({', '.join(known)}), got {strategy}"
-            f"{did_you_mean(strategy, known)}"
+            + nearest(strategy, known)
         )
     if wrong := [word for word in words if "=" not in word]:
         raise SettingsError(

@@ -1,0 +1,88 @@
+"""What a study is asked."""
+
+from typing import Any
+
+import pytest
+from fedquorum.errors import SettingsError
+from fedquorum.metrics import METRICS
+
+from server_app.study.settings import Budget, StudySettings
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "amount"),
+    [
+        ("90s", "seconds", 90),
+        ("20min", "seconds", 1200),
+        ("1.5h", "seconds", 5400),
+        ("200runs", "rounds", 6000),
+        ("5000rounds", "rounds", 5000),
+    ],
+)
+def test_budgets(text: str, unit: str, amount: float) -> None:
+    """Of time, or of runs of 30 rounds."""
+    assert Budget.of(text, 30) == Budget(text, unit, amount)  # type: ignore[arg-type]
+
+
+def test_amounts_in_words() -> None:
+    """As a clock, or in rounds."""
+    assert Budget.of("1h", 1).shown(754) == "12:34 min"
+    assert Budget.of("2h", 1).shown(3725) == "1:02:05 h"
+    assert Budget.of("9rounds", 1).shown(7.0) == "7 rounds"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"question": "speed"}, "question must be one of priority, participation, fairness, avera"),
+        ({"question": None}, "question must be one of .*, got nothing"),
+        ({"budget": None}, "budget must be a number above 0 with s, min, h, .* got nothing"),
+        ({"budget": "20"}, "budget must be a number above 0 with s, min, h, runs or rounds"),
+        ({"budget": "0min"}, "budget must be a number above 0"),
+        ({"seeds": 4}, "seeds must be a whole number >= 5, got 4"),
+        ({"trials": -1}, "trials must be a whole number >= 0, got -1"),
+        ({"margin": -0.1}, "margin must be a number >= 0, got -0.1"),
+        ({"level": 1.0}, "level must be a number >= 0.5 and < 1, got 1.0"),
+        ({"methods": "fedau"}, "methods must be a list of .* a strategy"),
+        ({"methods": []}, "methods must be a list of at least one"),
+        ({"baseline": " "}, "baseline must be a strategy"),
+    ],
+)
+def test_mistakes(wrong: dict[str, Any], message: str) -> None:
+    """One line names the word, what is allowed and what was given."""
+    with pytest.raises(SettingsError, match=message):
+        StudySettings(**{"question": "fairness", "budget": "20min", **wrong})
+
+
+def test_what_is_compared() -> None:
+    """By the question, unless the user says so."""
+    scores = {
+        question: StudySettings(question, "1h").score_of("auroc")
+        for question in ("priority", "participation", "fairness", "average")
+    }
+    assert scores == {
+        "priority": "priority.auroc",
+        "participation": "all.average",
+        "fairness": "all.worst10",
+        "average": "all.auroc",
+    }
+    assert StudySettings("fairness", "1h", score="all.gini").score_of("auroc") == "all.gini"
+
+
+def test_margins() -> None:
+    """A point of a share, a hundredth of what the baseline has of others, or as given."""
+    study = StudySettings("average", "1h")
+    assert study.margin_of(METRICS["accuracy"], 0.8) == 0.01
+    assert study.margin_of(METRICS["rmse"], -250.0) == 2.5
+    assert StudySettings("average", "1h", margin=3.0).margin_of(METRICS["rmse"], -250.0) == 3.0
+
+
+def test_as_words_of_the_command_line() -> None:
+    """Defaults are left out."""
+    study = StudySettings("average", "1.5h", methods=["fedau", "fedavg client.mu=0.1"], seeds=7)
+    assert study.words == (
+        "budget=1.5h",
+        "question=average",
+        "methods=[fedau,'fedavg client.mu=0.1']",
+        "seeds=7",
+    )

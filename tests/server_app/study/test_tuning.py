@@ -1,0 +1,148 @@
+"""The trials of one method: what is asked for, what is pruned, what is chosen."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+from fedquorum.search import Among, Between
+
+from conf.compose import parse_word
+from server_app.study.answer import Curve
+from server_app.study.methods import Searched
+from server_app.study.tuning import MethodTuning, at_round, equal_share, generations, rungs
+
+LR = {"client.lr": Between(0.01, 1.0)}
+
+
+def tuned(
+    score: Callable[[Mapping[str, float]], float],
+    space: Mapping[str, Searched],
+    given: Mapping[str, float],
+    *,
+    trials: int = 9,
+    higher_is_better: bool = True,
+) -> MethodTuning:
+    """Return the tuning of a method that scores so much after each of its 8 rounds."""
+    tuning = MethodTuning(space, given, higher_is_better, 1)
+    for size in generations(trials):
+        tuning.ask(size)
+        for rung, after in enumerate(rungs(8, 1)):
+            curves = {words: curve_of(score, given, words, after) for words in tuning.live()}
+            tuning.report(rung, after, curves)
+        tuning.tell()
+    return tuning
+
+
+def curve_of(
+    score: Callable[[Mapping[str, float]], float],
+    given: Mapping[str, float],
+    words: tuple[str, ...],
+    after: int,
+) -> Curve | None:
+    """Return the scores of a choice; None where they are not defined."""
+    overrides = [parse_word(word) for word in words]
+    value = score({**given, **{o.get_key_element(): o.value() for o in overrides}})  # type: ignore[dict-item]
+    return None if math.isnan(value) else tuple((t, value) for t in range(1, after + 1))
+
+
+def test_rungs_are_evaluated_rounds() -> None:
+    """A quarter, a half and all of the rounds, rounded up to where the model is evaluated."""
+    assert rungs(100, 1) == (25, 50, 100)
+    assert rungs(100, 10) == (30, 50, 100)
+    assert rungs(100, 40) == (40, 80, 100)
+    assert rungs(2, 1) == (1, 2)
+    assert rungs(1, 5) == (1,)
+
+
+def test_the_score_at_a_round_is_the_last_one_before_it() -> None:
+    """Before the first evaluation there is none."""
+    curve = ((5, 0.1), (10, 0.2))
+    assert [at_round(curve, t) for t in (4, 5, 9, 10, 11)] == [None, 0.1, 0.1, 0.2, 0.2]
+
+
+def test_generations() -> None:
+    """The settings' values alone, then four at a time."""
+    assert [tuple(generations(n)) for n in (0, 1, 2, 5, 8)] == [
+        (),
+        (1,),
+        (1, 1),
+        (1, 4),
+        (1, 4, 3),
+    ]
+
+
+def test_tuning_takes_at_most_half_of_the_budget_and_leaves_the_seeds_theirs() -> None:
+    """Of 100 with 40 to keep half, with 80 to keep 20."""
+    assert equal_share(100, 10, 4, 10) == 40
+    assert equal_share(100, 10, 8, 10) == 10
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_first_trial_is_the_settings_values_and_the_best_is_found(
+    higher_is_better: bool,
+) -> None:
+    """Of 17 trials of a score with its peak at 0.3, a near one is the best."""
+    sign = 1 if higher_is_better else -1
+
+    def score(values: Mapping[str, float]) -> float:
+        return -sign * abs(math.log(values["client.lr"] / 0.3))
+
+    tuning = tuned(score, LR, {"client.lr": 0.02}, trials=17, higher_is_better=higher_is_better)
+    assert tuning.trials[0].words == ()
+    assert tuning.trials[0].status == "completed"
+    (word,) = tuning.values
+    assert 0.15 < float(word.removeprefix("client.lr=")) < 0.6
+
+
+def test_worse_trials_are_pruned_early() -> None:
+    """Of 17, each with the same score in all rounds, most end at the first rungs."""
+    tuning = tuned(lambda values: values["client.lr"], LR, {"client.lr": 0.02}, trials=17)
+    rounds = [len(trial.curve) for trial in tuning.trials]
+    statuses = {len(trial.curve): trial.status for trial in tuning.trials}
+    assert statuses == {2: "pruned", 4: "pruned", 8: "completed"}
+    assert sum(rounds) < 17 * 8 * 0.7
+    best = max(tuning.trials, key=lambda trial: trial.score or 0)
+    assert best.status == "completed"
+
+
+def test_all_methods_are_tried_with_the_same_learning_rates() -> None:
+    """A rule's own parameter does not shift the draws, so equal methods get equal values."""
+    with_cutoff = {**LR, "strategy.cutoff": Among((10, 50, math.inf))}
+    given = {"client.lr": 0.1, "strategy.cutoff": math.inf}
+
+    def score(values: Mapping[str, float]) -> float:
+        return -abs(math.log(values["client.lr"] / 0.3))
+
+    plain = tuned(score, LR, {"client.lr": 0.1})
+    other = tuned(score, with_cutoff, given)
+    rates = [[word for word in trial.words if "lr" in word] for trial in other.trials]
+    assert rates == [list(trial.words) for trial in plain.trials]
+    assert len(set(map(tuple, rates))) == 9
+
+
+def test_a_failed_trial_is_none() -> None:
+    """Rates above 0.1 diverge: the others are told apart, and the best is one of them."""
+    tuning = tuned(
+        lambda values: math.nan if values["client.lr"] > 0.1 else values["client.lr"],
+        LR,
+        {"client.lr": 0.02},
+    )
+    assert {trial.status for trial in tuning.trials} >= {"failed", "completed"}
+    assert all(trial.score is None for trial in tuning.trials if trial.status == "failed")
+    assert tuning.best is not None
+
+
+def test_finalists_are_decided_by_both_seeds() -> None:
+    """The best of the first seed is not the best of both; one that failed then is out."""
+    tuning = tuned(lambda values: values["client.lr"], LR, {"client.lr": 0.02}, trials=17)
+    first, second, third = tuning.finalists
+    assert tuning.best == first
+    tuning.confirm({first.words: 0.0, second.words: (second.score or 0) + 1, third.words: None})
+    assert tuning.values == second.words
+    assert [trial.again for trial in tuning.finalists] == [0.0, (second.score or 0) + 1, None]
+
+
+def test_where_all_failed_there_is_no_best() -> None:
+    """The settings' own values stand."""
+    tuning = tuned(lambda _: math.nan, LR, {"client.lr": 0.1}, trials=2)
+    assert (tuning.best, tuning.values) == (None, ())
