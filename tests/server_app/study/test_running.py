@@ -1,0 +1,222 @@
+"""Studies from the command line to ``study.json``, on a few clients and rounds."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fedquorum.errors import RunError, SettingsError
+
+from conf.compose import parse_word
+from server_app.api.running import run_here
+from server_app.study.command_line import main, study_here
+from server_app.study.contenders import common_words, contest_of
+from server_app.study.settings import StudySettings
+from server_app.sweep_jobs import complete_rounds
+from server_app.sweep_runner import JobRunner
+
+SMALL = (
+    "data=synth",
+    "data.num_clients=6",
+    "data.num_priority=3",
+    "data.samples_per_client=60",
+    "rounds=2",
+    "client.local_epochs=1",
+)
+ASKED = ("question=priority", "methods=[fedavg_priority]", "trials=3")
+BUDGET = "budget=20runs"
+
+
+def answer_in(folder: Path) -> dict[str, Any]:
+    """Return what ``study.json`` says."""
+    answer: dict[str, Any] = json.loads((folder / "study.json").read_text())
+    return answer
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a finished study of two methods, with a budget of 20 runs."""
+    folder = tmp_path_factory.mktemp("study") / "here"
+    return study_here((*SMALL, *ASKED, BUDGET, f"output={folder}"))
+
+
+def test_the_answer(studied: Path) -> None:
+    """It has what the verdict is about, and numbers that follow from each other."""
+    answer = answer_in(studied)
+    assert answer["verdict"] in {"fedavg", "fedavg_priority", "no difference", "undecided"}
+    assert (answer["baseline"], answer["best"]) == ("fedavg", "fedavg_priority")
+    assert answer["methods"] == ["fedavg", "fedavg_priority"]
+    assert answer["score"] == "test.priority.accuracy"
+    plain, other = answer["results"]
+    assert [len(one["runs"]) for one in answer["results"]] == [answer["seeds"]] * 2
+    pairs = zip(other["runs"], plain["runs"], strict=True)
+    gaps = [one["score"] - base["score"] for one, base in pairs]
+    assert answer["difference"] == pytest.approx(sum(gaps) / len(gaps))
+    low, high = answer["interval"]
+    assert low <= answer["difference"] <= high
+
+
+def test_tuning_and_comparison_have_seeds_of_their_own(studied: Path) -> None:
+    """Trials are of seed 1, finalists of seed 2 too, and pairs of the same further seeds."""
+    answer = answer_in(studied)
+    assert answer["tuning_seeds"] == [1, 2]
+    seeds = [[run["seed"] for run in one["runs"]] for one in answer["results"]]
+    assert seeds == [list(range(3, 3 + answer["seeds"]))] * 2
+    assert answer["seeds"] >= 5
+    trials = [one["trials"] for one in answer["results"]]
+    assert len({len(of_method) for of_method in trials}) == 1
+    assert len(trials[0]) > 1
+    assert all(of_method[0]["words"] == [] for of_method in trials)
+    assert any(trial["again"] is not None for trial in trials[0])
+
+
+def test_the_budget_is_kept(studied: Path) -> None:
+    """No more than 20 runs of 2 rounds are spent, and no pair of runs would fit any more."""
+    spent = sum(len(complete_rounds(path.parent)) for path in studied.glob("*/rounds.jsonl"))
+    assert answer_in(studied)["spent"]["spent"] == spent
+    assert 20 * 2 - 2 * 2 < spent <= 20 * 2
+
+
+def test_a_command_repeats_a_number(studied: Path, tmp_path: Path) -> None:
+    """What the answer prints for a run has the same bits elsewhere."""
+    run = answer_in(studied)["results"][1]["runs"][0]
+    program, *words = shlex.split(run["command"])
+    assert program == "fedquorum"
+    again = run_here(words, {}, output=tmp_path / "again", verbose=False)
+    last = complete_rounds(again)[-1]
+    assert last["test"]["priority"]["accuracy"] == run["score"]
+    model = Path("model.safetensors")
+    assert (again / model).read_bytes() == (studied / run["folder"] / model).read_bytes()
+
+
+def test_called_again_it_runs_nothing_and_says_the_same(studied: Path) -> None:
+    """What there is follows from the records."""
+    before = answer_in(studied)
+    folders = sorted(studied.iterdir())
+    study_here((*SMALL, *ASKED, BUDGET, f"output={studied}"))
+    assert (answer_in(studied), sorted(studied.iterdir())) == (before, folders)
+
+
+def test_another_study_is_refused_in_its_folder(studied: Path) -> None:
+    """With the setting that differs."""
+    with pytest.raises(RunError, match=r"output must be a new folder .* score is .*worst10"):
+        study_here((*SMALL, *ASKED, BUDGET, "score=priority.worst10", f"output={studied}"))
+
+
+def test_it_goes_on_where_it_was_left(studied: Path, tmp_path: Path) -> None:
+    """Without the last runs it runs them again, to the same answer."""
+    left = tmp_path / "study"
+    shutil.copytree(studied, left)
+    (left / "study.json").unlink()
+    numbers = sorted(int(path.parent.name) for path in left.glob("*/manifest.json"))
+    for number in numbers[-2:]:
+        shutil.rmtree(left / str(number))
+    study_here((*SMALL, *ASKED, BUDGET, f"output={left}"))
+    first, second = (answer_in(folder)["results"] for folder in (left, studied))
+    for one, other in zip(first, second, strict=True):
+        assert one["tuned"] == other["tuned"]
+        assert [run["score"] for run in one["runs"]] == [run["score"] for run in other["runs"]]
+
+
+def test_with_more_budget_it_goes_on(studied: Path, tmp_path: Path) -> None:
+    """The tuning stays as it is, and further seeds come."""
+    further = tmp_path / "study"
+    shutil.copytree(studied, further)
+    study_here((*SMALL, *ASKED, "budget=22runs", f"output={further}"))
+    before, after = answer_in(studied), answer_in(further)
+    assert after["seeds"] == before["seeds"] + 1
+    assert [one["tuned"] for one in after["results"]] == [one["tuned"] for one in before["results"]]
+
+
+def test_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command that goes on is printed, with the folder."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobRunner, "run", interrupted)
+    words = [*SMALL, *ASKED, BUDGET]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedquorum-study", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    again = shlex.split(capsys.readouterr().err.split("to go on: ")[1])
+    assert again[:-1] == ["fedquorum-study", *words]
+    assert (Path(again[-1].removeprefix("output=")) / "progress.json").exists()
+
+
+def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
+    """The others are compared, and the answer says why."""
+    words = (
+        "question=fairness",
+        "methods=[term,'custom strategy.path=nowhere:Rule']",
+        "trials=0",
+        "seeds=5",
+        "budget=20runs",
+    )
+    folder = study_here((*SMALL, *words, f"output={tmp_path / 'study'}"))
+    answer = answer_in(folder)
+    reasons = {one["name"]: one["left_out"] for one in answer["results"]}
+    assert reasons["term"] == reasons["fedavg"] == ""
+    assert "nowhere" in reasons["custom strategy.path=nowhere:Rule"]
+    assert answer["seeds"] == 5
+    assert all(one["trials"] == [] for one in answer["results"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("strategy=fedau",), r"strategy must be left to the study \(methods=\[\.\.\.\] says"),
+        (("seed=1,2",), "seed must have one value in a study, got seed=1,2"),
+        (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
+        (("data.priority=all",), "data.priority must name the clients that question=priority is"),
+        (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
+        (("budget=9runs",), r"budget must be at least 10runs \(20rounds: 5 seeds of 2 methods\)"),
+        (("client.lrr=1",), "client.lrr is not a setting"),
+        (("methods=[fedavg]",), "methods must have one to compare with fedavg, got none"),
+        (("output=/dev/null/x",), "output must be a folder to write to"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    """One line, before anything is run."""
+    given = {w.partition("=")[0]: w for w in (*SMALL, *ASKED, BUDGET, *words)}
+    output = () if "output" in given else (f"output={tmp_path / 'study'}",)
+    with pytest.raises((SettingsError, RunError), match=message):
+        study_here((*given.values(), *output))
+
+
+def test_participation_is_asked_of_clients_that_come_and_go() -> None:
+    """Unless the user says that they are always there."""
+    study = StudySettings("participation", "1h")
+
+    def availability(*words: str) -> str:
+        contest = contest_of(common_words(map(parse_word, (*SMALL, *words))), study)
+        return contest.settings.availability.name
+
+    assert availability() == "bernoulli"
+    assert availability("availability=always") == "always"
+    assert availability("availability=markov") == "markov"
+
+
+def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All words of a study are in it."""
+    monkeypatch.setattr("sys.argv", ["fedquorum-study", "--help"])
+    main()
+    text = capsys.readouterr().out
+    assert all(f"{name}=" in text for name in StudySettings.__dataclass_fields__)
+
+
+def test_a_mistake_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, and exit status 1."""
+    monkeypatch.setattr("sys.argv", ["fedquorum-study", "question=priority"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    assert capsys.readouterr().err.startswith("fedquorum-study: budget must be a number above 0")
