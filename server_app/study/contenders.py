@@ -17,7 +17,7 @@ from server_app.study.settings import StudySettings
 from server_app.study.tuning import MethodTuning
 
 VALIDATION = "data.validation_fraction"
-DEFAULTS = {"experiment": "custom", VALIDATION: "0.2", "tracker": "none"}
+DEFAULTS = {"experiment": "custom", VALIDATION: "0.2"}
 AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
 CHOSEN = ("strategy", "resume", "engine.stop_after")
 """What the study sets in its runs."""
