@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from fedquorum.errors import FedQuorumError
 from fedquorum.records.directory import new_run_directory
@@ -78,7 +79,8 @@ def study_here(words: Sequence[str]) -> Path:
     """
     of_study, of_runs = _divided(words)
     output = str(of_study.pop(OUTPUT).value()) if OUTPUT in of_study else ""
-    StudySettings(**{key: override.value() for key, override in of_study.items()})
+    asked: dict[str, Any] = {key: override.value() for key, override in of_study.items()}
+    StudySettings(**asked)
     arguments = words_of_a_sweep(of_runs)
     folder = Path(output) if output else new_run_directory(OUTPUTS, "studies")
     arguments += [

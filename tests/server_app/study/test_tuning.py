@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from fedquorum.search import Among, Between
@@ -11,7 +12,7 @@ from server_app.study.answer import Curve
 from server_app.study.methods import Searched
 from server_app.study.tuning import MethodTuning, at_round, equal_share, generations, rungs
 
-LR = {"client.lr": Between(0.01, 1.0)}
+LR: dict[str, Searched] = {"client.lr": Between(0.01, 1.0)}
 
 
 def tuned(
@@ -41,7 +42,8 @@ def curve_of(
 ) -> Curve | None:
     """Return the scores of a choice; None where they are not defined."""
     overrides = [parse_word(word) for word in words]
-    value = score({**given, **{o.get_key_element(): o.value() for o in overrides}})  # type: ignore[dict-item]
+    chosen: dict[str, Any] = {one.get_key_element(): one.value() for one in overrides}
+    value = score({**given, **chosen})
     return None if math.isnan(value) else tuple((t, value) for t in range(1, after + 1))
 
 
@@ -107,7 +109,7 @@ def test_worse_trials_are_pruned_early() -> None:
 
 def test_all_methods_are_tried_with_the_same_learning_rates() -> None:
     """A rule's own parameter does not shift the draws, so equal methods get equal values."""
-    with_cutoff = {**LR, "strategy.cutoff": Among((10, 50, math.inf))}
+    with_cutoff: dict[str, Searched] = {**LR, "strategy.cutoff": Among((10, 50, math.inf))}
     given = {"client.lr": 0.1, "strategy.cutoff": math.inf}
 
     def score(values: Mapping[str, float]) -> float:
