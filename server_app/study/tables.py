@@ -14,12 +14,12 @@ from server_app.report.tables import TextTable
 from server_app.study.answer import Answer, MethodResult, SeedRun
 from server_app.study.decision import Comparison
 from server_app.study.words import (
-    Unit,
     choice,
     compared,
     num_seeds,
     percent,
     title,
+    unit_of,
     verdict_sentence,
     whose,
 )
@@ -82,7 +82,7 @@ class _Row:
 
     @property
     def score(self) -> str:
-        unit, scores = Unit.of(self.answer), [run.score for run in self.method.runs]
+        unit, scores = unit_of(self.answer), [run.score for run in self.method.runs]
         if not scores:
             return NONE
         spread = f" ± {unit.number(stdev(scores))}" if len(scores) > 1 else ""
@@ -90,7 +90,7 @@ class _Row:
 
     @property
     def difference(self) -> str:
-        unit, one = Unit.of(self.answer), self.comparison
+        unit, one = unit_of(self.answer), self.comparison
         if one is None:
             return NONE
         interval = unit.interval(one.low, one.high, signed=True)
@@ -102,7 +102,7 @@ class _Row:
         return NONE if one is None else f"{one.ahead} of {num_seeds(self.answer)}"
 
     def measured(self, name: str) -> str:
-        return Unit.of(self.answer).number(mean_measure(self.method.runs, name))
+        return unit_of(self.answer).number(mean_measure(self.method.runs, name))
 
     @property
     def worse_off(self) -> str:
@@ -128,7 +128,7 @@ class _Row:
 
 def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
     """Return the columns by their headings."""
-    unit, baseline = Unit.of(answer), title(answer.baseline)
+    unit, baseline = unit_of(answer), title(answer.baseline)
     in_percent = ", %" if answer.measured.is_share else ""
     of_difference = f", {unit.unit}" if unit.unit else ""
     interval = f"{percent(answer.level)} interval"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedquorum.intake import shown
+from fedquorum.metrics import metric_called
 from fedquorum.named import NAMED
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.rule import Question
@@ -64,11 +65,11 @@ class Unit:
     higher_is_better: bool
 
     @classmethod
-    def of(cls, answer: Answer) -> "Unit":
-        """Return the unit of a study's metric."""
-        measured = answer.measured
+    def of(cls, metric: str, margin: float) -> "Unit":
+        """Return the unit of a metric, where this is the largest difference that makes none."""
+        measured = metric_called(metric)
         name, _, unit = measured.title.partition(", ")
-        margin = answer.margin * measured.factor
+        margin *= measured.factor
         digits = 1 - math.floor(math.log10(margin)) if margin > 0 else 2
         return cls(
             shown(name),
@@ -103,6 +104,11 @@ class Unit:
     def interval(self, low: float, high: float, *, signed: bool = False) -> str:
         """Return an interval's ends, such as "0.9 to 3.7"."""
         return f"{self.number(low, signed=signed)} to {self.number(high, signed=signed)}"
+
+
+def unit_of(answer: Answer) -> Unit:
+    """Return the unit of a study's metric."""
+    return Unit.of(answer.metric, answer.margin)
 
 
 def title(name: str) -> str:
@@ -153,10 +159,15 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def setting_words(key: str) -> str:
+    """Return a setting's name for people, such as "client rate" for client.lr."""
+    return RATES.get(key, key.rpartition(".")[2].replace("_", " "))
+
+
 def choice(word: str) -> str:
     """Return a tuned value in words: "client.lr=0.05" is "client rate 0.05"."""
     key, _, value = word.lstrip("+").partition("=")
-    name = RATES.get(key, key.rpartition(".")[2].replace("_", " "))
+    name = setting_words(key)
     try:
         number = float(value)
     except ValueError:
@@ -241,7 +252,7 @@ def _too_few_seeds(answer: Answer) -> str:
 
 def _apart(answer: Answer, one: Comparison, possessive: str = "") -> str:
     """Return "FedALIGN's accuracy is 2.3 points above FedAvg's", below where that is so."""
-    unit = Unit.of(answer)
+    unit = unit_of(answer)
     above = (one.difference > 0) == unit.higher_is_better
     size = f"{unit.number(abs(one.difference))} {unit.unit}".rstrip()
     method = possessive or f"{title(one.method)}'s"
@@ -250,7 +261,7 @@ def _apart(answer: Answer, one: Comparison, possessive: str = "") -> str:
 
 
 def _evidence(answer: Answer, decision: Decision, one: Comparison) -> str:
-    interval = Unit.of(answer).interval(one.low, one.high)
+    interval = unit_of(answer).interval(one.low, one.high)
     return (
         f"{percent(answer.level)} interval {interval}, "
         f"ahead in {one.ahead} of {decision.seeds} seeds"
@@ -258,5 +269,5 @@ def _evidence(answer: Answer, decision: Decision, one: Comparison) -> str:
 
 
 def _margin(answer: Answer) -> str:
-    unit = Unit.of(answer)
+    unit = unit_of(answer)
     return f"{unit.amount(answer.margin)} of {unit.metric}"
