@@ -25,8 +25,8 @@ from server_app.study.words import (
 )
 
 NONE = "-"
-WORST, UNSEEN = "worst10", "unseen"
-LONGEST_CAVEAT = 1000
+ALL, WORST, UNSEEN = "all", "worst10", "unseen"
+LONGEST_TEXT = 1000
 
 
 def mean_measure(runs: Sequence[SeedRun], name: str) -> float:
@@ -145,6 +145,25 @@ def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
     }
 
 
+def runs_table(answer: Answer) -> TextTable:
+    """Return a row for each run that was compared, with the command that repeats it."""
+    unit = unit_of(answer)
+    rows = (
+        (
+            title(method.name),
+            str(run.seed),
+            unit.number(run.score),
+            f"{run.seconds:,.0f}",
+            shown(run.folder),
+            shown(run.command, LONGEST_TEXT),
+        )
+        for method in compared(answer)
+        for run in method.runs
+    )
+    headings = ("method", "seed", "score", "seconds", "folder", "command")
+    return TextTable("Runs and the commands that repeat them", headings, tuple(rows))
+
+
 def print_answer(answer: Answer, console: Console) -> None:
     """Print verdict, tables and caveats."""
     console.print(escape(verdict_sentence(answer)), style="bold", highlight=False)
@@ -152,7 +171,7 @@ def print_answer(answer: Answer, console: Console) -> None:
         if table.rows:
             console.print(_terminal(table))
     for caveat in answer.caveats:
-        console.print(f"- {escape(shown(caveat, LONGEST_CAVEAT))}", highlight=False)
+        console.print(f"- {escape(shown(caveat, LONGEST_TEXT))}", highlight=False)
 
 
 def _terminal(table: TextTable) -> Table:

@@ -1,0 +1,175 @@
+"""A study's answer as one HTML page, which needs nothing else to be opened."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedquorum.intake import shown
+from fedquorum.records.files import replacing
+from markupsafe import Markup
+
+from server_app.report.page import packed_plotly, script_json, templates
+from server_app.report.tables import TextTable
+from server_app.study.answer import PAGE_FILE, Answer
+from server_app.study.charts import StudyChart, colour_of, study_charts, tuning_charts
+from server_app.study.tables import (
+    LONGEST_TEXT,
+    answer_table,
+    left_out_table,
+    ranked,
+    runs_table,
+)
+from server_app.study.words import (
+    duration,
+    num_seeds,
+    percent,
+    question_words,
+    title,
+    unit_of,
+    verdict_sentence,
+    whose,
+)
+
+TEMPLATE = "study.html"
+TUNING_NOTE = (
+    "The score on validation parts by round; every curve is one choice of values. In colour the "
+    "best, with which the method was compared; pale the trials that were stopped early. Hovering "
+    "tells the values."
+)
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """A chart on the page."""
+
+    id: str
+    title: str
+    note: str
+    small: bool
+    json: Markup
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A method's row of the table, with its colour in the charts."""
+
+    name: str
+    colour: str
+    marked: bool
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The table of the methods."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[_Row, ...]
+
+
+def page(answer: Answer, *, engine: str = "") -> str:
+    """Return a study's page as HTML.
+
+    From top to bottom: the verdict, the methods, the caveats, the differences and other charts,
+    the tuning, and what repeats each number.
+
+    Parameters
+    ----------
+    answer : Answer
+        What the study says.
+    engine : str
+        What ran it, in words; left out if empty.
+    """
+    return (
+        templates()
+        .get_template(TEMPLATE)
+        .render(
+            data=shown(answer.data),
+            question=question_words(answer),
+            verdict=verdict_sentence(answer),
+            answers=_answers(answer),
+            table_note=_table_note(answer),
+            left_out=left_out_table(answer),
+            caveats=[shown(caveat, LONGEST_TEXT) for caveat in answer.caveats],
+            charts=[_plot(chart) for chart in study_charts(answer)],
+            tuning=[_plot(chart) for chart in tuning_charts(answer)],
+            tuning_note=TUNING_NOTE,
+            facts=dict(_facts(answer, engine)),
+            command=shown(answer.command, LONGEST_TEXT),
+            runs=runs_table(answer),
+            plotly=packed_plotly(),
+        )
+    )
+
+
+def write_page(answer: Answer, directory: Path, *, engine: str = "") -> Path:
+    """Write ``study.html`` and return its path.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    with replacing(directory / PAGE_FILE) as part:
+        part.write_text(page(answer, engine=engine), encoding="utf-8")
+    return directory / PAGE_FILE
+
+
+def _plot(chart: StudyChart) -> _Plot:
+    return _Plot(
+        f"chart-{chart.name}",
+        chart.title,
+        chart.note,
+        chart.small,
+        script_json(chart.drawn.to_json()),
+    )
+
+
+def _answers(answer: Answer) -> _Answers:
+    table: TextTable = answer_table(answer)
+    rows = (
+        _Row(name, colour_of(answer, method.name), method.name == answer.verdict, tuple(cells))
+        for (name, *cells), method in zip(table.rows, ranked(answer), strict=True)
+    )
+    return _Answers(table.title, table.headings, tuple(rows))
+
+
+def _table_note(answer: Answer) -> str:
+    baseline = title(answer.baseline)
+    return (
+        f"Scores are of test parts after the last round. The intervals hold together for all "
+        f"methods with a probability of {percent(answer.level)}. Worse off: clients whose metric, "
+        f"mean over seeds, is worse than with {baseline}. MB: all messages of a run, both ways."
+    )
+
+
+def _facts(answer: Answer, engine: str) -> Iterator[tuple[str, str]]:
+    """Yield how the study was done, each fact with its name."""
+    unit, spent = unit_of(answer), answer.spent
+    yield "Score", f"{unit.metric} of {whose(answer)}, on test parts that nothing was tuned on"
+    yield (
+        "Seeds",
+        f"{num_seeds(answer)}; all methods share each: its division of the data, its start and its "
+        "draws",
+    )
+    yield (
+        "Intervals",
+        f"paired by seed, Student's t, at the level of {percent(answer.level)} for all methods "
+        "together (Bonferroni)",
+    )
+    yield (
+        "No difference",
+        f"where every interval lies within ±{unit.amount(answer.margin)} of {unit.metric}",
+    )
+    yield (
+        "Tuning",
+        f"with seed {answer.tuning_seed}, on validation parts, the same budget for each method",
+    )
+    yield (
+        "Budget",
+        f"{duration(spent.unit, spent.amount)}, of which {duration(spent.unit, spent.spent)} were "
+        "spent",
+    )
+    if engine:
+        yield "Engine", shown(engine)

@@ -1,0 +1,91 @@
+"""Where the labels of points and lines stand, so that they do not lie over each other."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+LETTER, LINE, GAP = 7.0, 16.0, 8.0
+"""Pixels: of a letter's width, of a line's height, between a point and its label."""
+
+MARK = 5.0
+
+Box = tuple[float, float, float, float]
+"""Left, low, right and high, in pixels, y upwards."""
+
+
+def apart(places: Sequence[float], least: float) -> list[float]:
+    """Return places in the same order with at least so much between neighbours.
+
+    Neighbours that are too near become one group around the mean of its places, so nothing moves
+    further than it has to.
+
+    Parameters
+    ----------
+    places : sequence of float
+        Where labels would stand.
+    least : float
+        The least distance between two of them.
+    """
+    order = sorted(range(len(places)), key=places.__getitem__)
+    groups = [[place] for place in order]
+
+    def spread(group: Sequence[int]) -> list[float]:
+        middle = sum(places[i] for i in group) / len(group)
+        return [middle + least * (k - (len(group) - 1) / 2) for k in range(len(group))]
+
+    def first_clash() -> int | None:
+        ends = [(spread(group)[0], spread(group)[-1]) for group in groups]
+        gaps = (after[0] - before[1] for before, after in pairwise(ends))
+        return next((i for i, gap in enumerate(gaps) if gap < least * (1 - 1e-9)), None)
+
+    while (i := first_clash()) is not None:
+        groups[i : i + 2] = [groups[i] + groups[i + 1]]
+    found = dict(pair for group in groups for pair in zip(group, spread(group), strict=True))
+    return [found[i] for i in range(len(places))]
+
+
+def sides(points: Sequence[tuple[float, float]], texts: Sequence[str], width: float) -> list[str]:
+    """Return on which side of each point its label stands, as Plotly says it.
+
+    Each takes the first side on which it lies over no point and no label placed before it, and
+    stays within the chart; else the right.
+
+    Parameters
+    ----------
+    points : sequence of (x, y)
+        In pixels, y upwards.
+    texts : sequence of str
+        The labels.
+    width : float
+        Of the chart, in pixels.
+    """
+    taken: list[Box] = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points]
+    chosen = []
+    for (x, y), text in zip(points, texts, strict=True):
+        boxes = _boxes(x, y, LETTER * len(text))
+        side = next(
+            (
+                side
+                for side, box in boxes.items()
+                if box[0] >= 0 and box[2] <= width and not any(_overlap(box, one) for one in taken)
+            ),
+            "middle right",
+        )
+        taken.append(boxes[side])
+        chosen.append(side)
+    return chosen
+
+
+def _boxes(x: float, y: float, length: float) -> dict[str, Box]:
+    half, up = length / 2, GAP + LINE
+    middle = (y - LINE / 2, y + LINE / 2)
+    return {
+        "middle right": (x + GAP, middle[0], x + GAP + length, middle[1]),
+        "middle left": (x - GAP - length, middle[0], x - GAP, middle[1]),
+        "top center": (x - half, y + GAP, x + half, y + up),
+        "bottom center": (x - half, y - up, x + half, y - GAP),
+    }
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    apart_x = one[2] <= other[0] or other[2] <= one[0]
+    return not (apart_x or one[3] <= other[1] or other[3] <= one[1])
