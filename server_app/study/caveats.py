@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from client_app.data import FederatedData
 from server_app.study.answer import Curve, MethodResult
-from server_app.study.words import Unit, choice, listed, setting_words, title
+from server_app.study.words import Unit, capital, choice, listed, setting_words, title
 
 FEW_ROWS = 10
 FEW_SEEDS = 10
@@ -193,11 +193,8 @@ def _undefined(clients: Sequence[Measured], metric: str) -> str:
     without = [one.client for one in clients if math.isnan(one.metric)]
     if not without:
         return ""
-    name = Unit.of(metric, LARGE_STEP).metric
-    return (
-        f"{name[:1].upper()}{name[1:]} is not defined for {_of(without, len(clients))}: the means "
-        "leave them out."
-    )
+    name = capital(Unit.of(metric, LARGE_STEP).metric)
+    return f"{name} is not defined for {_of(without, len(clients))}: the means leave them out."
 
 
 def _few_validation_rows(clients: Sequence[Measured]) -> str:

@@ -29,13 +29,16 @@ Lines = Mapping[int, list[float]]
 
 BLACK = COLOURS.index("#000000")
 DARK, PALE, MIDDLE = "#444444", "#C4C4C4", "#8A8A8A"
+TRANSLUCENT = "rgba(255, 255, 255, 0.75)"
 
 # Pixels.
 HEIGHT = 380
 ROW, FOREST_ENDS = 58, 120
 TUNING_HEIGHT = 250
-LETTER, NO_LABELS, MOST_LABELS = 7, 20, 130
-CHART_WIDTH, CHART_SPACE = 560, 80
+LETTER, NO_LABELS, MOST_LABELS = 6.5, 16, 170
+CHART_WIDTH, CHART_SPACE = 310, 80
+"""Of the trade-off on a telephone: labels that fit there fit everywhere."""
+
 TOP, BOTTOM = 16, 60
 
 # Within a row of the forest plot, of which the lines are 1 apart.
@@ -108,46 +111,95 @@ def forest_chart(answer: Answer) -> StudyChart:
     Before there are enough seeds for intervals it has the single seeds alone.
     """
     unit, baseline = unit_of(answer), title(answer.baseline)
-    others = [method for method in ranked(answer) if method.name != answer.baseline]
-    over_seeds = {} if answer.decision is None else _by_method(answer.decision.comparisons)
-    over_clients = _by_method(answer.over_clients)
-    drawn = go.Figure()
-    seen = [0.0, answer.margin, -answer.margin]
-    for place, method in enumerate(others):
-        colour, single = colour_of(answer, method.name), seed_differences(answer, method)
-        wide, thin = over_seeds.get(method.name), over_clients.get(method.name)
-        for one, up, look in ((thin, CLIENTS_UP, _thin), (wide, SEEDS_UP, _thick)):
-            if one is not None:
-                drawn.add_trace(look(one, unit.factor, up - place, colour))
-                seen += [one.low, one.high]
-        drawn.add_trace(_dots(single, unit.factor, SEEDS_UP - place, colour))
-        seen += single
-        _name_row(drawn, answer, method, wide, NAME_UP - place)
-    low, high = min(seen) * unit.factor, max(seen) * unit.factor
-    pad = PAD * (high - low) or 1.0
-    in_unit = f", {unit.unit}" if unit.unit else ""
+    rows = _forest_rows(answer)
+    low, high = (unit.factor * end for end in _extent(rows, answer.margin))
+    drawn = go.Figure([trace for place, row in enumerate(rows) for trace in row.traces(-place)])
+    for place, row in enumerate(rows):
+        _write(drawn, 0, NAME_UP - place, row.heading, xref="paper", bgcolor=TRANSLUCENT)
+    _write(drawn, 0, 1, plain_text(baseline), yref="paper", xanchor="center", yanchor="bottom")
     drawn.update_layout(
         LAYOUT,
-        height=ROW * len(others) + FOREST_ENDS,
+        height=ROW * len(rows) + FOREST_ENDS,
         margin={"t": 24, "b": 70, "l": 12, "r": 12},
         showlegend=False,
-        shapes=_zero_and_margin(answer.margin * unit.factor, low - pad, high + pad),
+        shapes=_zero_and_margin(answer.margin * unit.factor),
     )
-    drawn.add_annotation(
-        x=0, y=1, yref="paper", yanchor="bottom", showarrow=False, text=plain_text(baseline)
-    )
-    drawn.update_xaxes(
-        AXIS,
-        range=[low - pad, high + pad],
-        title={
-            "text": plain_text(f"{unit.metric}: better than {baseline} by …{in_unit}"),
-            "standoff": 6,
-        },
-    )
-    drawn.update_yaxes(visible=False, range=[0.6 - len(others), 0.6], fixedrange=True)
-    return StudyChart(
-        "differences", f"How much better than {baseline}", _forest_note(answer), drawn
-    )
+    in_unit = f", {unit.unit}" if unit.unit else ""
+    label = plain_text(f"{unit.metric}: better than {baseline} by …{in_unit}")
+    drawn.update_xaxes(AXIS, range=[low, high], title={"text": label, "standoff": 6})
+    drawn.update_yaxes(visible=False, range=[0.6 - len(rows), 0.6], fixedrange=True)
+    heading = f"How much better than {baseline}"
+    return StudyChart("differences", heading, _forest_note(answer), drawn)
+
+
+@dataclass(frozen=True)
+class _ForestRow:
+    """A method of the forest plot.
+
+    Parameters
+    ----------
+    heading : str
+        Its name and numbers, as Plotly reads it.
+    colour : str
+        Its colour.
+    factor : float
+        What turns differences into the axis's unit.
+    single : sequence of float
+        The difference in each seed.
+    over_seeds, over_clients : Comparison or None
+        The intervals, as far as there are any.
+    """
+
+    heading: str
+    colour: str
+    factor: float
+    single: Sequence[float]
+    over_seeds: Comparison | None
+    over_clients: Comparison | None
+
+    @property
+    def numbers(self) -> list[float]:
+        """All that the row has to have room for."""
+        intervals = (one for one in (self.over_seeds, self.over_clients) if one is not None)
+        return [*self.single, *(end for one in intervals for end in (one.low, one.high))]
+
+    def traces(self, y: float) -> Iterator[go.Scatter]:
+        """Yield what is drawn of the row, which lies at ``y``."""
+        if self.over_clients is not None:
+            yield _thin(self.over_clients, self.factor, y + CLIENTS_UP, self.colour)
+        if self.over_seeds is not None:
+            yield _thick(self.over_seeds, self.factor, y + SEEDS_UP, self.colour)
+        yield _dots(self.single, self.factor, y + SEEDS_UP, self.colour)
+
+
+def _forest_rows(answer: Answer) -> list[_ForestRow]:
+    unit = unit_of(answer)
+    over_seeds = _by_method(() if answer.decision is None else answer.decision.comparisons)
+    over_clients = _by_method(answer.over_clients)
+    rows = []
+    for method in ranked(answer):
+        if method.name != answer.baseline:
+            one, heading = over_seeds.get(method.name), f"<b>{plain_text(title(method.name))}</b>"
+            if one is not None:
+                ends = unit.interval(one.low, one.high, signed=True)
+                heading += f"  {unit.number(one.difference, signed=True)} ({ends})"
+            single, colour = seed_differences(answer, method), colour_of(answer, method.name)
+            clients = over_clients.get(method.name)
+            rows.append(_ForestRow(heading, colour, unit.factor, single, one, clients))
+    return rows
+
+
+def _extent(rows: Sequence[_ForestRow], margin: float) -> tuple[float, float]:
+    """Return the ends of the axis: all rows, 0 and the margin, and a little more."""
+    seen = [margin, -margin, *(number for row in rows for number in row.numbers)]
+    pad = PAD * (max(seen) - min(seen)) or 1.0
+    return min(seen) - pad, max(seen) + pad
+
+
+def _write(drawn: go.Figure, x: float, y: float, text: str, **look: object) -> None:
+    """Write a text into a figure, at the right of a place unless the look says otherwise."""
+    usual = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
+    drawn.add_annotation(x=x, y=y, text=text, **(usual | look))
 
 
 def _by_method(comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
@@ -190,25 +242,11 @@ def _dots(differences: Sequence[float], factor: float, y: float, colour: str) ->
     )
 
 
-def _name_row(
-    drawn: go.Figure, answer: Answer, method: MethodResult, one: Comparison | None, y: float
-) -> None:
-    unit = unit_of(answer)
-    name = f"<b>{plain_text(title(method.name))}</b>"
-    if one is not None:
-        ends = unit.interval(one.low, one.high, signed=True)
-        name += f"  {unit.number(one.difference, signed=True)} ({ends})"
-    at = {"x": 0, "xref": "paper", "xanchor": "left", "y": y, "yanchor": "middle"}
-    drawn.add_annotation(
-        **at, text=name, showarrow=False, bgcolor="rgba(255, 255, 255, 0.75)", borderpad=0
-    )
-
-
-def _zero_and_margin(margin: float, low: float, high: float) -> list[dict[str, object]]:
+def _zero_and_margin(margin: float) -> list[dict[str, object]]:
     across = {"yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-    band = {"type": "rect", "x0": max(low, -margin), "x1": min(high, margin), **across}
+    band = {"type": "rect", "x0": -margin, "x1": margin, **across, "line": {"width": 0}}
     zero = {"type": "line", "x0": 0, "x1": 0, **across, "line": {"color": DARK, "width": 1}}
-    return [{**band, "fillcolor": GREY, "opacity": 0.7, "line": {"width": 0}}, zero]
+    return [{**band, "fillcolor": GREY, "opacity": 0.7}, zero]
 
 
 def _forest_note(answer: Answer) -> str:
@@ -289,7 +327,7 @@ def trade_off_chart(answer: Answer) -> StudyChart:
         )
     )
     in_unit = answer.measured.title.partition(", ")[2]
-    named = f"{unit.metric}, {in_unit}" if in_unit else unit.metric
+    named = f"{unit.metric}{f', {in_unit}' if in_unit else ''}"
     drawn.update_layout(
         LAYOUT,
         height=HEIGHT,
@@ -297,8 +335,8 @@ def trade_off_chart(answer: Answer) -> StudyChart:
         showlegend=False,
     )
     for update, text, ends in (
-        (drawn.update_xaxes, f"{named}, mean over all clients", x_range),
-        (drawn.update_yaxes, f"{named}, worst 10 % of clients", y_range),
+        (drawn.update_xaxes, f"{named}: mean over all clients", x_range),
+        (drawn.update_yaxes, f"{named}: worst 10 % of clients", y_range),
     ):
         update(AXIS, range=ends, title={"text": plain_text(text), "standoff": 6})
     note = (
@@ -407,21 +445,12 @@ def _over_rounds(
     )
     low, high = _ends(lines)
     drawn.update_yaxes(range=[low, high])
-    pixel = (high - low) / (HEIGHT - TOP - BOTTOM)
-    places = apart([float(line.y[-1]) for line in lines], LINE * pixel)
+    line_height = LINE * (high - low) / (HEIGHT - TOP - BOTTOM)
+    places = apart([float(line.y[-1]) for line in lines], line_height, low, high)
     for line, y in zip(lines, places, strict=True):
         colour, _ = style_of(line.style)
-        drawn.add_annotation(
-            x=1,
-            xref="paper",
-            xanchor="left",
-            xshift=4,
-            y=y,
-            showarrow=False,
-            align="left",
-            text=plain_text(line.label),
-            font={"color": colour},
-        )
+        font, text = {"color": colour}, plain_text(line.label)
+        _write(drawn, 1, y, text, xref="paper", xshift=4, font=font)
     return drawn
 
 

@@ -14,12 +14,14 @@ from server_app.study.answer import PAGE_FILE, Answer
 from server_app.study.charts import StudyChart, colour_of, study_charts, tuning_charts
 from server_app.study.tables import (
     LONGEST_TEXT,
+    TUNED,
     answer_table,
     left_out_table,
     ranked,
     runs_table,
 )
 from server_app.study.words import (
+    capital,
     duration,
     num_seeds,
     percent,
@@ -31,11 +33,6 @@ from server_app.study.words import (
 )
 
 TEMPLATE = "study.html"
-TUNING_NOTE = (
-    "The score on validation parts by round; every curve is one choice of values. In colour the "
-    "best, with which the method was compared; pale the trials that were stopped early. Hovering "
-    "tells the values."
-)
 
 
 @dataclass(frozen=True)
@@ -89,12 +86,13 @@ def page(answer: Answer, *, engine: str = "") -> str:
             question=question_words(answer),
             verdict=verdict_sentence(answer),
             answers=_answers(answer),
+            tuned=TUNED,
             table_note=_table_note(answer),
             left_out=left_out_table(answer),
             caveats=[shown(caveat, LONGEST_TEXT) for caveat in answer.caveats],
             charts=[_plot(chart) for chart in study_charts(answer)],
             tuning=[_plot(chart) for chart in tuning_charts(answer)],
-            tuning_note=TUNING_NOTE,
+            tuning_note=_tuning_note(answer),
             facts=dict(_facts(answer, engine)),
             command=shown(answer.command, LONGEST_TEXT),
             runs=runs_table(answer),
@@ -144,32 +142,28 @@ def _table_note(answer: Answer) -> str:
     )
 
 
+def _tuning_note(answer: Answer) -> str:
+    in_percent = ", %," if answer.measured.is_share else ""
+    return (
+        f"{capital(unit_of(answer).metric)}{in_percent} on validation parts by round; every curve "
+        "is one choice of values. In colour the best, with which the method was compared; pale the "
+        "trials that were stopped early. Hovering tells the values."
+    )
+
+
 def _facts(answer: Answer, engine: str) -> Iterator[tuple[str, str]]:
     """Yield how the study was done, each fact with its name."""
     unit, spent = unit_of(answer), answer.spent
     yield "Score", f"{unit.metric} of {whose(answer)}, on test parts that nothing was tuned on"
-    yield (
-        "Seeds",
-        f"{num_seeds(answer)}; all methods share each: its division of the data, its start and its "
-        "draws",
-    )
-    yield (
-        "Intervals",
-        f"paired by seed, Student's t, at the level of {percent(answer.level)} for all methods "
-        "together (Bonferroni)",
-    )
-    yield (
-        "No difference",
-        f"where every interval lies within ±{unit.amount(answer.margin)} of {unit.metric}",
-    )
-    yield (
-        "Tuning",
-        f"with seed {answer.tuning_seed}, on validation parts, the same budget for each method",
-    )
-    yield (
-        "Budget",
-        f"{duration(spent.unit, spent.amount)}, of which {duration(spent.unit, spent.spent)} were "
-        "spent",
-    )
+    shared = "every method has the same division of the data, start and draws"
+    yield "Seeds", f"{num_seeds(answer)}; with each, {shared}"
+    level = f"{percent(answer.level)} for all methods together (Bonferroni)"
+    yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
+    margin = f"±{unit.amount(answer.margin)} of {unit.metric}"
+    yield "No difference", f"means that every interval lies within {margin}"
+    budget = "the same budget for each method"
+    yield "Tuning", f"with seed {answer.tuning_seed}, on validation parts, {budget}"
+    amount, used = (duration(spent.unit, one) for one in (spent.amount, spent.spent))
+    yield "Budget", f"{amount}, of which {used} were spent"
     if engine:
         yield "Engine", shown(engine)

@@ -1,7 +1,6 @@
 """Where the labels of points and lines stand, so that they do not lie over each other."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 LETTER, LINE, GAP = 7.0, 16.0, 8.0
 """Pixels: of a letter's width, of a line's height, between a point and its label."""
@@ -12,11 +11,11 @@ Box = tuple[float, float, float, float]
 """Left, low, right and high, in pixels, y upwards."""
 
 
-def apart(places: Sequence[float], least: float) -> list[float]:
+def apart(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
     """Return places in the same order with at least so much between neighbours.
 
     Neighbours that are too near become one group around the mean of its places, so nothing moves
-    further than it has to.
+    further than it has to. A group that would reach over an end begins at that end.
 
     Parameters
     ----------
@@ -24,22 +23,23 @@ def apart(places: Sequence[float], least: float) -> list[float]:
         Where labels would stand.
     least : float
         The least distance between two of them.
+    low, high : float
+        The ends. If there is no room for all labels between them, the last ones lie beyond.
     """
-    order = sorted(range(len(places)), key=places.__getitem__)
-    groups = [[place] for place in order]
 
     def spread(group: Sequence[int]) -> list[float]:
-        middle = sum(places[i] for i in group) / len(group)
-        return [middle + least * (k - (len(group) - 1) / 2) for k in range(len(group))]
+        length = least * (len(group) - 1)
+        first = sum(places[i] for i in group) / len(group) - length / 2
+        first = max(low, min(first, high - length))
+        return [first + least * k for k in range(len(group))]
 
-    def first_clash() -> int | None:
-        ends = [(spread(group)[0], spread(group)[-1]) for group in groups]
-        gaps = (after[0] - before[1] for before, after in pairwise(ends))
-        return next((i for i, gap in enumerate(gaps) if gap < least * (1 - 1e-9)), None)
-
-    while (i := first_clash()) is not None:
-        groups[i : i + 2] = [groups[i] + groups[i + 1]]
-    found = dict(pair for group in groups for pair in zip(group, spread(group), strict=True))
+    groups: list[list[int]] = []
+    for place in sorted(range(len(places)), key=places.__getitem__):
+        groups.append([place])
+        while len(groups) > 1 and spread(groups[-1])[0] - spread(groups[-2])[-1] < least:
+            last = groups.pop()
+            groups[-1] += last
+    found = {i: y for group in groups for i, y in zip(group, spread(group), strict=True)}
     return [found[i] for i in range(len(places))]
 
 

@@ -25,6 +25,7 @@ from server_app.study.words import (
 )
 
 NONE = "-"
+TUNED = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "unseen"
 LONGEST_TEXT = 1000
 
@@ -107,7 +108,7 @@ class _Row:
     @property
     def worse_off(self) -> str:
         share = self.method.worse_off
-        return NONE if math.isnan(share) else f"{share:.0%}"
+        return NONE if math.isnan(share) else f"{100 * share:.0f} %"
 
     @property
     def rounds(self) -> str:
@@ -141,7 +142,7 @@ def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
         "clients worse off": lambda row: row.worse_off,
         f"rounds to {baseline}'s score": lambda row: row.rounds,
         "MB sent": lambda row: row.megabytes,
-        "values tuned": lambda row: row.tuned,
+        TUNED: lambda row: row.tuned,
     }
 
 

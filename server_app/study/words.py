@@ -180,6 +180,15 @@ def choice(word: str) -> str:
 
 def verdict_sentence(answer: Answer) -> str:
     """Return the verdict in one or a few plain sentences."""
+    return capital(_verdict(answer))
+
+
+def capital(sentence: str) -> str:
+    """Return a sentence with its first letter as a capital; names elsewhere stay as they are."""
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def _verdict(answer: Answer) -> str:
     decision = answer.decision
     if decision is None:
         return _too_few_seeds(answer)
