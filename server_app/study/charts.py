@@ -20,7 +20,7 @@ from server_app.report.interactive import (
 )
 from server_app.study.answer import Answer, MethodResult, SeedRun, Trial
 from server_app.study.decision import Comparison
-from server_app.study.placing import LINE, apart, sides
+from server_app.study.placing import LINE, Box, apart, sides
 from server_app.study.tables import ALL, WORST, mean_measure, ranked
 from server_app.study.words import choice, compared, percent, title, unit_of, whose
 
@@ -321,7 +321,7 @@ def trade_off_chart(answer: Answer) -> StudyChart:
             y=y,
             mode="markers+text",
             text=[plain_text(text) for text in texts],
-            textposition=sides(pixels, texts, CHART_WIDTH),
+            textposition=sides(pixels, texts, CHART_WIDTH, _steps([pixels[i] for i in front])),
             marker={"color": [colour_of(answer, name) for name in names], "size": 10},
             hovertemplate="%{text}: %{x:.4g}, worst 10 %: %{y:.4g}<extra></extra>",
         )
@@ -368,6 +368,14 @@ def _staircase(
         line={"shape": "vh", "color": MIDDLE, "width": 1.5},
         hoverinfo="skip",
     )
+
+
+def _steps(front: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return where the staircase of these points runs, in pixels."""
+    before, after = [(0.0, 0.0), *front[:-1]], [*front[1:], (0.0, 0.0)]
+    across = [(left, y, x, y) for (left, _), (x, y) in zip(before, front, strict=True)]
+    down = [(x, low, x, y) for (_, low), (x, y) in zip(after, front, strict=True)]
+    return [*across, *down]
 
 
 # --- by round ---------------------------------------------------------------------------------

@@ -134,12 +134,15 @@ def _answers(answer: Answer) -> _Answers:
 
 
 def _table_note(answer: Answer) -> str:
-    baseline = title(answer.baseline)
-    return (
-        f"Scores are of test parts after the last round. The intervals hold together for all "
-        f"methods with a probability of {percent(answer.level)}. Worse off: clients whose metric, "
-        f"mean over seeds, is worse than with {baseline}. MB: all messages of a run, both ways."
-    )
+    said = ["Scores are of test parts after the last round."]
+    if answer.decision is not None:
+        level = percent(answer.level)
+        than = f"whose metric, mean over seeds, is worse than with {title(answer.baseline)}"
+        said += [
+            f"The intervals hold together for all methods with a probability of {level}.",
+            f"Worse off: clients {than}.",
+        ]
+    return " ".join([*said, "MB: all messages of a run, both ways."])
 
 
 def _tuning_note(answer: Answer) -> str:

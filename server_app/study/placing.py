@@ -43,11 +43,16 @@ def apart(places: Sequence[float], least: float, low: float, high: float) -> lis
     return [found[i] for i in range(len(places))]
 
 
-def sides(points: Sequence[tuple[float, float]], texts: Sequence[str], width: float) -> list[str]:
+def sides(
+    points: Sequence[tuple[float, float]],
+    texts: Sequence[str],
+    width: float,
+    drawn: Sequence[Box] = (),
+) -> list[str]:
     """Return on which side of each point its label stands, as Plotly says it.
 
-    Each takes the first side on which it lies over no point and no label placed before it, and
-    stays within the chart; else the right.
+    Each takes the first side on which it lies over no point, no label placed before it and nothing
+    else drawn, and stays within the chart; if there is none, the side with more room.
 
     Parameters
     ----------
@@ -57,8 +62,10 @@ def sides(points: Sequence[tuple[float, float]], texts: Sequence[str], width: fl
         The labels.
     width : float
         Of the chart, in pixels.
+    drawn : sequence of Box
+        What else there is.
     """
-    taken: list[Box] = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points]
+    taken: list[Box] = [*drawn, *((x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points)]
     chosen = []
     for (x, y), text in zip(points, texts, strict=True):
         boxes = _boxes(x, y, LETTER * len(text))
@@ -68,7 +75,7 @@ def sides(points: Sequence[tuple[float, float]], texts: Sequence[str], width: fl
                 for side, box in boxes.items()
                 if box[0] >= 0 and box[2] <= width and not any(_overlap(box, one) for one in taken)
             ),
-            "middle right",
+            "middle right" if x < width / 2 else "middle left",
         )
         taken.append(boxes[side])
         chosen.append(side)
@@ -76,13 +83,21 @@ def sides(points: Sequence[tuple[float, float]], texts: Sequence[str], width: fl
 
 
 def _boxes(x: float, y: float, length: float) -> dict[str, Box]:
-    half, up = length / 2, GAP + LINE
-    middle = (y - LINE / 2, y + LINE / 2)
+    middle, above, below = (-LINE / 2, LINE / 2), (GAP, GAP + LINE), (-GAP - LINE, -GAP)
+    right, left, centre = (GAP, GAP + length), (-GAP - length, -GAP), (-length / 2, length / 2)
+    places = {
+        "middle right": (right, middle),
+        "middle left": (left, middle),
+        "top center": (centre, above),
+        "bottom center": (centre, below),
+        "top left": (left, above),
+        "bottom left": (left, below),
+        "top right": (right, above),
+        "bottom right": (right, below),
+    }
     return {
-        "middle right": (x + GAP, middle[0], x + GAP + length, middle[1]),
-        "middle left": (x - GAP - length, middle[0], x - GAP, middle[1]),
-        "top center": (x - half, y + GAP, x + half, y + up),
-        "bottom center": (x - half, y - up, x + half, y - GAP),
+        side: (x + across[0], y + up[0], x + across[1], y + up[1])
+        for side, (across, up) in places.items()
     }
 
 

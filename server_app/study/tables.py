@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from fedquorum.intake import shown
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -28,6 +29,7 @@ NONE = "-"
 TUNED = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "unseen"
 LONGEST_TEXT = 1000
+SPACE = 3  # around a column in a terminal
 
 
 def mean_measure(runs: Sequence[SeedRun], name: str) -> float:
@@ -128,15 +130,16 @@ class _Row:
 
 
 def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
-    """Return the columns by their headings."""
+    """Return the columns by their headings, without one that would repeat the score."""
     unit, baseline = unit_of(answer), title(answer.baseline)
     in_percent = ", %" if answer.measured.is_share else ""
     of_difference = f", {unit.unit}" if unit.unit else ""
     interval = f"{percent(answer.level)} interval"
-    return {
+    columns: dict[str, Callable[[_Row], str]] = {
         f"{unit.metric} of {whose(answer)}{in_percent}": lambda row: row.score,
         f"better than {baseline} by{of_difference} ({interval})": lambda row: row.difference,
         "seeds ahead": lambda row: row.ahead,
+        f"all clients{in_percent}": lambda row: row.measured(ALL),
         f"worst 10 % of clients{in_percent}": lambda row: row.measured(WORST),
         f"unseen clients{in_percent}": lambda row: row.measured(UNSEEN),
         "clients worse off": lambda row: row.worse_off,
@@ -144,6 +147,8 @@ def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
         "MB sent": lambda row: row.megabytes,
         TUNED: lambda row: row.tuned,
     }
+    said = whose(answer).removeprefix("the ").replace("of all", "of")
+    return {name: cell for name, cell in columns.items() if name != f"{said}{in_percent}"}
 
 
 def runs_table(answer: Answer) -> TextTable:
@@ -166,19 +171,49 @@ def runs_table(answer: Answer) -> TextTable:
 
 
 def print_answer(answer: Answer, console: Console) -> None:
-    """Print verdict, tables and caveats."""
+    """Print verdict, tables and caveats; a table that is too wide is divided."""
     console.print(escape(verdict_sentence(answer)), style="bold", highlight=False)
-    for table in (answer_table(answer), left_out_table(answer)):
+    for table in (*divided(answer_table(answer), console.width), left_out_table(answer)):
         if table.rows:
+            console.print()
             console.print(_terminal(table))
     for caveat in answer.caveats:
         console.print(f"- {escape(shown(caveat, LONGEST_TEXT))}", highlight=False)
 
 
+def divided(table: TextTable, width: int) -> tuple[TextTable, ...]:
+    """Return a table's columns as tables that fit a width, each with the first column.
+
+    A heading may be broken between words, a cell not.
+    """
+    columns = [
+        [heading, *cells] for heading, *cells in zip(table.headings, *table.rows, strict=True)
+    ]
+    first, parts, left = columns[0], [[columns[0]]], width - _width(columns[0])
+    for column in columns[1:]:
+        if _width(column) > left and len(parts[-1]) > 1:
+            parts.append([first])
+            left = width - _width(first)
+        parts[-1].append(column)
+        left -= _width(column)
+    return tuple(_table(table.title if part is parts[0] else "", part) for part in parts)
+
+
+def _width(column: Sequence[str]) -> int:
+    """Return how wide a column is in a terminal."""
+    heading, *cells = column
+    return max(len(text) for text in (*heading.split(), *cells)) + SPACE
+
+
+def _table(title: str, columns: Sequence[Sequence[str]]) -> TextTable:
+    rows = tuple(zip(*(cells for _, *cells in columns), strict=True))
+    return TextTable(title, tuple(heading for heading, *_ in columns), rows)
+
+
 def _terminal(table: TextTable) -> Table:
-    drawn = Table(title=escape(table.title), title_justify="left")
-    for heading in table.headings:
-        drawn.add_column(escape(heading), overflow="fold")
+    drawn = Table(title=escape(table.title) or None, title_justify="left", box=SIMPLE_HEAD)
+    for column in zip(table.headings, *table.rows, strict=True):
+        drawn.add_column(escape(column[0]), overflow="fold", width=_width(column) - SPACE)
     for row in table.rows:
         drawn.add_row(*map(escape, row))
     return drawn
