@@ -88,7 +88,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
                 id=f"{anchor}_{chart.name}",
                 title=chart.title,
                 note=chart.note,
-                json=script_json(figure(chart).toscript_json()),
+                json=script_json(figure(chart).to_json()),
                 picture=base64.b64encode(pictures[one.name, chart.name]).decode(),
                 columns=grid_shape(len(chart.panels))[1] if isinstance(chart, LineChart) else 2,
                 narrow=isinstance(chart, LineChart) and len(chart.panels) == 1,

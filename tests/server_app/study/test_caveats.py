@@ -1,7 +1,7 @@
 """What weakens an answer: each caveat where there is a reason, and only there."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -230,10 +230,11 @@ def test_trials_that_failed() -> None:
 # --- the comparison ---------------------------------------------------------------------------
 
 
-def of_runs(methods: Sequence[MethodResult], **changes: object) -> tuple[str, ...]:
-    """Return the caveats of these methods' runs."""
-    options: Mapping[str, object] = {"metric": "accuracy", "margin": 0.01, "pooled": False}
-    return comparison_caveats(methods, **(options | changes))  # type: ignore[arg-type]
+def of_runs(
+    methods: Sequence[MethodResult], *, metric: str = "accuracy", pooled: bool = False
+) -> tuple[str, ...]:
+    """Return the caveats of these methods' runs, where a hundredth makes no difference."""
+    return comparison_caveats(methods, metric, 0.01, pooled=pooled)
 
 
 def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
