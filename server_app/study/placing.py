@@ -51,8 +51,10 @@ def sides(
 ) -> list[str]:
     """Return on which side of each point its label stands, as Plotly says it.
 
-    Each takes the first side on which it lies over no point, no label placed before it and nothing
-    else drawn, and stays within the chart; if there is none, the side with more room.
+    Points with the fewest sides to choose from come first. Each takes the first side that stays
+    within the chart and on which its label lies over no point, no label placed before it and
+    nothing else drawn, or at least over no point and no label; if there is none, the side with more
+    room.
 
     Parameters
     ----------
@@ -65,21 +67,20 @@ def sides(
     drawn : sequence of Box
         What else there is.
     """
-    taken: list[Box] = [*drawn, *((x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points)]
-    chosen = []
-    for (x, y), text in zip(points, texts, strict=True):
-        boxes = _boxes(x, y, LETTER * len(text))
-        side = next(
-            (
-                side
-                for side, box in boxes.items()
-                if box[0] >= 0 and box[2] <= width and not any(_overlap(box, one) for one in taken)
-            ),
-            "middle right" if x < width / 2 else "middle left",
-        )
-        taken.append(boxes[side])
-        chosen.append(side)
-    return chosen
+    taken: list[Box] = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points]
+    boxes = [_boxes(x, y, LETTER * len(text)) for (x, y), text in zip(points, texts, strict=True)]
+
+    def free(place: int, others: Sequence[Box]) -> list[str]:
+        inside = [side for side, box in boxes[place].items() if box[0] >= 0 and box[2] <= width]
+        return [s for s in inside if not any(_overlap(boxes[place][s], one) for one in others)]
+
+    chosen: dict[int, str] = {}
+    for place in sorted(range(len(points)), key=lambda place: len(free(place, taken))):
+        near = "middle right" if points[place][0] < width / 2 else "middle left"
+        side = [*free(place, [*taken, *drawn]), *free(place, taken), near][0]
+        taken.append(boxes[place][side])
+        chosen[place] = side
+    return [chosen[place] for place in range(len(points))]
 
 
 def _boxes(x: float, y: float, length: float) -> dict[str, Box]:

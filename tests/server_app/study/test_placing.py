@@ -47,6 +47,13 @@ def test_a_label_stands_right_of_its_point_where_there_is_room() -> None:
     assert sides([(90, 50)], [text], 300, [wall]) == ["middle left"]
 
 
+def test_points_with_little_room_come_first() -> None:
+    """A long label at the right end takes its only sides before a short one beside it does."""
+    points, texts = [(272.0, 93.0), (275.0, 100.0)], ["FedAU", "known statistics"]
+    corner = [(0.0, 100.0, 275.0, 100.0), (275.0, 0.0, 275.0, 100.0)]
+    assert sides(points, texts, 310, corner) == ["bottom left", "top left"]
+
+
 def test_a_label_without_room_points_to_the_middle() -> None:
     """It lies over something, but not outside."""
     everywhere = (0, 0, 300, 100)
