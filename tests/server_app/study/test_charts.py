@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 
 from server_app.study.answer import Answer, Trial
-from server_app.study.charts import (
-    StudyChart,
-    colour_of,
-    pareto_front,
-    seed_differences,
-    study_charts,
-    tuning_charts,
-)
+from server_app.study.charts import StudyChart, colour_of, study_charts, tuning_charts
+from server_app.study.charts.forest import seed_differences
+from server_app.study.charts.trade_off import pareto_front
 from tests.builders_study import BASE, answer, better, curve_to, method
 
 UP = better(2.0, 3.0, 1.8, 2.2, 2.4)
