@@ -40,17 +40,21 @@ LETTER = 7
 ROW_HEIGHT = (4, 24)
 GRID_HEIGHT = (220, 640)
 
+LAYOUT = {
+    "template": "none",
+    "font": {"family": "system-ui, sans-serif", "size": 12},
+    "margin": {"r": 20, "l": 60},
+    "paper_bgcolor": "white",
+    "plot_bgcolor": "white",
+}
+AXIS = {"gridcolor": GREY, "zeroline": False, "linecolor": "#444444", "ticks": "outside"}
+"""How every figure and its axes look."""
+
 
 def figure(chart: Chart) -> go.Figure:
     """Return a chart's interactive figure; a click on a legend entry hides a method."""
     drawn = _grids(chart) if isinstance(chart, GridChart) else _lines(chart)
-    drawn.update_layout(
-        template="none",
-        font={"family": "system-ui, sans-serif", "size": 12},
-        margin={"r": 20, "l": 60},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-    )
+    drawn.update_layout(LAYOUT)
     return drawn
 
 
@@ -60,7 +64,7 @@ def _lines(chart: LineChart) -> go.Figure:
     drawn = make_subplots(
         rows=rows,
         cols=columns,
-        subplot_titles=[_text(panel.title) for panel in chart.panels],
+        subplot_titles=[plain_text(panel.title) for panel in chart.panels],
         horizontal_spacing=0.24 / columns if columns > 1 else 0.0,
         vertical_spacing=90 / height if rows > 1 else 0.0,
     )
@@ -102,16 +106,16 @@ def _traces(panel: Panel, named: set[str]) -> Iterator[go.Scatter]:
 
 
 def _line(line: Line, *, shown: bool) -> go.Scatter:
-    colour, dash = _style(line.style)
+    colour, dash = style_of(line.style)
     single = len(line.x) == 1  # a single round is no line
     few = len(line.x) <= FEW_POINTS
     mode = "markers" if line.points or single else "lines+markers" if few else "lines"
-    said = [_text(text) for text in line.hover]
+    said = [plain_text(text) for text in line.hover]
     return go.Scatter(
-        x=_compact(line.x),
-        y=_compact(line.y),
+        x=compact(line.x),
+        y=compact(line.y),
         mode=mode,
-        name=_text(line.label),
+        name=plain_text(line.label),
         legendgroup=line.label,
         showlegend=shown,
         line={"color": colour, "dash": dash, "width": 2},
@@ -123,13 +127,13 @@ def _line(line: Line, *, shown: bool) -> go.Scatter:
 
 
 def _band(line: Line, panel: Panel) -> go.Scatter:
-    colour, _ = _style(line.style)
+    colour, _ = style_of(line.style)
     low, high = band(line, panel)
     return go.Scatter(
-        x=_compact(np.concatenate([line.x, line.x[::-1]])),
-        y=_compact(np.concatenate([high, low[::-1]])),
+        x=compact(np.concatenate([line.x, line.x[::-1]])),
+        y=compact(np.concatenate([high, low[::-1]])),
         fill="toself",
-        fillcolor=_transparent(colour, band_opacity(panel)),
+        fillcolor=transparent(colour, band_opacity(panel)),
         line={"width": 0, "color": colour},
         mode="lines",
         hoverinfo="skip",
@@ -139,16 +143,16 @@ def _band(line: Line, panel: Panel) -> go.Scatter:
 
 
 def _level(level: Level, low: float, high: float, *, shown: bool) -> go.Scatter:
-    colour, _ = _style(level.style)
+    colour, _ = style_of(level.style)
     return go.Scatter(
         x=[low, high],
         y=[level.y, level.y],
         mode="lines",
-        name=_text(level.label),
+        name=plain_text(level.label),
         legendgroup=level.label,
         showlegend=shown,
         line={"color": colour, "dash": "dot", "width": 1.2},
-        text=_text(level.text),
+        text=plain_text(level.text),
         hovertemplate="%{text}<extra></extra>",
     )
 
@@ -168,23 +172,22 @@ def _diagonal(panel: Panel) -> go.Scatter:
 
 
 def _axes(drawn: go.Figure, panel: Panel, at: dict[str, int]) -> None:
-    look = {"gridcolor": GREY, "zeroline": False, "linecolor": "#444444", "ticks": "outside"}
     ticks = {}
     if panel.x_ticks is not None:
         ticks = {
             "tickmode": "array",
             "tickvals": list(panel.x_ticks.positions),
-            "ticktext": [_text(text) for text in panel.x_ticks.texts],
+            "ticktext": [plain_text(text) for text in panel.x_ticks.texts],
         }
     x_title, y_title = (
-        {"text": _text(label), "standoff": 6} for label in (panel.x_label, panel.y_label)
+        {"text": plain_text(label), "standoff": 6} for label in (panel.x_label, panel.y_label)
     )
     x_log, y_log = (
         _log_ticks([getattr(line, axis) for line in panel.lines]) if axis in panel.log else {}
         for axis in "xy"
     )
-    drawn.update_xaxes(title=x_title, **at, **look, **ticks, **x_log)
-    drawn.update_yaxes(title=y_title, automargin=True, **at, **look, **y_log)
+    drawn.update_xaxes(title=x_title, **at, **AXIS, **ticks, **x_log)
+    drawn.update_yaxes(title=y_title, automargin=True, **at, **AXIS, **y_log)
 
 
 def _log_ticks(values: Sequence[FloatArray]) -> dict[str, object]:
@@ -209,13 +212,13 @@ def _grids(chart: GridChart) -> go.Figure:
     height = min(GRID_HEIGHT[1], max(GRID_HEIGHT[0], per_row * tallest))
     drawn.update_layout(height=height + 130, margin={"t": 60, "b": 60})
     look = {"type": "category", "showgrid": False, "linecolor": "#444444", "ticks": "outside"}
-    drawn.update_xaxes(title=_text(chart.x_label), nticks=20, **look)
-    drawn.update_yaxes(title=_text(chart.y_label), autorange="reversed", nticks=25, **look)
+    drawn.update_xaxes(title=plain_text(chart.x_label), nticks=20, **look)
+    drawn.update_yaxes(title=plain_text(chart.y_label), autorange="reversed", nticks=25, **look)
     drawn.update_layout(shapes=_divider(chart.layers[0]))
     if len(chart.layers) > 1:
         buttons = [
             {
-                "label": _text(layer.label),
+                "label": plain_text(layer.label),
                 "method": "update",
                 "args": [
                     {"visible": [other is layer for other in chart.layers]},
@@ -227,7 +230,7 @@ def _grids(chart: GridChart) -> go.Figure:
         menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
         drawn.update_layout(updatemenus=[menu])
     else:
-        drawn.update_layout(title={"text": _text(chart.layers[0].label), "font": {"size": 13}})
+        drawn.update_layout(title={"text": plain_text(chart.layers[0].label), "font": {"size": 13}})
     return drawn
 
 
@@ -244,15 +247,15 @@ def _heat(chart: GridChart, layer: Layer, *, visible: bool) -> go.Heatmap:
         "x": list(layer.columns),
         "y": list(layer.rows),
         "z": layer.values,
-        "name": _text(layer.label),
+        "name": plain_text(layer.label),
         "visible": visible,
     }
-    where = f"{_text(chart.x_label)} %{{x}}, {_text(chart.y_label)} %{{y}}"
+    where = f"{plain_text(chart.x_label)} %{{x}}, {plain_text(chart.y_label)} %{{y}}"
     if not chart.categories:
         return go.Heatmap(
             **common,
             colorscale=SEQUENTIAL,
-            colorbar={"title": _text(chart.value_label)},
+            colorbar={"title": plain_text(chart.value_label)},
             texttemplate="%{z:.4g}" if chart.written else None,
             hovertemplate=f"{where}: %{{z:.5g}}<extra></extra>",
         )
@@ -278,21 +281,23 @@ def _heat(chart: GridChart, layer: Layer, *, visible: bool) -> go.Heatmap:
     )
 
 
-def _compact(values: FloatArray) -> FloatArray:
+def compact(values: FloatArray) -> FloatArray:
     """Return six digits of each number, in half the bytes."""
     return values.astype(np.float32)
 
 
-def _style(place: int) -> tuple[str, str]:
+def style_of(place: int) -> tuple[str, str]:
+    """Return the colour and the dash of a method by its place."""
     dash = DASHES[place // len(COLOURS) % NUM_DASHES]
     return COLOURS[place % len(COLOURS)], dash
 
 
-def _transparent(colour: str, opacity: float) -> str:
+def transparent(colour: str, opacity: float) -> str:
+    """Return a colour through which others are seen."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
-def _text(words: str) -> str:
+def plain_text(words: str) -> str:
     """Return words as they are: Plotly reads HTML in texts."""
     return html.escape(words, quote=False)

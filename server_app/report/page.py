@@ -20,7 +20,7 @@ from server_app.report.sweep_charts import slug
 from server_app.report.tables import TextTable, experiment_tables, runs_table
 
 TEMPLATE = "page.html"
-FILES = ("page.yaml", "watch/page.yaml")
+FILES = ("report/page.yaml", "report/watch/page.yaml", "study/page.yaml")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
                 id=f"{anchor}_{chart.name}",
                 title=chart.title,
                 note=chart.note,
-                json=_json(figure(chart).to_json()),
+                json=script_json(figure(chart).to_json()),
                 picture=base64.b64encode(pictures[one.name, chart.name]).decode(),
                 columns=grid_shape(len(chart.panels))[1] if isinstance(chart, LineChart) else 2,
                 narrow=isinstance(chart, LineChart) and len(chart.panels) == 1,
@@ -125,7 +125,7 @@ def _shared(one: Experiment) -> tuple[str, ...]:
     return tuple(f"{key}={min(v)}" for key, v in values.items() if len(v) == 1 and key != "seed")
 
 
-def _json(text: str) -> Markup:
+def script_json(text: str) -> Markup:
     """Return JSON for a script element, which "</" would end."""
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
@@ -133,7 +133,7 @@ def _json(text: str) -> Markup:
 @cache
 def templates() -> jinja2.Environment:
     """Return the templates of pages, and the style and script that they share."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent.parent
     texts = [yaml.safe_load((folder / name).read_text(encoding="utf-8")) for name in FILES]
     return jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.DictLoader(text) for text in texts]),

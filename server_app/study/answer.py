@@ -57,7 +57,7 @@ class SeedRun:
     command : str
         What repeats it.
     score : float
-        The score on test parts after the last round.
+        The score on test parts after the last round, as measured: lower may be better.
     measures : mapping
         What else was measured there, by name: ``all``, ``priority``, ``non_priority``, ``unseen``
         (means of the metric over such clients, as far as there are any), and over all clients

@@ -53,7 +53,7 @@ class Named:
     key : str
         Its name in settings and records.
     summary : str
-        What it does, in one line.
+        What it does, in one line. A published name comes first, with a colon after it.
     weighting : type
         Its weighting.
     selection : type
@@ -82,6 +82,12 @@ class Named:
     baseline: bool = True
     draws: bool = False
     plain_for: tuple[Question, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The name for people: the one before the summary's colon, else the key in words."""
+        name, colon, _ = self.summary.partition(": ")
+        return name if colon else self.key.replace("_", " ")
 
     @property
     def answers(self) -> Question:
@@ -156,14 +162,14 @@ FEDALIGN = Named(
 )
 FEDAVG = Named(
     "fedavg",
-    "FedAvg on all clients, weighted by their data.",
+    "FedAvg: all clients, weighted by their data.",
     DataFraction,
     draws=True,
     plain_for=(Question.PRIORITY, Question.FAIRNESS, Question.AVERAGE),
 )
 FEDAVG_PRIORITY = Named(
     "fedavg_priority",
-    "FedAvg on the priority clients alone.",
+    "FedAvg on priority clients: the others are left out.",
     DataFraction,
     PriorityOnly,
     question=Question.PRIORITY,

@@ -179,3 +179,11 @@ def test_every_part_can_be_chosen() -> None:
             build({"name": "fedavg"}, {"name": key}, FACTS).server_optimizer, optimizer
         )
     assert isinstance(built("qfedavg", q=2.0).weighting, LossPower)
+
+
+def test_names_for_people_are_unique() -> None:
+    """The published name where the summary begins with one, otherwise the key in words."""
+    titles = {key: named.title for key, named in NAMED.items()}
+    assert len(set(titles.values())) == len(titles)
+    chosen = [titles[key] for key in ("fedavg", "fedavg_priority", "aaggff_s", "known_statistics")]
+    assert chosen == ["FedAvg", "FedAvg on priority clients", "AAggFF-S", "known statistics"]

@@ -1,0 +1,345 @@
+"""Why a study's answer may be weaker than it looks: sentences with numbers.
+
+Each function looks at one thing: the clients' data, where it is here; the records of one run, which
+are all that a real federation gives; the tuning; and the runs that are compared.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from fedquorum.records.reader import Run, read_parts
+from numpy.typing import NDArray
+
+from client_app.data import FederatedData
+from server_app.study.answer import Curve, MethodResult
+from server_app.study.words import Unit, capital, choice, listed, setting_words, title
+
+FEW_ROWS = 10
+FEW_SEEDS = 10
+LARGE_STEP = 0.1
+"""Of an AUROC that one row moves by more, a client's number says little."""
+
+MOST_CLIENTS = 8
+TENTH = 10
+EDGE = 0.02
+"""The part of a range, at each end, in which a value counts as the end."""
+
+LAST_PART = 0.1
+ROWS_ACCURACY = ("accuracy", "top5")
+"""Metrics that are a share of the rows."""
+
+Ranges = Mapping[str, tuple[float, float, bool]]
+"""Of a setting: the lowest and the highest value that was tried, and whether the scale is log."""
+
+
+# --- the data ---------------------------------------------------------------------------------
+
+
+def data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
+    """Return what the clients' classes make of the answer; nothing where there are no classes.
+
+    Parameters
+    ----------
+    data : FederatedData
+        The data of one seed.
+    metric : str
+        What is measured, of which only AUROC depends on the classes of a test part.
+    """
+    if data.target != "class":
+        return ()
+    targets = {client: data.targets(client) for client in range(data.num_clients)}
+    train = {client: labels for client, (labels, _) in targets.items()}
+    test = {client: labels for client, (_, labels) in targets.items()}
+    found = (
+        _one_class(train, "training", "they learn nothing of the others"),
+        _one_class(test, "test", "a model that always answers with it makes no mistake there"),
+        _auroc_steps(test) if metric == "auroc" else "",
+    )
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _one_class(labels: Mapping[int, NDArray[np.int64]], part: str, meaning: str) -> str:
+    clients = [client for client, y in labels.items() if len(y) and (y == y[0]).all()]
+    if not clients:
+        return ""
+    return f"{_of(clients, len(labels))} {_have(clients)} {part} rows of one class only: {meaning}."
+
+
+def _auroc_steps(labels: Mapping[int, NDArray[np.int64]]) -> str:
+    steps = {client: auroc_step(y) for client, y in labels.items()}
+    large = {client: step for client, step in steps.items() if step > LARGE_STEP}
+    if not large:
+        return ""
+    worst = max(large, key=large.__getitem__)
+    return (
+        f"A single test row can move the AUROC of {_of(list(large), len(labels))} by more than "
+        f"{100 * LARGE_STEP:.0f} points, that of client {worst} by up to {100 * large[worst]:.0f}."
+    )
+
+
+def auroc_step(labels: NDArray[np.int64]) -> float:
+    """Return by how much the rank of one row can change a client's AUROC, 0 where it has none.
+
+    The AUROC is the mean over the C classes among n labels of the share of pairs (a row of the
+    class, another row) in right order. A row of class k stands in all n - n_k pairs of each of n_k
+    rows, and of any other class j in n_j of the n_j (n - n_j) pairs: together at most
+    (1 / n_k + sum_{j != k} 1 / (n - n_j)) / C. With two classes that is 1 / n_k, so the largest
+    step is 1 / min(n_0, n_1).
+
+    Parameters
+    ----------
+    labels : array of int
+        A client's test labels, (n,).
+    """
+    _, counts = np.unique(labels, return_counts=True)
+    if len(counts) <= 1:
+        return 0.0
+    others = 1.0 / (len(labels) - counts)
+    return float((1.0 / counts + others.sum() - others).max() / len(counts))
+
+
+# --- the records of a run ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a client measured last in a run.
+
+    Parameters
+    ----------
+    client : int
+        Its id.
+    test_rows, validation_rows : int
+        How many rows its parts have.
+    metric : float
+        ``evaluation.metric`` on its test part, NaN where it is not defined.
+    """
+
+    client: int
+    test_rows: int
+    validation_rows: int
+    metric: float
+
+
+def measured_clients(run: Run) -> tuple[Measured, ...]:
+    """Return what each client measured last, by client id; none without such records.
+
+    Raises
+    ------
+    RunError
+        If the table of evaluations is damaged.
+    """
+    folder = run.directory / "evaluations"
+    if not folder.is_dir():
+        return ()
+    columns = ["client", "test_num_examples", "validation_num_examples", "test_metric"]
+    table = read_parts(folder, columns)
+    last: dict[int, Measured] = {}
+    for row in table.to_pylist():
+        rows, kept = row["test_num_examples"], row.get("validation_num_examples")
+        if rows is not None:
+            metric = row.get("test_metric")
+            number = math.nan if metric is None else float(metric)
+            last[row["client"]] = Measured(row["client"], rows, kept or 0, number)
+    return tuple(last[client] for client in sorted(last))
+
+
+def run_caveats(clients: Sequence[Measured], metric: str) -> tuple[str, ...]:
+    """Return what the clients' numbers of rows make of the answer.
+
+    Parameters
+    ----------
+    clients : sequence of Measured
+        All clients of one run.
+    metric : str
+        What is measured.
+    """
+    found = (
+        _few_clients(clients),
+        _few_test_rows(clients, metric),
+        _undefined(clients, metric),
+        _few_validation_rows(clients),
+    )
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _few_clients(clients: Sequence[Measured]) -> str:
+    count = sum(not math.isnan(one.metric) for one in clients)
+    if count == 0 or count // TENTH > 1:
+        return ""
+    return f"With {count} clients measured, the worst 10 % of clients are a single one."
+
+
+def _few_test_rows(clients: Sequence[Measured], metric: str) -> str:
+    few = [one for one in clients if 0 < one.test_rows < FEW_ROWS]
+    if not few:
+        return ""
+    least = min(few, key=lambda one: one.test_rows)
+    ids = [one.client for one in few]
+    first = f"{_of(ids, len(clients))} {_have(ids)} fewer than {FEW_ROWS} test rows"
+    if metric not in ROWS_ACCURACY:
+        return f"{first}; client {least.client} has {least.test_rows}."
+    name = Unit.of(metric, LARGE_STEP).metric
+    return (
+        f"{first}: of client {least.client}, which has {least.test_rows}, one row moves the "
+        f"{name} by {100 / least.test_rows:.0f} points."
+    )
+
+
+def _undefined(clients: Sequence[Measured], metric: str) -> str:
+    without = [one.client for one in clients if math.isnan(one.metric)]
+    if not without:
+        return ""
+    name = capital(Unit.of(metric, LARGE_STEP).metric)
+    return f"{name} is not defined for {_of(without, len(clients))}: the means leave them out."
+
+
+def _few_validation_rows(clients: Sequence[Measured]) -> str:
+    if not any(one.validation_rows for one in clients):
+        return ""
+    few = [one.client for one in clients if one.validation_rows < FEW_ROWS]
+    if not few:
+        return ""
+    return (
+        f"{_of(few, len(clients))} {_have(few)} fewer than {FEW_ROWS} validation rows, by "
+        "which the values were tuned."
+    )
+
+
+# --- the tuning -------------------------------------------------------------------------------
+
+
+def tuning_caveats(methods: Sequence[MethodResult], ranges: Ranges) -> tuple[str, ...]:
+    """Return what the tuning leaves open: values at the end of their range, trials that failed.
+
+    Parameters
+    ----------
+    methods : sequence of MethodResult
+        All methods.
+    ranges : mapping
+        Lowest and highest value of each setting tuned, and whether its scale is logarithmic.
+    """
+    compared = [method for method in methods if not method.left_out]
+    ends = (
+        end for method in compared for word in method.tuned if (end := _end(method, word, ranges))
+    )
+    return (*ends, *filter(None, map(_failed_trials, compared)))
+
+
+def _end(method: MethodResult, word: str, ranges: Ranges) -> str:
+    key, _, text = word.lstrip("+").partition("=")
+    if key not in ranges:
+        return ""
+    low, high, log = ranges[key]
+    value, (bottom, top) = float(text), (low, high)
+    if log:
+        value, bottom, top = math.log(value), math.log(low), math.log(high)
+    place = (value - bottom) / (top - bottom)
+    if EDGE < place < 1 - EDGE:
+        return ""
+    end, other = ("lower", "smaller") if place <= EDGE else ("upper", "larger")
+    return (
+        f"{title(method.name)}'s {choice(word)} is at the {end} end of the range tried "
+        f"({low:g} to {high:g}): a {other} {setting_words(key)} may do better."
+    )
+
+
+def _failed_trials(method: MethodResult) -> str:
+    failed = sum(trial.status == "failed" for trial in method.trials)
+    if not failed:
+        return ""
+    return f"{failed} of {len(method.trials)} trials of {title(method.name)} failed."
+
+
+# --- the comparison ---------------------------------------------------------------------------
+
+
+def comparison_caveats(
+    methods: Sequence[MethodResult], metric: str, margin: float, *, pooled: bool
+) -> tuple[str, ...]:
+    """Return what the runs compared leave open.
+
+    Parameters
+    ----------
+    methods : sequence of MethodResult
+        All methods.
+    metric : str
+        What is measured.
+    margin : float
+        The largest difference that makes none, in the metric's unit.
+    pooled : bool
+        Whether the data has no test set, so that each seed draws test parts from the same rows.
+    """
+    compared = [method for method in methods if method.runs and not method.left_out]
+    found = (
+        _few_seeds(compared),
+        _still_better(compared, Unit.of(metric, margin), margin),
+        _shared_rows() if pooled else "",
+    )
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _few_seeds(methods: Sequence[MethodResult]) -> str:
+    seeds = min((len(method.runs) for method in methods), default=0)
+    if not 0 < seeds < FEW_SEEDS:
+        return ""
+    return (
+        f"There {'are' if seeds > 1 else 'is'} {seeds} seed{'s' if seeds > 1 else ''}: intervals "
+        "of so few are right only if differences between seeds are roughly normal."
+    )
+
+
+def _still_better(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
+    gains = {method.name: late_gain(method, unit.sign) for method in methods}
+    rising = {name: gain for name, gain in gains.items() if gain > margin}
+    if not rising:
+        return ""
+    names = listed([f"{title(name)} (by {unit.amount(gain)})" for name, gain in rising.items()])
+    return (
+        f"The {unit.metric} still gets better in the last tenth of the rounds with {names}: more "
+        "rounds may change the order."
+    )
+
+
+def late_gain(method: MethodResult, sign: float = 1.0) -> float:
+    """Return by how much the score gets better in the last tenth of the rounds, mean over seeds.
+
+    Parameters
+    ----------
+    method : MethodResult
+        A method with runs.
+    sign : float
+        -1 where lower scores are better.
+    """
+    return fmean(sign * _late_change(run.curve) for run in method.runs)
+
+
+def _late_change(curve: Curve) -> float:
+    if not curve:
+        return 0.0
+    last, end = curve[-1]
+    before = [score for number, score in curve if number <= (1 - LAST_PART) * last]
+    return end - before[-1] if before else 0.0
+
+
+def _shared_rows() -> str:
+    return (
+        "Each seed, that of the tuning among them, divides the same rows anew: test rows of one "
+        "seed are training or validation rows of another, so values were tuned on rows that are "
+        "tested later, and the seeds say what another division of these rows would give, not what "
+        "other data would."
+    )
+
+
+def _of(clients: Sequence[int], total: int) -> str:
+    """Return "3 of 40 clients (7, 12, 31)", with the first ids."""
+    more = ", ..." if len(clients) > MOST_CLIENTS else ""
+    ids = ", ".join(map(str, clients[:MOST_CLIENTS]))
+    return f"{len(clients)} of {total} clients ({ids}{more})"
+
+
+def _have(clients: Sequence[int]) -> str:
+    return "has" if len(clients) == 1 else "have"

@@ -1,0 +1,136 @@
+"""All clients against the worst, with the Pareto front."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from server_app.report.interactive import (
+    AXIS,
+    LAYOUT,
+    plain_text,
+)
+from server_app.study.answer import Answer
+from server_app.study.charts.parts import (
+    BOTTOM,
+    HEIGHT,
+    MIDDLE,
+    TOP,
+    StudyChart,
+    colour_of,
+)
+from server_app.study.placing import Box, sides
+from server_app.study.tables import ALL, WORST, mean_measure
+from server_app.study.words import compared, title, unit_of
+
+CHART_WIDTH, CHART_SPACE = 310, 80
+"""Pixels on a telephone: labels that fit there fit everywhere."""
+
+
+def trade_off(answer: Answer) -> dict[str, tuple[float, float]]:
+    """Return mean over clients and worst 10 % of each method that has both, mean over seeds."""
+    points = {
+        method.name: (mean_measure(method.runs, ALL), mean_measure(method.runs, WORST))
+        for method in compared(answer)
+    }
+    return {name: point for name, point in points.items() if not any(map(math.isnan, point))}
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the points that no other is at least as good as in both, and better in one.
+
+    Parameters
+    ----------
+    points : sequence of (x, y)
+        Higher is better in both.
+
+    Returns
+    -------
+    list of int
+        Their positions, by ascending x.
+    """
+
+    def beaten(point: tuple[float, float]) -> bool:
+        x, y = point
+        return any(a >= x and b >= y and (a, b) != point for a, b in points)
+
+    kept = [place for place, point in enumerate(points) if not beaten(point)]
+    return sorted(kept, key=points.__getitem__)
+
+
+def trade_off_chart(answer: Answer) -> StudyChart:
+    """Return the mean over all clients against the worst 10 %, with the Pareto front."""
+    unit, found = unit_of(answer), trade_off(answer)
+    names = list(found)
+    x, y = (unit.factor * np.array(axis) for axis in zip(*found.values(), strict=True))
+    towards = unit.sign * np.column_stack([x, y])
+    front = pareto_front([(float(a), float(b)) for a, b in towards])
+    texts = [title(name) for name in names]
+    x_range, y_range = (_padded(axis, unit.sign) for axis in (x, y))
+    pixels = [
+        (_pixels(a, x_range, CHART_WIDTH), _pixels(b, y_range, HEIGHT - CHART_SPACE))
+        for a, b in zip(x, y, strict=True)
+    ]
+    drawn = go.Figure(_staircase(x[front], y[front], x_range, y_range))
+    drawn.add_trace(
+        go.Scatter(
+            x=x,
+            y=y,
+            mode="markers+text",
+            text=[plain_text(text) for text in texts],
+            textposition=sides(pixels, texts, CHART_WIDTH, _steps([pixels[i] for i in front])),
+            marker={"color": [colour_of(answer, name) for name in names], "size": 10},
+            hovertemplate="%{text}: %{x:.4g}, worst 10 %: %{y:.4g}<extra></extra>",
+        )
+    )
+    in_unit = answer.measured.title.partition(", ")[2]
+    named = f"{unit.metric}{f', {in_unit}' if in_unit else ''}"
+    drawn.update_layout(
+        LAYOUT,
+        height=HEIGHT,
+        margin={"t": TOP, "b": BOTTOM, "l": 60, "r": 12},
+        showlegend=False,
+    )
+    for update, text, ends in (
+        (drawn.update_xaxes, f"{named}: mean over all clients", x_range),
+        (drawn.update_yaxes, f"{named}: worst 10 % of clients", y_range),
+    ):
+        update(AXIS, range=ends, title={"text": plain_text(text), "standoff": 6})
+    note = (
+        "Means over seeds; further up and to the right is better. No method beats one on the grey "
+        "line, the Pareto front, in both."
+    )
+    return StudyChart("trade-off", "All clients against the worst", note, drawn)
+
+
+def _padded(values: np.ndarray, sign: float) -> list[float]:
+    """Return an axis with room for labels, from worse to better."""
+    low, high = float(values.min()), float(values.max())
+    pad = 0.2 * (high - low) or 1.0
+    return [low - pad, high + pad] if sign > 0 else [high + pad, low - pad]
+
+
+def _pixels(value: float, ends: Sequence[float], length: float) -> float:
+    return length * (value - ends[0]) / (ends[1] - ends[0])
+
+
+def _staircase(
+    x: np.ndarray, y: np.ndarray, x_range: Sequence[float], y_range: Sequence[float]
+) -> go.Scatter:
+    """Return the border of what is worse than a point of the front, worst x first."""
+    return go.Scatter(
+        x=[x_range[0], *x, x[-1]],
+        y=[y[0], *y, y_range[0]],
+        mode="lines",
+        line={"shape": "vh", "color": MIDDLE, "width": 1.5},
+        hoverinfo="skip",
+    )
+
+
+def _steps(front: Sequence[tuple[float, float]]) -> list[Box]:
+    """Return where the staircase of these points runs, in pixels."""
+    before, after = [(0.0, 0.0), *front[:-1]], [*front[1:], (0.0, 0.0)]
+    across = [(left, y, x, y) for (left, _), (x, y) in zip(before, front, strict=True)]
+    down = [(x, low, x, y) for (_, low), (x, y) in zip(after, front, strict=True)]
+    return [*across, *down]

@@ -1,0 +1,132 @@
+"""Answers of studies that never ran: scores, curves and trials that a test says or a seed draws."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from fedquorum.metrics import metric_called
+from fedquorum.named import NAMED
+from fedquorum.types import FloatArray
+
+from server_app.study import decide
+from server_app.study.answer import Answer, Curve, MethodResult, SeedRun, Spent, Trial
+from server_app.study.decision import FEWEST_SEEDS, Comparison
+
+ROUNDS = 40
+CLIENTS = 30
+BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
+"""The baseline's score in each of five seeds."""
+
+
+def better(*points: float) -> list[float]:
+    """Return scores that are so many points above those of the baseline."""
+    return [base + more / 100 for base, more in zip(BASE, points, strict=True)]
+
+
+def curve_to(score: float, start: float, rounds: int = ROUNDS) -> Curve:
+    """Return a score after every second round, which comes to rest at ``score``."""
+    return tuple(
+        (t, score + (start - score) * math.exp(-8 * t / rounds)) for t in rounds_of(rounds)
+    )
+
+
+def rounds_of(rounds: int) -> range:
+    """Return the rounds after which a score is measured."""
+    return range(0, rounds + 1, 2)
+
+
+def seed_run(seed: int, clients: FloatArray, score: float, curve: Curve, metric: str) -> SeedRun:
+    """Return a run in which each client measured this."""
+    ascending = np.sort(clients) if metric_called(metric).higher_is_better else -np.sort(-clients)
+    tenth = max(1, len(clients) // 10)
+    measures = {"all": float(clients.mean()), "worst10": float(ascending[:tenth].mean())}
+    by_client = dict(enumerate(clients.tolist()))
+    folder, command = f"runs/{seed}", f"fedquorum strategy=fedavg seed={seed}"
+    return SeedRun(seed, folder, command, score, measures, by_client, curve, 84.2, 31.0)
+
+
+def method(
+    name: str,
+    scores: Sequence[float],
+    *,
+    trials: Sequence[Trial] = (),
+    tuned: Sequence[str] = (),
+    metric: str = "accuracy",
+    start: float = 0.1,
+) -> MethodResult:
+    """Return a method with one run for each score, whose clients lie around it."""
+    rng = np.random.default_rng(len(name))
+    measured = metric_called(metric)
+    runs = [
+        seed_run(
+            seed,
+            np.clip(score + 0.08 * rng.normal(size=CLIENTS), measured.low, measured.high),
+            score,
+            curve_to(score, start),
+            metric,
+        )
+        for seed, score in enumerate(scores, start=1)
+    ]
+    summary = NAMED[name].summary if name in NAMED else ""
+    words = (f"strategy={name}",)
+    return MethodResult(name, summary, words, tuple(tuned), tuple(trials), tuple(runs))
+
+
+def answer(
+    scores: Mapping[str, Sequence[float]],
+    *,
+    methods: Sequence[MethodResult] | None = None,
+    margin: float = 0.01,
+    metric: str = "accuracy",
+    score: str | None = None,
+    to_decide: float | None = None,
+    not_told_apart: Sequence[str] = (),
+    left_out: Mapping[str, str] | None = None,
+    caveats: Sequence[str] = (),
+    data: str = "heart",
+) -> Answer:
+    """Return the answer for these scores of each method in each seed, the baseline's first."""
+    baseline = next(iter(scores))
+    sign = 1 if metric_called(metric).higher_is_better else -1
+    raised = {name: [sign * value for value in values] for name, values in scores.items()}
+    enough = len(scores) > 1 and min(map(len, scores.values())) >= FEWEST_SEEDS
+    decision = decide(raised, baseline, margin) if enough else None
+    compared = methods or [method(name, values, metric=metric) for name, values in scores.items()]
+    return Answer(
+        question="average",
+        data=data,
+        metric=metric,
+        score=score or f"test.all.{metric}",
+        decision=decision,
+        over_clients=over_clients(decision.comparisons if decision else ()),
+        not_told_apart=tuple(not_told_apart),
+        margin=margin,
+        level=0.95,
+        baseline=baseline,
+        methods=(
+            *compared,
+            *(
+                MethodResult(name, "", (f"strategy={name}",), left_out=why)
+                for name, why in (left_out or {}).items()
+            ),
+        ),
+        caveats=tuple(caveats),
+        spent=Spent("20min", "seconds", 1200.0, 1111.0, to_decide),
+        tuning_seed=7,
+        command=f"fedquorum-study data={data} question=average budget=20min",
+    )
+
+
+def over_clients(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Return intervals over clients beside those over seeds: as wide, and a little lower."""
+    return tuple(
+        Comparison(
+            one.method,
+            one.difference - 0.002,
+            one.deviation,
+            one.low - 0.002,
+            one.high - 0.002,
+            CLIENTS // 2,
+        )
+        for one in comparisons
+    )

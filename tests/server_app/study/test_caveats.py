@@ -1,0 +1,287 @@
+"""What weakens an answer: each caveat where there is a reason, and only there."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from client_app.data import FederatedData
+from server_app.study.answer import MethodResult, Trial
+from server_app.study.caveats import (
+    Measured,
+    auroc_step,
+    comparison_caveats,
+    data_caveats,
+    late_gain,
+    measured_clients,
+    run_caveats,
+    tuning_caveats,
+)
+from tests.builders_study import BASE, curve_to, method
+from tests.fedquorum.records.made import line, load_all, make_run, write_table
+
+MANY = tuple(Measured(client, 50, 50, 0.5) for client in range(30))
+RANGES = {"client.lr": (0.001, 1.0, True), "strategy.epsilon": (0.0, 0.5, False)}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Data of which only the labels matter: those of each client's training and test part."""
+
+    train: Sequence[Sequence[int]]
+    test: Sequence[Sequence[int]]
+    target: str = "class"
+
+    @property
+    def num_clients(self) -> int:
+        """As many as have a part."""
+        return len(self.train)
+
+    def targets(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return both parts."""
+        return np.array(self.train[client], int), np.array(self.test[client], int)
+
+
+def of_data(labels: Labels, metric: str = "accuracy") -> tuple[str, ...]:
+    """Return the caveats of these labels."""
+    return data_caveats(cast("FederatedData", labels), metric)
+
+
+def changed(place: int, one: Measured) -> list[Measured]:
+    """Return many clients, of which one is another."""
+    return [one if client.client == place else client for client in MANY]
+
+
+# --- the data ---------------------------------------------------------------------------------
+
+
+def test_clients_with_one_class() -> None:
+    """In either part, with their ids; a client without rows has no class."""
+    mixed = [0, 1] * 10
+    assert of_data(Labels([mixed] * 3, [mixed] * 3)) == ()
+    train, test = of_data(Labels([mixed, [1, 1], mixed], [mixed, [0, 0], []]))
+    assert train.startswith("1 of 3 clients (1) has training rows of one class only: ")
+    assert test.startswith("1 of 3 clients (1) has test rows of one class only: ")
+
+
+def test_numbers_have_no_classes() -> None:
+    """Nor has the next token of each position one."""
+    assert of_data(Labels([[1, 1]], [[1, 1]], target="number")) == ()
+
+
+def test_an_auroc_that_one_row_moves() -> None:
+    """Of AUROC only: two positive rows are steps of a half."""
+    many, few = [0, 1] * 30, [1, 1, *[0] * 40]
+    assert of_data(Labels([many] * 2, [many] * 2), "auroc") == ()
+    assert of_data(Labels([many] * 2, [many, few])) == ()
+    (said,) = of_data(Labels([many] * 2, [many, few]), "auroc")
+    assert said == (
+        "A single test row can move the AUROC of 1 of 2 clients (1) by more than 10 points, that "
+        "of client 1 by up to 50."
+    )
+
+
+def area(ranked: Sequence[int]) -> float:
+    """Return the AUROC of labels in the order of their scores, by counting pairs."""
+    pairs = [
+        (i < j) for i, a in enumerate(ranked) for j, b in enumerate(ranked) if (a, b) == (0, 1)
+    ]
+    return sum(pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("labels", [(0, 1), (0, 0, 1), (0, 0, 0, 1, 1), (0, 1, 1, 1)])
+def test_the_step_of_an_auroc_is_the_largest_there_is(labels: tuple[int, ...]) -> None:
+    """Of all orders of two classes, and all places to which one row may move."""
+    steps = [
+        abs(area(order) - area([*left[:to], order[row], *left[to:]]))
+        for order in set(permutations(labels))
+        for row in range(len(labels))
+        for left in [[*order[:row], *order[row + 1 :]]]
+        for to in range(len(labels))
+    ]
+    assert auroc_step(np.array(labels)) == pytest.approx(max(steps))
+
+
+def test_the_step_of_several_classes_is_a_mean_over_them() -> None:
+    """One row of three classes with 2, 3 and 4 rows: (1/2 + 1/6 + 1/5) / 3."""
+    labels = np.repeat([0, 1, 2], [2, 3, 4])
+    assert auroc_step(labels) == pytest.approx((1 / 2 + 1 / 6 + 1 / 5) / 3)
+    assert auroc_step(np.array([1, 1])) == 0.0
+
+
+# --- the records of a run ---------------------------------------------------------------------
+
+
+def test_enough_of_everything_is_no_caveat() -> None:
+    """30 clients with 50 rows of each part."""
+    assert run_caveats(MANY, "accuracy") == ()
+    assert run_caveats((), "accuracy") == ()
+
+
+def test_few_test_rows() -> None:
+    """The metric that is a share of rows moves by 100 / n points; of others nobody can say."""
+    few = changed(3, Measured(3, 4, 50, 0.5))
+    (said,) = run_caveats(few, "accuracy")
+    assert said == (
+        "1 of 30 clients (3) has fewer than 10 test rows: of client 3, which has 4, one row moves "
+        "the accuracy by 25 points."
+    )
+    assert run_caveats(few, "auroc") == (
+        "1 of 30 clients (3) has fewer than 10 test rows; client 3 has 4.",
+    )
+
+
+def test_only_the_first_ids_are_named() -> None:
+    """Eight of them."""
+    few = [replace(one, test_rows=5) for one in MANY]
+    (said,) = run_caveats(few, "accuracy")
+    assert "30 of 30 clients (0, 1, 2, 3, 4, 5, 6, 7, ...) have fewer" in said
+
+
+def test_the_worst_tenth_of_few_clients_is_one() -> None:
+    """Of 19 it is floor(19 / 10) clients, of 20 two."""
+    (said,) = run_caveats(MANY[:19], "accuracy")
+    assert said == "With 19 clients measured, the worst 10 % of clients are a single one."
+    assert run_caveats(MANY[:20], "accuracy") == ()
+
+
+def test_a_metric_that_is_not_defined() -> None:
+    """These clients enter no mean."""
+    without = changed(7, Measured(7, 50, 50, math.nan))
+    (said,) = run_caveats(without, "auroc")
+    assert said == "AUROC is not defined for 1 of 30 clients (7): the means leave them out."
+    (said,) = run_caveats(without, "f1")
+    assert said.startswith("F1 is not defined")
+
+
+def test_few_validation_rows() -> None:
+    """Only where there are validation parts at all."""
+    (said,) = run_caveats(changed(2, Measured(2, 50, 3, 0.5)), "accuracy")
+    assert said.startswith("1 of 30 clients (2) has fewer than 10 validation rows")
+    none = [replace(one, validation_rows=0) for one in MANY]
+    assert run_caveats(none, "accuracy") == ()
+
+
+def test_the_records_tell_what_each_client_measured_last(tmp_path: Path) -> None:
+    """A client without a test part is not there; null is not defined."""
+    folder = make_run(tmp_path / "run", [line(1, global_loss=1.0), line(2, global_loss=0.9)])
+    row = {"priority": True, "test_num_examples": 6, "validation_num_examples": 3}
+    write_table(
+        folder,
+        "evaluations",
+        [
+            {"round": 1, "client": 0, **row, "test_metric": 0.2},
+            {"round": 1, "client": 1, **row, "test_metric": 0.3},
+            {"round": 2, "client": 0, **row, "test_metric": 0.8},
+            {"round": 2, "client": 1, **row, "test_metric": None},
+            {"round": 2, "client": 2, "priority": False, "num_examples": 5},
+        ],
+    )
+    (run,) = load_all(folder)
+    first, second = measured_clients(run)
+    assert first == Measured(0, 6, 3, 0.8)
+    assert (second.client, math.isnan(second.metric)) == (1, True)
+    (bare,) = load_all(make_run(tmp_path / "bare", [line(1, global_loss=1.0)]))
+    assert measured_clients(bare) == ()
+
+
+# --- the tuning -------------------------------------------------------------------------------
+
+
+def tuned(*words: str, trials: Sequence[Trial] = ()) -> list[MethodResult]:
+    """Return one method with these values."""
+    return [method("fedalign", BASE, tuned=words, trials=trials)]
+
+
+def test_a_value_in_the_middle_of_its_range() -> None:
+    """On a logarithmic scale 0.01 is nowhere near 0.001; a setting without a range has no end."""
+    assert tuning_caveats(tuned("client.lr=0.01", "strategy.epsilon=0.2"), RANGES) == ()
+    assert tuning_caveats(tuned("client.batch_size=5"), RANGES) == ()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("client.lr=0.99", "FedALIGN's client rate 0.99 is at the upper end of the range tried "),
+        ("strategy.epsilon=0.001", "FedALIGN's epsilon 0.001 is at the lower end of the range "),
+    ],
+)
+def test_a_value_at_the_end_of_its_range(word: str, said: str) -> None:
+    """Another beyond it may be better."""
+    (caveat,) = tuning_caveats(tuned(word), RANGES)
+    assert caveat.startswith(said)
+
+
+def test_trials_that_failed() -> None:
+    """Counted; those of a method that was left out do not matter."""
+    trials = [Trial((), "completed", 0.7, ()), Trial(("client.lr=9",), "failed", None, ())]
+    assert tuning_caveats(tuned(trials=trials[:1]), RANGES) == ()
+    assert tuning_caveats(tuned(trials=trials), RANGES) == ("1 of 2 trials of FedALIGN failed.",)
+    (out,) = tuned(trials=trials)
+    assert tuning_caveats([replace(out, left_out="it failed")], RANGES) == ()
+
+
+# --- the comparison ---------------------------------------------------------------------------
+
+
+def of_runs(
+    methods: Sequence[MethodResult], *, metric: str = "accuracy", pooled: bool = False
+) -> tuple[str, ...]:
+    """Return the caveats of these methods' runs, where a hundredth makes no difference."""
+    return comparison_caveats(methods, metric, 0.01, pooled=pooled)
+
+
+def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
+    """Ten of them."""
+    assert of_runs([method("fedavg", BASE * 2), method("mifa", BASE * 2)]) == ()
+
+
+def test_few_seeds() -> None:
+    """Fewer than ten."""
+    (said,) = of_runs([method("fedavg", BASE)])
+    assert said.startswith("There are 5 seeds: ")
+    (said,) = of_runs([method("fedavg", BASE[:1])])
+    assert said.startswith("There is 1 seed: ")
+
+
+def rising(name: str, *, by: float, metric: str = "accuracy") -> MethodResult:
+    """Return a method whose score changes by so much between rounds 18 and 20 of 20."""
+    made = method(name, BASE * 2, metric=metric)
+    curve = ((10, 0.1), (18, 0.5), (20, 0.5 + by))
+    return replace(made, runs=tuple(replace(run, curve=curve) for run in made.runs))
+
+
+def test_a_score_that_still_gets_better() -> None:
+    """By more than the margin, in the metric's direction."""
+    assert of_runs([rising("mifa", by=0.009)]) == ()
+    (said,) = of_runs([rising("mifa", by=0.03), rising("fedavg", by=0.0)])
+    assert said == (
+        "The accuracy still gets better in the last tenth of the rounds with MIFA (by 3 points): "
+        "more rounds may change the order."
+    )
+    assert of_runs([rising("mifa", by=0.03, metric="loss")], metric="loss") == ()
+    assert len(of_runs([rising("mifa", by=-0.03, metric="loss")], metric="loss")) == 1
+
+
+def test_a_gain_of_curves_without_a_tenth() -> None:
+    """A single measurement is no trend."""
+    made = method("mifa", BASE)
+    short = replace(made, runs=tuple(replace(run, curve=((5, 0.7),)) for run in made.runs))
+    assert late_gain(short) == 0.0
+    assert late_gain(replace(made, runs=(replace(made.runs[0], curve=()),))) == 0.0
+    flat = tuple(replace(run, curve=curve_to(0.7, 0.7)) for run in made.runs)
+    assert late_gain(replace(made, runs=flat)) == 0.0
+
+
+def test_seeds_that_share_their_rows() -> None:
+    """Only where the data has no test set: every seed divides the same rows."""
+    methods = [method("fedavg", BASE * 2)]
+    assert of_runs(methods, pooled=False) == ()
+    (said,) = of_runs(methods, pooled=True)
+    assert "test rows of one seed are training or validation rows of another" in said

@@ -1,0 +1,96 @@
+"""A study's page: escaped, complete, and in a real browser without a network."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from server_app.study.answer import Answer, Trial
+from server_app.study.page import page, write_page
+from tests.builders_study import BASE, answer, better, curve_to, method
+from tests.server_app.pages import problems_of
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+SCORES = {"fedavg": BASE, EVIL: better(2.0, 3.0, 1.8, 2.2, 2.4)}
+CHARTS = ("differences", "trade-off", "scores", "leads", "tuning-0", "tuning-1")
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Answer:
+    """Return an answer in which all that comes from outside is HTML."""
+    trials = (
+        Trial((), "completed", 0.6, curve_to(0.6, 0.1)),
+        Trial((f"client.lr={EVIL}",), "completed", 0.7, curve_to(0.7, 0.1)),
+    )
+    methods = [
+        method(name, scores, trials=trials, tuned=words)
+        for (name, scores), words in zip(SCORES.items(), ((), trials[1].words), strict=True)
+    ]
+    return answer(SCORES, methods=methods, left_out={f"{EVIL}2": EVIL}, caveats=(EVIL,), data=EVIL)
+
+
+def test_nothing_from_outside_is_html(hostile: Answer) -> None:
+    """Neither in the text nor in the data of the charts."""
+    text = page(hostile, engine=EVIL)
+    assert "<img" not in text
+    assert "alert(1)" in text
+    assert len(re.findall("<script", text)) == 2 + len(CHARTS)
+
+
+def test_the_page_says_how_it_was_done(hostile: Answer) -> None:
+    """Seeds, budget, level, margin and what repeats it."""
+    text = page(answer({"fedavg": BASE, "mifa": better(0, 0.1, 0, 0, 0.1)}), engine="in process")
+    for said in (
+        "No method differs from FedAvg by more than 1 point of accuracy",
+        "accuracy of all clients, on test parts",
+        "with seed 7, on validation parts",
+        "20 minutes, of which 19 minutes were spent",
+        "<dd>in process</dd>",
+        "fedquorum-study data=heart question=average budget=20min",
+        "fedquorum strategy=fedavg seed=5",
+    ):
+        assert said in text
+    assert "<dt>Engine</dt>" not in page(hostile)
+
+
+def test_a_study_without_runs_has_a_page() -> None:
+    """An interrupted one: nothing is drawn, nothing is claimed."""
+    text = page(answer({"fedavg": [], "mifa": []}))
+    assert "enough for 0 seeds of every method" in text
+    assert "<figure" not in text
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(hostile: Answer, tmp_path: Path, browser: Browser) -> None:
+    """Alone and without errors, on a narrow screen, and all of it on paper."""
+    path = write_page(hostile, tmp_path)
+    opened = browser.new_context(offline=True, viewport={"width": 420, "height": 800}).new_page()
+    problems, asked = problems_of(opened), []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.goto(path.as_uri())
+    first = opened.locator("#chart-differences")
+    first.scroll_into_view_if_needed()
+    first.locator(".main-svg").first.wait_for()
+    assert EVIL in (opened.locator(".verdict").text_content() or "")
+    assert EVIL in " ".join(first.locator(".annotation").all_text_contents())
+    assert opened.evaluate("document.documentElement.scrollWidth") == 420
+    opened.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    drawings = opened.locator("figure .main-svg:first-child")
+    widths = drawings.evaluate_all("all => all.map(one => one.clientWidth)")
+    assert widths == [330 if name.startswith("tuning") else 680 for name in CHARTS]
+    opened.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert drawings.first.evaluate("one => one.clientWidth") < 420
+    assert problems == []
+    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [path.as_uri()]
+    opened.context.close()
+
+
+def test_the_page_marks_the_winner() -> None:
+    """And nobody where there is none."""
+    won = page(answer({"fedavg": BASE, "mifa": better(2.0, 3.0, 1.8, 2.2, 2.4)}))
+    assert re.search(r'class="marked"><th scope="row"><span[^>]*></span>MIFA<', won)
+    said = answer({"fedavg": BASE, "mifa": better(0, 0.1, 0, 0, 0.1)})
+    assert 'class="marked"' not in page(said)
+    assert 'class="marked"' not in page(replace(said, decision=None))

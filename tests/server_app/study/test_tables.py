@@ -1,0 +1,118 @@
+"""A study's tables."""
+
+import io
+import math
+from dataclasses import replace
+
+from rich.console import Console
+
+from server_app.report.tables import TextTable
+from server_app.study.answer import Answer
+from server_app.study.tables import (
+    answer_table,
+    divided,
+    left_out_table,
+    print_answer,
+    ranked,
+    runs_table,
+)
+from server_app.study.words import MINUS
+from tests.builders_study import BASE, answer, better
+
+SCORES = {
+    "fedavg": BASE,
+    "mifa": better(-1, 0, -1, -1.5, -1),
+    "fedau": better(2.0, 3.0, 1.8, 2.2, 2.4),
+}
+
+
+def columns(said: Answer) -> dict[str, list[str]]:
+    """Return the cells of each column."""
+    table = answer_table(said)
+    cells = map(list, zip(*table.rows, strict=True))
+    return dict(zip(table.headings, cells, strict=True))
+
+
+def with_facts(said: Answer) -> Answer:
+    """Return the answer with what only a real study knows of the methods."""
+    facts = {"fedau": (12.4, 0.25), "mifa": (None, 0.8), "fedavg": (None, math.nan)}
+    methods = (
+        replace(
+            method,
+            rounds_to_baseline=facts[method.name][0],
+            worse_off=facts[method.name][1],
+            tuned=("client.lr=0.1",) if method.name == "mifa" else (),
+        )
+        for method in said.methods
+    )
+    return replace(said, methods=tuple(methods))
+
+
+def test_the_best_comes_first_and_the_baseline_last() -> None:
+    """With the differences in points and how often it is ahead."""
+    cells = columns(with_facts(answer(SCORES)))
+    assert cells["method"] == ["FedAU", "MIFA", "FedAvg"]
+    assert cells["accuracy of all clients, %"][2] == "70.4 ± 7.3"
+    differences = cells["better than FedAvg by, points (95 % interval)"]
+    assert differences[0].startswith("+2.3 (+1.6 to +")
+    assert differences[1].startswith(f"{MINUS}0.9 (")
+    assert differences[2] == "-"
+    assert cells["seeds ahead"] == ["5 of 5", "0 of 5", "-"]
+    assert cells["rounds to FedAvg's score"] == ["12", "never", "-"]
+    assert cells["clients worse off"] == ["25 %", "80 %", "-"]
+    assert cells["values tuned"] == ["-", "client rate 0.1", "-"]
+
+
+def test_a_positive_difference_is_better_where_lower_is() -> None:
+    """A loss that falls is a gain."""
+    falls = [score - 0.02 for score in BASE]
+    cells = columns(answer({"fedavg": BASE, "fedau": falls}, metric="loss"))
+    assert cells["better than FedAvg by, nats (95 % interval)"][0].startswith("+0.020 (")
+
+
+def test_columns_without_a_number_and_repetitions_are_left_out() -> None:
+    """Nobody was unseen, and the worst clients are the score."""
+    assert not [heading for heading in columns(answer(SCORES)) if "unseen" in heading]
+    headings = list(columns(answer(SCORES, score="test.all.worst10")))
+    assert headings.count("worst 10 % of clients, %") == 0
+    assert "all clients, %" in headings
+
+
+def test_without_a_decision_the_order_is_that_of_the_methods() -> None:
+    """Too few seeds to rank anybody."""
+    few = answer({name: values[:3] for name, values in SCORES.items()})
+    assert [method.name for method in ranked(few)] == ["fedavg", "mifa", "fedau"]
+    assert not [heading for heading in columns(few) if "better" in heading]
+
+
+def test_methods_left_out_and_commands() -> None:
+    """Each with its reason, each run with what repeats it."""
+    said = answer(SCORES, left_out={"maxfl": "it needs\na requirement"})
+    assert left_out_table(said).rows == (("MaxFL", "it needs a requirement"),)
+    runs = runs_table(said)
+    assert len(runs.rows) == 15
+    assert runs.rows[0][-1] == "fedquorum strategy=fedavg seed=1"
+
+
+def test_a_wide_table_is_divided() -> None:
+    """Every part begins with the methods and fits; nothing is lost."""
+    table = TextTable(
+        "title", ("method", "a long heading", "b", "c"), (("x", "1", "22", "333333"),)
+    )
+    parts = divided(table, 30)
+    assert [part.headings for part in parts] == [("method", "a long heading", "b"), ("method", "c")]
+    assert [part.title for part in parts] == ["title", ""]
+    assert divided(table, 200) == (table,)
+    assert len(divided(table, 1)) == 3
+
+
+def test_a_terminal_gets_verdict_tables_and_caveats() -> None:
+    """Names with brackets stay as they are, and no line is longer than the terminal."""
+    said = answer(SCORES, left_out={"[red]": "why [not]"}, caveats=("3 of 4 clients [1, 2, 3].",))
+    out = io.StringIO()
+    print_answer(said, Console(file=out, width=60))
+    text = out.getvalue()
+    assert text.startswith("FedAU is best for all clients")
+    assert all(word in text for word in ("[red]", "why [not]", "- 3 of 4 clients [1, 2, 3]."))
+    assert "+2.3 (+1.6" in text
+    assert max(map(len, text.splitlines())) <= 60
