@@ -8,9 +8,8 @@ from fedquorum.metrics import metric_called
 from fedquorum.named import NAMED
 from fedquorum.types import FloatArray
 
-from server_app.study import decide
 from server_app.study.answer import Answer, Curve, MethodResult, SeedRun, Spent, Trial
-from server_app.study.decision import FEWEST_SEEDS, Comparison
+from server_app.study.decision import FEWEST_SEEDS, Comparison, decide
 
 ROUNDS = 40
 CLIENTS = 30
@@ -112,7 +111,7 @@ def answer(
         ),
         caveats=tuple(caveats),
         spent=Spent("20min", "seconds", 1200.0, 1111.0, to_decide),
-        tuning_seed=7,
+        tuning_seeds=(7, 8),
         command=f"fedquorum-study data={data} question=average budget=20min",
     )
 

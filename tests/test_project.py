@@ -113,7 +113,7 @@ def test_no_document_installs_a_name_that_a_stranger_may_own() -> None:
 def test_every_command_is_a_function_of_one_module() -> None:
     """``server_app`` is a name that users' apps have."""
     apps = PROJECT["scripts"].keys() - LIBRARY["scripts"].keys()
-    assert apps == {"fedquorum", "fedquorum-data", "fedquorum-report"}
+    assert apps == {"fedquorum", "fedquorum-data", "fedquorum-report", "fedquorum-study"}
     for place in map(PROJECT["scripts"].__getitem__, sorted(apps)):
         module, _, function = place.partition(":")
         assert module == "fedquorum_app"

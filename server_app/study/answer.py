@@ -208,8 +208,7 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``study.json``; what is not defined is null."""
-        decided = self.decision
-        best = None if decided is None else decided.best
+        decided, best = self.decision, self.best
         return {
             "verdict": self.verdict,
             "best": None if best is None else best.method,
@@ -223,6 +222,17 @@ class Answer:
             "seeds_to_decide": None if decided is None else decided.seeds_to_decide,
             "results": _plain(self.methods),
         }
+
+    @property
+    def best(self) -> Comparison | None:
+        """The comparison of the method that the verdict names, else of the one that is most ahead.
+
+        None with too few seeds.
+        """
+        if self.decision is None:
+            return None
+        named = (one for one in self.decision.comparisons if one.method == self.verdict)
+        return next(named, self.decision.best)
 
     @property
     def verdict(self) -> str:

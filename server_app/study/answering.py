@@ -5,8 +5,21 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from fedquorum.records.reader import load_run
+from fedquorum.search import Between
 
+from client_app.data import FederatedData
+from conf.schema.data import TableSettings
 from server_app.study.answer import Answer, MethodResult, Spent
+from server_app.study.caveats import (
+    Measured,
+    comparison_caveats,
+    data_caveats,
+    divides_the_same_rows,
+    measured_clients,
+    run_caveats,
+    tuning_caveats,
+)
 from server_app.study.contenders import Contender, Contest, tuning_seeds
 from server_app.study.decision import (
     FEWEST_SEEDS,
@@ -26,8 +39,10 @@ def answer_of(
     contest: Contest,
     jobs: StudyJobs,
     study: StudySettings,
+    *,
     words: Sequence[str],
     seeds: Sequence[int],
+    data: tuple[FederatedData, FederatedData] | None,
 ) -> Answer:
     """Return what the runs say.
 
@@ -43,6 +58,8 @@ def answer_of(
         The settings of all runs.
     seeds : sequence of int
         The seeds that all methods were run with.
+    data : tuple of FederatedData, optional
+        The data of the first seed of the tuning and of the comparison, where it is here.
     """
     sign = 1.0 if contest.higher_is_better else -1.0
     scores = {c.method.name: [sign * run.score for run in c.runs] for c in contest.live}
@@ -51,6 +68,7 @@ def answer_of(
     decision = None
     if len(seeds) >= FEWEST_SEEDS and len(scores) > 1:
         decision = decide(scores, plain, margin, level=study.level)
+    caveats = _caveats(contest, jobs, margin, data)
     return Answer(
         question=study.asked.value,
         data=contest.settings.data.name,
@@ -69,7 +87,7 @@ def answer_of(
                 for method, reason in contest.refused.items()
             ),
         ),
-        caveats=(),
+        caveats=caveats,
         spent=_spent(jobs, decision, len(seeds)),
         tuning_seeds=tuning_seeds(contest),
         command=_command(words, study, jobs),
@@ -120,6 +138,39 @@ def _over_clients(contest: Contest, level: float) -> tuple[Comparison, ...]:
     tail = tail_of(level, len(others))
     found = [compared(name, values, tail) for name, values in gains.items() if len(values) > 1]
     return tuple(sorted(found, key=lambda one: -one.difference))
+
+
+def _caveats(
+    contest: Contest,
+    jobs: StudyJobs,
+    margin: float,
+    data: tuple[FederatedData, FederatedData] | None,
+) -> tuple[str, ...]:
+    """Return what makes the answer weaker than it looks."""
+    results = [_result(contest, contender) for contender in contest.live]
+    spaces = [contender.tuning.space for contender in contest.live]
+    ranges = {
+        key: (space.low, space.high, space.log)
+        for of_method in spaces
+        for key, space in of_method.items()
+        if isinstance(space, Between)
+    }
+    clients: tuple[Measured, ...] = ()
+    if contest.baseline.runs:
+        folder = jobs.runner.directory / contest.baseline.runs[0].folder
+        clients = measured_clients(load_run(folder))
+    pooled = data is not None and _pooled(contest, data)
+    return (
+        *(() if data is None else data_caveats(data[1], contest.metric)),
+        *run_caveats(clients, contest.metric),
+        *tuning_caveats(results, ranges),
+        *comparison_caveats(results, contest.metric, margin, pooled=pooled),
+    )
+
+
+def _pooled(contest: Contest, data: tuple[FederatedData, FederatedData]) -> bool:
+    """Say whether each seed divides the same rows; a table's are scaled by the seed's own."""
+    return isinstance(contest.settings.data, TableSettings) or divides_the_same_rows(*data)
 
 
 def _spent(jobs: StudyJobs, decision: Decision | None, seeds: int) -> Spent:

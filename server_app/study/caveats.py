@@ -23,6 +23,7 @@ LARGE_STEP = 0.1
 """Of an AUROC that one row moves by more, a client's number says little."""
 
 MOST_CLIENTS = 8
+SAMPLED_CLIENTS = 10
 TENTH = 10
 EDGE = 0.02
 """The part of a range, at each end, in which a value counts as the end."""
@@ -59,6 +60,24 @@ def data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
         _auroc_steps(test) if metric == "auroc" else "",
     )
     return tuple(sentence for sentence in found if sentence)
+
+
+def divides_the_same_rows(one: FederatedData, other: FederatedData) -> bool:
+    """Say whether test rows of one seed are training rows of another.
+
+    Parameters
+    ----------
+    one, other : FederatedData
+        The data of two seeds.
+    """
+    tested: set[bytes] = set()
+    for client in range(min(one.num_clients, SAMPLED_CLIENTS)):
+        tested.update(row.tobytes() for row in one.client(client).x_test)
+    return any(
+        row.tobytes() in tested
+        for client in range(other.num_clients)
+        for row in other.client(client).x_train
+    )
 
 
 def _one_class(labels: Mapping[int, NDArray[np.int64]], part: str, meaning: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fedquorum.errors import SettingsError
-from fedquorum.metrics import METRICS, Metric, metric_called
+from fedquorum.metrics import Metric, metric_called
 from fedquorum.rule import Question
 from hydra.core.override_parser.types import Override
 
@@ -13,6 +13,7 @@ from conf.compose import compose_words
 from conf.schema.settings import evaluated_metric
 from server_app.study.answer import SeedRun
 from server_app.study.methods import Method, methods_of, space_of, values_in
+from server_app.study.scores import GROUPS
 from server_app.study.settings import StudySettings
 from server_app.study.tuning import MethodTuning
 
@@ -22,7 +23,8 @@ AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
 CHOSEN = ("strategy", "resume", "engine.stop_after")
 """What the study sets in its runs."""
 
-SMALLER_IS_FAIRER = ("gini", "std")
+STATISTICS = ("average", "worst", "best", "worst10", "best10")
+"""What is compared of a group of clients, beside the mean of the metric by data."""
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Contest:
     @property
     def higher_is_better(self) -> bool:
         """Whether the larger score is the better one."""
-        return _higher_is_better(self.score, self.metric)
+        return self.measured.higher_is_better
 
 
 def tuning_seeds(contest: Contest) -> tuple[int, int]:
@@ -125,8 +127,8 @@ def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
     first = compose_words(_together(words, plain.words)).settings
     _check(first, study)
     metric = evaluated_metric(first)
-    score = study.score_of(metric)
-    better = _higher_is_better(score, metric)
+    score = _checked_score(study, metric)
+    better = metric_called(metric).higher_is_better
     contenders, refused = [_contender(plain, words, higher_is_better=better)], dict[Method, str]()
     for method in others:
         try:
@@ -141,11 +143,16 @@ def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
     return Contest(tuple(contenders), refused, metric, score)
 
 
-def _higher_is_better(score: str, metric: str) -> bool:
-    name = score.rpartition(".")[2]
-    if name in SMALLER_IS_FAIRER:
-        return False
-    return metric_called(name if name in METRICS else metric).higher_is_better
+def _checked_score(study: StudySettings, metric: str) -> str:
+    score = study.score_of(metric)
+    group, _, name = score.partition(".")
+    names = (metric, *STATISTICS)
+    if group not in GROUPS or name not in names:
+        raise SettingsError(
+            f"score must be GROUP.NAME with a group ({', '.join(GROUPS)}) and one of "
+            f"{', '.join(names)}, got {score}"
+        )
+    return score
 
 
 def _with_availability(

@@ -23,6 +23,7 @@ from server_app.study.tables import (
 from server_app.study.words import (
     capital,
     duration,
+    listed,
     num_seeds,
     percent,
     question_words,
@@ -163,9 +164,12 @@ def _facts(answer: Answer, engine: str) -> Iterator[tuple[str, str]]:
     level = f"{percent(answer.level)} for all methods together (Bonferroni)"
     yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
     margin = f"±{unit.amount(answer.margin)} of {unit.metric}"
-    yield "No difference", f"means that every interval lies within {margin}"
+    yield "No difference", f"means that no interval reaches above {margin}"
     budget = "the same budget for each method"
-    yield "Tuning", f"with seed {answer.tuning_seed}, on validation parts, {budget}"
+    yield (
+        "Tuning",
+        f"with seeds {listed([*map(str, answer.tuning_seeds)])}, on validation parts, {budget}",
+    )
     amount, used = (duration(spent.unit, one) for one in (spent.amount, spent.spent))
     yield "Budget", f"{amount}, of which {used} were spent"
     if engine:

@@ -10,15 +10,19 @@ from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
+from client_app.data import FederatedData, load_data
+from conf import Settings
 from server_app.job import EXIT_INTERRUPTED, SweepUnfinished
-from server_app.study.answer import Curve
+from server_app.study.answer import Answer, Curve
 from server_app.study.answering import answer_of
 from server_app.study.contenders import Contender, Contest, common_words, contest_of, tuning_seeds
 from server_app.study.decision import FEWEST_SEEDS
 from server_app.study.jobs import BudgetSpentError, StudyJobs
+from server_app.study.page import write_page
 from server_app.study.progress import ProgressFile
 from server_app.study.scores import curve_of, run_command, seed_run
 from server_app.study.settings import Budget, StudySettings
+from server_app.study.tables import print_answer
 from server_app.study.tuning import COST, FINALISTS, equal_share, generations, rungs
 from server_app.sweep_jobs import Job
 from server_app.sweep_runner import JobRunner
@@ -58,6 +62,7 @@ def run_study(
     budget = Budget.of(str(study.budget), contest.settings.rounds)
     rounds = sum(contender.settings.rounds for contender in contest.contenders)
     _check_budget(budget, rounds, contest)
+    data = _data(contest)
     runner = JobRunner(config, launcher, setting="output")
     asked = {
         "settings": list(words),
@@ -76,8 +81,35 @@ def run_study(
             raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
         finally:
             progress.save()
-        answer = answer_of(contest, jobs, study, words, seeds)
-        runner.say(f"{answer.verdict}: {answer.write(runner.directory)}")
+        answer = answer_of(contest, jobs, study, words=words, seeds=seeds, data=data)
+        _tell(answer, runner, contest.settings)
+
+
+def _data(contest: Contest) -> tuple[FederatedData, FederatedData] | None:
+    """Return the data of the first seeds of tuning and comparison, None where it is not here.
+
+    Raises
+    ------
+    DataError
+        If it is missing: before anything is run.
+    """
+    settings = contest.settings
+    if settings.engine.superlink is not None:
+        return None
+    first, second = tuning_seeds(contest)
+    return load_data(settings.data, first), load_data(settings.data, second + 1)
+
+
+def _tell(answer: Answer, runner: JobRunner, settings: Settings) -> None:
+    """Write the answer and its page, and print what they say."""
+    runner.console.print()
+    print_answer(answer, runner.console)
+    written = (
+        answer.write(runner.directory),
+        write_page(answer, runner.directory, engine=settings.engine.name),
+    )
+    for path in written:
+        runner.say(str(path))
 
 
 def _check_budget(budget: Budget, rounds: int, contest: Contest) -> None:

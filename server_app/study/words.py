@@ -192,7 +192,11 @@ def _verdict(answer: Answer) -> str:
     decision = answer.decision
     if decision is None:
         return _too_few_seeds(answer)
+    if answer.baseline == decision.verdict:
+        return _nothing_better(answer, decision)
     if decision.verdict == NO_DIFFERENCE:
+        if any(one.low < -answer.margin for one in decision.comparisons):
+            return _nothing_better(answer, decision)
         return (
             f"No method differs from {title(answer.baseline)} by more than {_margin(answer)} "
             f"for {whose(answer)} ({percent(answer.level)} intervals, "
@@ -215,8 +219,6 @@ def _winner(answer: Answer, decision: Decision) -> str:
 
 def _undecided(answer: Answer, decision: Decision) -> str:
     one, baseline = decision.best, title(answer.baseline)
-    if all(other.high <= answer.margin for other in decision.comparisons):
-        return _nothing_better(answer, decision)
     ahead = "" if one.difference > 0 else f"no method comes out ahead of {baseline}, and "
     first = f"{ahead}{_apart(answer, one)}"
     return (
