@@ -1,11 +1,13 @@
 """Composing settings: every preset works, every mistake is one line."""
 
+import copy
 import math
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.config_store import ConfigStore
 
 from conf import SettingsError, compose
 from conf.compose import _composed, options, settings_of, split_overrides
@@ -305,3 +307,11 @@ def test_a_mistyped_name_is_answered_with_the_nearest(overrides: str) -> None:
 def test_splitting_is_a_shells() -> None:
     """Quotes keep spaces together, as on a command line."""
     assert split_overrides("a=1 'b=x y'") == ("a=1", "b=x y")
+
+
+def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
+    """Hydra copies the schemas for every composition: no value that is set reaches the store."""
+    store = ConfigStore.instance()
+    assert copy.deepcopy(store) is store
+    assert compose("", "rounds=7 strategy.epsilon=3").settings.rounds == 7
+    assert compose("", "seed=5").settings.rounds != 7

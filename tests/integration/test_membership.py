@@ -177,8 +177,11 @@ def attack(
                 "average_all", population, communication=communication, server_lr=SERVER_LR
             )
 
+        plays = RUNS if share else 1  # without noise each run is the same
         yes_with, yes_without = (
-            sum(says_yes(play(strategy(), client, array), accounted, array) for _ in range(RUNS))
+            RUNS
+            // plays
+            * sum(says_yes(play(strategy(), client, array), accounted, array) for _ in range(plays))
             for client in (present, without)
         )
         bounds.append(lower_bound(yes_with, yes_without, RUNS))
