@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from fedquorum.records.reader import load_run
@@ -71,7 +72,7 @@ def answer_of(
     caveats = _caveats(contest, jobs, margin, data)
     return Answer(
         question=study.asked.value,
-        data=contest.settings.data.name,
+        data=_data_name(contest),
         metric=contest.metric,
         score=f"test.{contest.score}",
         decision=decision,
@@ -92,6 +93,12 @@ def answer_of(
         tuning_seeds=tuning_seeds(contest),
         command=_command(words, study, jobs),
     )
+
+
+def _data_name(contest: Contest) -> str:
+    """Return the name of the file, or of the data set where that has a name."""
+    data = contest.settings.data
+    return Path(str(getattr(data, "path", ""))).name or data.name
 
 
 def _result(contest: Contest, contender: Contender) -> MethodResult:
