@@ -80,7 +80,7 @@ def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
 def test_every_chapter_has_its_text_and_no_other_is_there() -> None:
     """A text or data file without a chapter would never be read."""
     texts = {path.stem for path in (DOCS / "book").glob("*.md")}
-    assert texts == {"introduction", *BY_NAME}
+    assert texts == {"introduction", "claims", *BY_NAME}
     assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
 
 
