@@ -1,6 +1,6 @@
 """The chapters of the book: what each runs, and which tables are made of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -102,11 +102,23 @@ Chapter = Sweeps | Direct
 
 
 def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+    """Return a chapter of FedALIGN; FedAvg on all has a row with its warm-up and one without."""
     small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
-    words = tuple(tuple(sweep.split()) for sweep in sweeps)
+    found = [tuple(sweep.split()) for sweep in sweeps]
+    words = tuple(each for sweep in found for each in (sweep, *_without_warm_up(sweep)))
     picture = "training" if name == "fedalign-fmnist" else ""
     measures = (fedalign_numbers, fedalign_tables)
     return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
+
+
+def _without_warm_up(sweep: Words) -> Iterator[Words]:
+    """Yield the sweep of FedAvg on all without warm-up, where the sweep has it with its own."""
+    keys = [word.partition("=")[0] for word in sweep]
+    if "strategy" in keys:
+        place = keys.index("strategy")
+        if "fedavg" in sweep[place].removeprefix("strategy=").split(","):
+            plain = ("strategy=fedavg", "strategy.warmup_fraction=0")
+            yield (*sweep[:place], *plain, *sweep[place + 1 :])
 
 
 def _fedau(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
@@ -180,6 +192,8 @@ RATES_FOUND = (
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
+FIVE_SEEDS = "seed=1,2,3,4,5"
+TEN_SEEDS = f"{FIVE_SEEDS},6,7,8,9,10"
 FAIR = "qfedavg,term,propfair"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
 # a client is there under the interleaved sine too, in 7 rounds of 20.
@@ -193,8 +207,8 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-fmnist",
         "FedALIGN on Fashion-MNIST (paper: Figure 1)",
-        f"experiment=fedalign/fmnist {ALL_THREE} seed=1,2,3,4,5",
-        "experiment=fedalign/fmnist strategy.epsilon_schedule=constant seed=1,2,3,4,5",
+        f"experiment=fedalign/fmnist {ALL_THREE} {TEN_SEEDS}",
+        f"experiment=fedalign/fmnist strategy.epsilon_schedule=constant {TEN_SEEDS}",
     ),
     _fedalign(
         "fedalign-synth",
@@ -208,8 +222,8 @@ CHAPTERS: tuple[Chapter, ...] = (
         _fedalign(
             "fedalign-local_only",
             "Alone or together (paper: supplement, Figure 3)",
-            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority "
-            "rounds=100 seed=1,2,3,4,5",
+            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority,"
+            f"fedavg {FIVE_SEEDS}",
             strategy="fedalign,local_only",
         ),
         numbers=local_only_numbers,
@@ -218,28 +232,31 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-fmnist_fedprox",
         "FedALIGN with FedProx on Fashion-MNIST (paper: Figure 4)",
-        f"experiment=fedalign/fmnist_fedprox {ALL_THREE} rounds=100 seed=1,2,3",
+        f"experiment=fedalign/fmnist_fedprox {ALL_THREE} {FIVE_SEEDS}",
         strategy="fedalign",
     ),
     _fedalign(
         "fedalign-fmnist_partial",
         "FedALIGN with partial participation on Fashion-MNIST (paper: Figure 5)",
-        f"experiment=fedalign/fmnist_partial {ALL_THREE} rounds=100 seed=1,2,3",
+        f"experiment=fedalign/fmnist_partial {ALL_THREE} {TEN_SEEDS}",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
     _fedalign(
         "fedalign-priority_count",
         "FedALIGN with more priority clients (paper: Figure 6)",
-        f"experiment=fedalign/priority_count {ALL_THREE} rounds=60 seed=1,2,3 "
-        "data.num_priority=6,9,18 client.local_epochs=3,5",
+        *(
+            f"experiment=fedalign/priority_count {ALL_THREE} {FIVE_SEEDS} "
+            f"data.num_priority={count} client.local_epochs={epochs}"
+            for count, epochs in ((6, 5), (9, 3), (18, 5))
+        ),
         **{"data.num_priority": "2,4", "strategy": "fedalign"},
     ),
     _fedalign(
         "fedalign-eps_decay",
         "How epsilon is reduced",
-        "experiment=fedalign/eps_decay rounds=100 seed=1,2,3 "
+        f"experiment=fedalign/eps_decay {FIVE_SEEDS} "
         "strategy.epsilon_schedule=constant,linear,cosine,exponential,sqrt",
-        "experiment=fedalign/eps_decay rounds=100 seed=1,2,3 strategy=fedavg_priority,fedavg",
+        f"experiment=fedalign/eps_decay {FIVE_SEEDS} strategy=fedavg_priority,fedavg",
         **{"strategy": "fedalign", "strategy.epsilon_schedule": "linear"},
     ),
     _fedalign(
@@ -324,7 +341,8 @@ CHAPTERS: tuple[Chapter, ...] = (
             (*setting.split(), *sweep.split())
             for setting in PRESENT
             for sweep in (
-                "strategy=fedalign,fedgp,fedau,fedavg,fedavg_priority",
+                "strategy=fedalign,fedgp,fedau,fedavg_priority",
+                "strategy=fedavg strategy.warmup_fraction=0",
                 "strategy=composed strategy/participation=fedau",
             )
         ),

@@ -22,6 +22,7 @@ from .participation import (
 from .rule import Question, Rule, RunFacts, parameters_of
 from .selection import (
     SELECTIONS,
+    AfterWarmup,
     Alone,
     EpsilonGate,
     Everyone,
@@ -151,7 +152,13 @@ FEDALIGN = Named(
     baseline=False,
     draws=True,
 )
-FEDAVG = Named("fedavg", "FedAvg on all clients, weighted by their data.", DataFraction, draws=True)
+FEDAVG = Named(
+    "fedavg",
+    "FedAvg on all clients, weighted by their data.",
+    DataFraction,
+    AfterWarmup,
+    draws=True,
+)
 FEDAVG_PRIORITY = Named(
     "fedavg_priority",
     "FedAvg on the priority clients alone.",

@@ -176,9 +176,9 @@ def test_a_chapter_is_a_queue_of_runs() -> None:
     chapter = BY_NAME["fedalign-eps_decay"]
     assert isinstance(chapter, Sweeps)
     words = [job.words for job in jobs_of(chapter)]
-    assert len(set(words)) == len(words) == 5 * 3 + 2 * 3
+    assert len(set(words)) == len(words) == 5 * 5 + 3 * 5
     seeds = [word for one in words for word in one if word.startswith("seed=")]
-    assert seeds == ["seed=1"] * 7 + ["seed=2"] * 7 + ["seed=3"] * 7
+    assert seeds == [f"seed={seed}" for seed in range(1, 6) for _ in range(8)]
     assert "strategy.epsilon_schedule=cosine" in words[2]
 
 

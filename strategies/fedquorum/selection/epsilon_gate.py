@@ -19,14 +19,14 @@ from ..parameters import (
 )
 from ..report import Decided
 from ..rule import RunFacts, parameter, supplied
-from ..schedules import epsilon_factor, rounds_in
+from ..schedules import epsilon_factor
 from ..types import Admission, BoolArray, Call, Objective, Population, Responses, Told
-from .base import Selection
 from .sampling import Sampling
+from .warmup import WarmUp
 
 
 @dataclass(frozen=True)
-class EpsilonGate(Selection):
+class EpsilonGate(WarmUp):
     """Admit non-priority client k in round t if |F_k(w_t) - F(w_t)| <= eps_t.
 
     The two halves of the inequality are decided in two places. The client decides alone
@@ -124,13 +124,6 @@ class EpsilonGate(Selection):
         )
         return self.epsilon * factor if factor > 0.0 else 0.0
 
-    @property
-    def warmup(self) -> int:
-        """The number of warm-up rounds."""
-        if self.warmup_rounds is not None:
-            return self.warmup_rounds
-        return rounds_in(self.warmup_fraction, self.num_rounds)
-
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
         """Admit the share lambda_k of every client, and the rest of those inside the gate.
 
@@ -182,20 +175,6 @@ class EpsilonGate(Selection):
                 f"{priority:g}; {inside}"
             )
         return f"{'whole' if share > 0 else 'no'}; {inside}"
-
-    def _groups(self, t: int) -> str:
-        if t < self.warmup:
-            return (
-                f"rounds 1 to {self.warmup} are warm-up, in which only priority clients are asked"
-            )
-        return "clients with and without priority are asked"
-
-    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
-        """Return why a client was asked in round t, or why it was not."""
-        groups = self._groups(t)
-        if t < self.warmup and client not in population.priority:
-            return f"no; {groups}"
-        return self.sampling.explain(t, call, client, groups, population)
 
 
 def _half(symbol: str, value: float, overall: float, shift: float) -> str:
