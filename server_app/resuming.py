@@ -40,6 +40,8 @@ _LATER = {
     "evaluation.class_alignment": False,
     "evaluation.requirement": None,
     "strategy.prior": "data",
+    "client.lr_decay_from": 0,
+    "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
     "strategy.weighting.prior": "data",

@@ -34,6 +34,8 @@ _LATER = {
     "response_time.name": "none",
     "availability.rest": None,
     "strategy.min_separation": None,
+    "client.lr_decay_from": 0,
+    "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
     "data.unseen_fraction": 0.0,

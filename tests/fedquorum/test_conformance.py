@@ -156,6 +156,7 @@ ROWS = (
             "warmup_fraction": 1.5,
             "warmup_rounds": -1,
             "criterion": "f1",
+            "objective": "all",
         },
         {"num_rounds": 10},
     ),

@@ -16,6 +16,7 @@ from ..parameters import (
     FRACTION,
     NON_NEGATIVE,
     NON_NEGATIVE_COUNT,
+    OBJECTIVE,
 )
 from ..report import Decided
 from ..rule import RunFacts, parameter, supplied
@@ -56,6 +57,10 @@ class EpsilonGate(WarmUp):
         The same as a number of rounds, >= 0; wins over the fraction.
     criterion : {"loss", "accuracy"}
         What is compared.
+    objective : {"priority", "sampled"}
+        Under partial participation: whether F, with which clients are compared, is that of all
+        priority clients (003, eq. 5; 004, eq. 55: updates are sampled, F is not) or of those that
+        the round asks, which is noisier and saves the others the measuring.
     sampling : Sampling
         Partial participation; by default everyone takes part.
 
@@ -91,6 +96,7 @@ class EpsilonGate(WarmUp):
     warmup_fraction: float = parameter(0.1, FRACTION)
     warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
     criterion: str = parameter("loss", CRITERION)
+    objective: str = parameter("priority", OBJECTIVE)
     sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
@@ -100,6 +106,11 @@ class EpsilonGate(WarmUp):
             allowed, why = cls.needed["num_rounds"]
             raise ParameterError("num_rounds", allowed, None, why)
         return cls(num_rounds=facts.num_rounds, **options)
+
+    @property
+    def samples_objective(self) -> bool:
+        """Whether F is that of the priority clients asked."""
+        return self.objective == "sampled"
 
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return a call to priority clients during warm-up, to both groups after it."""
