@@ -41,6 +41,7 @@ _LATER = {
     "evaluation.requirement": None,
     "strategy.prior": "data",
     "client.lr_decay_from": 0,
+    "data.irrelevant_skew": None,
     "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,

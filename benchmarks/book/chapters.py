@@ -192,8 +192,15 @@ RATES_FOUND = (
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
+AVERAGES = "average_participating,average_all,known_statistics,fedvarp,mifa"
+FEDAU_SMALL = "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=20"
+OF_ALL = "seed=1,2,3 availability=bernoulli,markov,cyclic"
 FIVE_SEEDS = "seed=1,2,3,4,5"
 TEN_SEEDS = f"{FIVE_SEEDS},6,7,8,9,10"
+SYNTH = (
+    "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
+    f"data.noise=additive,flip seed={','.join(map(str, range(1, 21)))}"
+)
 FAIR = "qfedavg,term,propfair"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
 # a client is there under the interleaved sine too, in 7 rounds of 20.
@@ -213,10 +220,31 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-synth",
         "FedALIGN on SYNTH(1,1) (paper: Figure 2)",
-        "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
-        f"{ALL_THREE} seed=1,2,3,4,5",
-        "experiment=fedalign/synth_low strategy.epsilon_schedule=step seed=1,2,3,4,5",
-        strategy="fedalign",
+        f"{SYNTH} strategy=fedalign strategy.criterion=loss,accuracy "
+        "strategy.epsilon_schedule=constant,step",
+        f"{SYNTH} strategy=fedavg_priority,fedavg",
+        **{
+            "data.num_clients": "6",
+            "data.num_priority": "2",
+            "data.noise": "additive",
+            "strategy": "fedalign",
+            "strategy.criterion": "loss",
+            "strategy.epsilon_schedule": "constant",
+        },
+    ),
+    _fedalign(
+        "fedalign-synth_other",
+        "FedALIGN on other SYNTH(alpha, beta) (paper: supplement, section 4)",
+        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.alpha=0,0.5 data.beta=0,0.5",
+        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.sizes=equal",
+        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.irrelevant_skew=5",
+        **{"data.num_priority": "2", "data.alpha": "0", "data.beta": "0", "strategy": "fedalign"},
+    ),
+    _fedalign(
+        "fedalign-draws",
+        "FedALIGN with priority clients drawn with replacement (paper: Theorem A.9)",
+        f"experiment=fedalign/fmnist_partial {ALL_THREE} {FIVE_SEEDS} strategy.priority_draws=5",
+        **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
     replace(
         _fedalign(
@@ -268,18 +296,40 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedau(
         "fedau-fmnist",
         "FedAU on Fashion-MNIST (paper: Table 2 has other data)",
-        "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=50 "
-        "seed=1,2,3 availability=bernoulli,markov,cyclic "
-        "strategy=fedau,average_participating,average_all,known_statistics,fedvarp,mifa",
-        "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=50 "
-        "seed=1,2,3 availability=bernoulli,markov,cyclic strategy.cutoff=50",
+        f"{FEDAU_SMALL} {OF_ALL} strategy=fedau,{AVERAGES}",
+        f"{FEDAU_SMALL} {OF_ALL} strategy.cutoff=50",
+        f"{FEDAU_SMALL} {OF_ALL} strategy={AVERAGES} client.lr=0.1 strategy.server_lr=1",
+    ),
+    _fedau(
+        "fedau-fmnist_cutoff",
+        "FedAU's accuracy over K (paper: Figure 2, on other data)",
+        f"{FEDAU_SMALL} seed=1,2,3 availability=bernoulli,markov,cyclic "
+        "strategy.cutoff=1,2,5,10,20,50,100,1000,inf",
+        **{"strategy": "fedau", "strategy.cutoff": "1,inf"},
+    ),
+    _fedau(
+        "fedau-fmnist_p_min",
+        "FedAU's accuracy over the least probability (paper: supplement)",
+        f"{FEDAU_SMALL} {OF_ALL} availability.minimum=0.002,0.02,0.2 "
+        "strategy=fedau,average_participating,average_all,known_statistics",
+        f"{FEDAU_SMALL} {OF_ALL} availability.minimum=0.002,0.02,0.2 strategy.cutoff=50",
+        **{"availability.minimum": "0.02"},
+    ),
+    _fedau(
+        "fedau-fmnist_authors",
+        "FedAU on Fashion-MNIST with its authors' settings (paper: Table 2 has other data)",
+        "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
+        f"availability=bernoulli strategy=fedau,{AVERAGES}",
+        "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
+        "availability=bernoulli strategy.cutoff=50",
     ),
     _fedau(
         "fedau-cifar10",
         "FedAU on a part of CIFAR-10 (paper: Table 2, on all of it)",
-        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=50 seed=1 "
-        "availability=bernoulli "
-        "strategy=fedau,average_participating,average_all,known_statistics,fedvarp,mifa",
+        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1 "
+        f"availability=bernoulli strategy=fedau,{AVERAGES}",
+        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1 "
+        "availability=bernoulli strategy.cutoff=50",
         strategy="fedau",
     ),
     Direct(

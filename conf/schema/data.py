@@ -68,6 +68,7 @@ class SynthSettings(DataSettings):
     beta: float = parameter(1.0, NON_NEGATIVE)
     noise: str = parameter("additive", OneOf(("additive", "flip")))
     noise_skew: float = parameter(0.5, POSITIVE)
+    irrelevant_skew: float | None = parameter(None, POSITIVE)
     label_noise: float = parameter(2.5, NON_NEGATIVE)
     irrelevant_fraction: float = parameter(1.0, FRACTION)
     sizes: str = parameter("lognormal", OneOf(("lognormal", "equal")))

@@ -35,6 +35,7 @@ _LATER = {
     "availability.rest": None,
     "strategy.min_separation": None,
     "client.lr_decay_from": 0,
+    "data.irrelevant_skew": None,
     "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
