@@ -29,9 +29,8 @@ def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
     for c in range(channels):
         assert found.x_train[:, c].mean() == pytest.approx(0.0, abs=1e-5)
         assert found.x_train[:, c].std() == pytest.approx(1.0, abs=1e-5)
-        raw, test = (
-            x.reshape(len(x), 6, 5, channels)[..., c] for x in (given.x_train, given.x_test)
-        )
+        parts = (given.x_train[:], given.x_test[:])
+        raw, test = (np.asarray(x).reshape(len(x), 6, 5, channels)[..., c] for x in parts)
         by_hand = (test - raw.mean()) / raw.std()
         np.testing.assert_allclose(found.x_test[:, c], by_hand, rtol=0, atol=1e-4)
     assert given.x_train.dtype == np.uint8
