@@ -51,6 +51,8 @@ class LocalTraining:
     ``theorem``      2 / (m (t s + i + gamma)), gamma = max(8 L / m, s), with m
                      ``strong_convexity`` and L ``smoothness``: FedALIGN's Theorem 1, which
                      counts local iterations; ``lr`` is not used.
+
+    The second to fourth begin in round ``lr_decay_from``: in its place t is max(t - that, 0).
     """
 
     lr: float
@@ -66,6 +68,7 @@ class LocalTraining:
     smoothness: float = 1.0
     local_steps: int | None = None
     augmentation: str = "none"
+    lr_decay_from: int = 0
 
     def steps(self, num_examples: int, *, normalises: bool = False) -> int:
         """Return the number of steps of a round on that many samples; see ``batch_sizes``."""
@@ -79,6 +82,7 @@ class LocalTraining:
         if self.lr_schedule == "theorem":
             gamma = max(8.0 * self.smoothness / self.strong_convexity, float(steps))
             return 2.0 / (self.strong_convexity * (t * steps + step + gamma))
+        t = max(t - self.lr_decay_from, 0)
         if self.lr_schedule == "step":
             return self.lr * self.lr_decay ** (t // self.lr_decay_every)
         if self.lr_schedule == "exponential":

@@ -1,4 +1,4 @@
-"""Writes docs/results.md, and measures what is in it.
+"""Writes docs/results.md and the README's table of claims, and measures the numbers in both.
 
     python -m benchmarks.book                      writes the book from docs/results
     python -m benchmarks.book --run NAME [NAME]    measures these chapters first (or: all)
@@ -21,7 +21,7 @@ from benchmarks.book.chapters import CHAPTERS, Chapter, Direct, Sweeps
 from benchmarks.book.measured import write_measurement
 from benchmarks.book.measuring import measured_directly, picture, summary
 from benchmarks.book.running import jobs_of, kept_of, run_queue, waiting
-from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, write_book
+from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, with_headlines, write_book
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = "all"
@@ -49,6 +49,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     path = docs / "results.md"
     path.write_text(write_book(docs, quick=quick), encoding="utf-8")
+    if not quick:
+        readme = ROOT / "README.md"
+        readme.write_text(with_headlines(readme.read_text("utf-8"), docs), encoding="utf-8")
     print(path if not left else f"{path}: {left} runs are left; the same command goes on")
     return 0
 

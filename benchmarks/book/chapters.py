@@ -1,6 +1,6 @@
 """The chapters of the book: what each runs, and which tables are made of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -102,11 +102,23 @@ Chapter = Sweeps | Direct
 
 
 def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+    """Return a chapter of FedALIGN; FedAvg on all has a row with its warm-up and one without."""
     small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
-    words = tuple(tuple(sweep.split()) for sweep in sweeps)
+    found = [tuple(sweep.split()) for sweep in sweeps]
+    words = tuple(each for sweep in found for each in (sweep, *_without_warm_up(sweep)))
     picture = "training" if name == "fedalign-fmnist" else ""
     measures = (fedalign_numbers, fedalign_tables)
     return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
+
+
+def _without_warm_up(sweep: Words) -> Iterator[Words]:
+    """Yield the sweep of FedAvg on all without warm-up, where the sweep has it with its own."""
+    keys = [word.partition("=")[0] for word in sweep]
+    if "strategy" in keys:
+        place = keys.index("strategy")
+        if "fedavg" in sweep[place].removeprefix("strategy=").split(","):
+            plain = ("strategy=fedavg", "strategy.warmup_fraction=0")
+            yield (*sweep[:place], *plain, *sweep[place + 1 :])
 
 
 def _fedau(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
@@ -180,6 +192,15 @@ RATES_FOUND = (
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
+AVERAGES = "average_participating,average_all,known_statistics,fedvarp,mifa"
+FEDAU_SMALL = "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=20"
+OF_ALL = "seed=1,2,3 availability=bernoulli,markov,cyclic"
+FIVE_SEEDS = "seed=1,2,3,4,5"
+TEN_SEEDS = f"{FIVE_SEEDS},6,7,8,9,10"
+SYNTH = (
+    "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
+    f"data.noise=additive,flip seed={','.join(map(str, range(1, 21)))}"
+)
 FAIR = "qfedavg,term,propfair"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
 # a client is there under the interleaved sine too, in 7 rounds of 20.
@@ -193,23 +214,44 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-fmnist",
         "FedALIGN on Fashion-MNIST (paper: Figure 1)",
-        f"experiment=fedalign/fmnist {ALL_THREE} seed=1,2,3,4,5",
-        "experiment=fedalign/fmnist strategy.epsilon_schedule=constant seed=1,2,3,4,5",
+        f"experiment=fedalign/fmnist {ALL_THREE} {TEN_SEEDS}",
+        f"experiment=fedalign/fmnist strategy.epsilon_schedule=constant {TEN_SEEDS}",
     ),
     _fedalign(
         "fedalign-synth",
         "FedALIGN on SYNTH(1,1) (paper: Figure 2)",
-        "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
-        f"{ALL_THREE} seed=1,2,3,4,5",
-        "experiment=fedalign/synth_low strategy.epsilon_schedule=step seed=1,2,3,4,5",
-        strategy="fedalign",
+        f"{SYNTH} strategy=fedalign strategy.criterion=loss,accuracy "
+        "strategy.epsilon_schedule=constant,step",
+        f"{SYNTH} strategy=fedavg_priority,fedavg",
+        **{
+            "data.num_clients": "6",
+            "data.num_priority": "2",
+            "data.noise": "additive",
+            "strategy": "fedalign",
+            "strategy.criterion": "loss",
+            "strategy.epsilon_schedule": "constant",
+        },
+    ),
+    _fedalign(
+        "fedalign-synth_other",
+        "FedALIGN on other SYNTH(alpha, beta) (paper: supplement, section 4)",
+        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.alpha=0,0.5 data.beta=0,0.5",
+        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.sizes=equal",
+        f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.irrelevant_skew=5",
+        **{"data.num_priority": "2", "data.alpha": "0", "data.beta": "0", "strategy": "fedalign"},
+    ),
+    _fedalign(
+        "fedalign-draws",
+        "FedALIGN with priority clients drawn with replacement (paper: Theorem A.9)",
+        f"experiment=fedalign/fmnist_partial {ALL_THREE} {FIVE_SEEDS} strategy.priority_draws=5",
+        **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
     replace(
         _fedalign(
             "fedalign-local_only",
             "Alone or together (paper: supplement, Figure 3)",
-            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority "
-            "rounds=100 seed=1,2,3,4,5",
+            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority,"
+            f"fedavg {FIVE_SEEDS}",
             strategy="fedalign,local_only",
         ),
         numbers=local_only_numbers,
@@ -218,28 +260,31 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-fmnist_fedprox",
         "FedALIGN with FedProx on Fashion-MNIST (paper: Figure 4)",
-        f"experiment=fedalign/fmnist_fedprox {ALL_THREE} rounds=100 seed=1,2,3",
+        f"experiment=fedalign/fmnist_fedprox {ALL_THREE} {FIVE_SEEDS}",
         strategy="fedalign",
     ),
     _fedalign(
         "fedalign-fmnist_partial",
         "FedALIGN with partial participation on Fashion-MNIST (paper: Figure 5)",
-        f"experiment=fedalign/fmnist_partial {ALL_THREE} rounds=100 seed=1,2,3",
+        f"experiment=fedalign/fmnist_partial {ALL_THREE} {TEN_SEEDS}",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
     _fedalign(
         "fedalign-priority_count",
         "FedALIGN with more priority clients (paper: Figure 6)",
-        f"experiment=fedalign/priority_count {ALL_THREE} rounds=60 seed=1,2,3 "
-        "data.num_priority=6,9,18 client.local_epochs=3,5",
+        *(
+            f"experiment=fedalign/priority_count {ALL_THREE} {FIVE_SEEDS} "
+            f"data.num_priority={count} client.local_epochs={epochs}"
+            for count, epochs in ((6, 5), (9, 3), (18, 5))
+        ),
         **{"data.num_priority": "2,4", "strategy": "fedalign"},
     ),
     _fedalign(
         "fedalign-eps_decay",
         "How epsilon is reduced",
-        "experiment=fedalign/eps_decay rounds=100 seed=1,2,3 "
+        f"experiment=fedalign/eps_decay {FIVE_SEEDS} "
         "strategy.epsilon_schedule=constant,linear,cosine,exponential,sqrt",
-        "experiment=fedalign/eps_decay rounds=100 seed=1,2,3 strategy=fedavg_priority,fedavg",
+        f"experiment=fedalign/eps_decay {FIVE_SEEDS} strategy=fedavg_priority,fedavg",
         **{"strategy": "fedalign", "strategy.epsilon_schedule": "linear"},
     ),
     _fedalign(
@@ -251,18 +296,40 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedau(
         "fedau-fmnist",
         "FedAU on Fashion-MNIST (paper: Table 2 has other data)",
-        "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=50 "
-        "seed=1,2,3 availability=bernoulli,markov,cyclic "
-        "strategy=fedau,average_participating,average_all,known_statistics,fedvarp,mifa",
-        "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=50 "
-        "seed=1,2,3 availability=bernoulli,markov,cyclic strategy.cutoff=50",
+        f"{FEDAU_SMALL} {OF_ALL} strategy=fedau,{AVERAGES}",
+        f"{FEDAU_SMALL} {OF_ALL} strategy.cutoff=50",
+        f"{FEDAU_SMALL} {OF_ALL} strategy={AVERAGES} client.lr=0.1 strategy.server_lr=1",
+    ),
+    _fedau(
+        "fedau-fmnist_cutoff",
+        "FedAU's accuracy over K (paper: Figure 2, on other data)",
+        f"{FEDAU_SMALL} seed=1,2,3 availability=bernoulli,markov,cyclic "
+        "strategy.cutoff=1,2,5,10,20,50,100,1000,inf",
+        **{"strategy": "fedau", "strategy.cutoff": "1,inf"},
+    ),
+    _fedau(
+        "fedau-fmnist_p_min",
+        "FedAU's accuracy over the least probability (paper: supplement)",
+        f"{FEDAU_SMALL} {OF_ALL} availability.minimum=0.002,0.02,0.2 "
+        "strategy=fedau,average_participating,average_all,known_statistics",
+        f"{FEDAU_SMALL} {OF_ALL} availability.minimum=0.002,0.02,0.2 strategy.cutoff=50",
+        **{"availability.minimum": "0.02"},
+    ),
+    _fedau(
+        "fedau-fmnist_authors",
+        "FedAU on Fashion-MNIST with its authors' settings (paper: Table 2 has other data)",
+        "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
+        f"availability=bernoulli strategy=fedau,{AVERAGES}",
+        "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
+        "availability=bernoulli strategy.cutoff=50",
     ),
     _fedau(
         "fedau-cifar10",
         "FedAU on a part of CIFAR-10 (paper: Table 2, on all of it)",
-        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=50 seed=1 "
-        "availability=bernoulli "
-        "strategy=fedau,average_participating,average_all,known_statistics,fedvarp,mifa",
+        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1 "
+        f"availability=bernoulli strategy=fedau,{AVERAGES}",
+        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1 "
+        "availability=bernoulli strategy.cutoff=50",
         strategy="fedau",
     ),
     Direct(
@@ -324,7 +391,8 @@ CHAPTERS: tuple[Chapter, ...] = (
             (*setting.split(), *sweep.split())
             for setting in PRESENT
             for sweep in (
-                "strategy=fedalign,fedgp,fedau,fedavg,fedavg_priority",
+                "strategy=fedalign,fedgp,fedau,fedavg_priority",
+                "strategy=fedavg strategy.warmup_fraction=0",
                 "strategy=composed strategy/participation=fedau",
             )
         ),

@@ -9,16 +9,17 @@ from typing import Any
 import pyarrow.parquet as pq
 from fedquorum.named import FEDALIGN, NAMED
 from fedquorum.records.reader import Run
+from fedquorum.rule import Question
 
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from benchmarks.book.methods import Method, methods, paired
 from server_app.report.data import run_data
-from server_app.report.groups import metric_after_round
+from server_app.report.groups import metric_after_round, short_setting
 from server_app.report.methods import has_gate, trains_alone
 
 BASELINES = {
-    key: "all" if declared.selection.asks_all else "priority only"
+    key: "priority only" if declared.answers is Question.PRIORITY else "all"
     for key, declared in NAMED.items()
     if declared.weighting is FEDALIGN.weighting and not declared.selection.gated
 }
@@ -66,11 +67,16 @@ def fedalign_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
 
     ``accuracy``: test accuracy of the priority objective, percent, at the end of warm-up, at a
     quarter, at half and at the end of the rounds. ``differences``: the same of every FedALIGN
-    variant minus each baseline, seed by seed. ``admissions``, where the data is in shards: whom
+    variant minus each baseline, seed by seed. ``changes``: what every method gains or loses from
+    the end of warm-up on. ``admissions``, where the data is in shards: whom
     the open gate admits, by whether their classes all lie inside the priority clients'.
     """
     found = methods(runs)
-    tables = {"accuracy": _accuracies(found, "priority"), "differences": _differences(found)}
+    tables = {
+        "accuracy": _accuracies(found, "priority"),
+        "differences": _differences(found),
+        "changes": _changes(found),
+    }
     if any("admissions" in run.numbers for run in runs):
         tables["admissions"] = _admission_table(found)
     return tables
@@ -125,8 +131,30 @@ def _differences(found: Sequence[Method]) -> Table:
                 differences(paired(method, baseline, partial(_accuracy, moment=moment)))
                 for moment in _moments(1)
             ]
-            rows.append((f"{method.name} - {BASELINES[baseline.strategy]}", *cells))
+            rows.append((f"{method.name} - {_baseline(baseline)}", *cells))
     return Table(("difference, points", *_headings(found)), tuple(rows))
+
+
+def _baseline(method: Method) -> str:
+    """Return whom a baseline averages, and its options of the strategy."""
+    options = (f"{key}={value}" for key, value in method.with_words("strategy.").items())
+    told = ", ".join(map(short_setting, options))
+    name = BASELINES[method.strategy]
+    return f"{name} ({told})" if told else name
+
+
+def _changes(found: Sequence[Method]) -> Table:
+    """Return how far each method is above its accuracy at the end of warm-up, seed by seed."""
+    first, *later = _moments(1)
+    rows: list[tuple[Cell, ...]] = []
+    for method in found:
+        cells = [differences(method.values(partial(_gain, first=first, last=m))) for m in later]
+        rows.append((method.name, *cells))
+    return Table(("change since the end of warm-up, points", *_headings(found)[1:]), tuple(rows))
+
+
+def _gain(run: KeptRun, first: str, last: str) -> float:
+    return _accuracy(run, last) - _accuracy(run, first)
 
 
 def _met_the_same(baseline: Method, method: Method) -> bool:

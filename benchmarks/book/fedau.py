@@ -16,6 +16,9 @@ from server_app.report.groups import metric_after_round
 from server_app.report.published import published_values
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
+LATE = 10  # evaluations, the last ones, whose mean is a run's accuracy
+TOLD = {"client.lr": "lr", "availability.minimum": "p_min"}
+"""Settings that stand behind a method's name where a chapter varies them."""
 ByProcess = Mapping[str, Mapping[str, Method]]
 
 
@@ -42,7 +45,8 @@ def fedau_numbers(run: Run) -> Mapping[str, Any]:
 def fedau_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """Return the tables, a row a method and a column a process, all clients by their data.
 
-    ``test`` and ``training``: accuracy of the last model, percent. ``steps``: how unsteady the test
+    ``test``: accuracy, percent, the mean of the last ten evaluations. ``training``: that of the
+    last model. ``steps``: how unsteady the test
     accuracy is, the standard deviation of its steps from evaluation to evaluation over the second
     half of the run. ``differences``: test accuracy of FedAU minus each other method, seed by seed.
     ``weight_error``: that of Theorem 3, mean over rounds. ``state``: the server's beside the model.
@@ -81,6 +85,8 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
     table = measured["test"]
     rows: list[tuple[Cell, ...]] = []
     for method, *_ in table.rows:
+        if any(f", {told} = " in str(method) for told in TOLD.values()):
+            continue  # the paper's are with its rates and p_min
         strategy, _, cutoff = str(method).partition(", K = ")
         settings = {"data.name": experiment.partition("/")[2], "strategy.name": strategy}
         with_cutoff = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
@@ -94,11 +100,14 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
 
 def _name(run: KeptRun) -> str:
     cutoff = run.numbers["cutoff"]
-    return run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
+    name = run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
+    told = {told: run.settings[key] for key, told in TOLD.items() if key in run.settings}
+    return ", ".join([name, *(f"{key} = {value}" for key, value in told.items())])
 
 
 def _test_accuracy(run: KeptRun) -> float:
-    return 100 * run.number("test", str(run.rounds))
+    evaluations = sorted(run.numbers["test"].items(), key=lambda found: int(found[0]))
+    return 100 * statistics.mean(value for _, value in evaluations[-LATE:])
 
 
 def training_accuracy(run: Run) -> float:
@@ -145,7 +154,7 @@ def _differences(by_process: ByProcess) -> Table:
     names = _names(by_process)
     rows: list[tuple[Cell, ...]] = []
     for ours in (n for n in names if n.startswith("fedau")):
-        for other in (n for n in names if not n.startswith("fedau")):
+        for other in (n for n in names if _meets(n, ours)):
             cells = [
                 differences(paired(found[ours], found[other], _test_accuracy))
                 if {ours, other} <= found.keys()
@@ -154,6 +163,12 @@ def _differences(by_process: ByProcess) -> Table:
             ]
             rows.append((f"{ours} - {other}", *cells))
     return Table(("difference of test accuracy, points", *by_process), tuple(rows))
+
+
+def _meets(other: str, ours: str) -> bool:
+    """Return whether a method is none of FedAU's and meets the same participation."""
+    least = f", {TOLD['availability.minimum']} = "
+    return not other.startswith("fedau") and other.partition(least)[2] == ours.partition(least)[2]
 
 
 def _names(by_process: ByProcess) -> list[str]:

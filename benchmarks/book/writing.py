@@ -6,12 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.book.chapters import CHAPTERS, Chapter, Sweeps
+from benchmarks.book.claims import (
+    Verdict,
+    claim_table,
+    headline_table,
+    judged,
+    lacking_list,
+)
+from benchmarks.book.declared import CLAIMS
 from benchmarks.book.measured import Measurement, read_measurement
 
 TEXTS, RESULTS, IMAGES = "book", "results", "images"
 FIRST = "introduction"
 # Where the tables go. What follows was written for the numbers of this day and commit.
 TABLES = re.compile(r"<!-- tables(?: of (\S+), (.+))? -->\n*")
+HEADLINES = re.compile(r"(<!-- claims -->\n).*(<!-- end of claims -->)", re.DOTALL)
+CLAIMS_TEXT = "claims"
+CLAIMED = "The papers' claims"
 
 
 def write_book(docs: Path, *, quick: bool) -> str:
@@ -30,7 +41,49 @@ def write_book(docs: Path, *, quick: bool) -> str:
         first = "# The quick book\n\nTwo rounds and one seed of everything: no result, a check."
     chapters = [chapter.quickly() for chapter in CHAPTERS] if quick else CHAPTERS
     parts = (_chapter(chapter, docs, quick=quick) for chapter in chapters)
-    return "\n\n".join([first, *("\n\n".join(part) for part in parts)]) + "\n"
+    claims = () if quick else (_claims(docs),)
+    return "\n\n".join([first, *claims, *("\n\n".join(part) for part in parts)]) + "\n"
+
+
+def with_headlines(readme: str, docs: Path) -> str:
+    """Return the README with its table of claims written anew from the book's numbers.
+
+    Raises
+    ------
+    ValueError
+        If the README lacks one of the two comments between which the table stands.
+    """
+    table = headline_table(_verdicts(docs), "docs/results.md#the-papers-claims")
+    written, count = HEADLINES.subn(lambda found: f"{found[1]}\n{table}\n{found[2]}", readme)
+    if count != 1:
+        raise ValueError("README.md must have <!-- claims --> and <!-- end of claims --> once")
+    return written
+
+
+def _verdicts(docs: Path) -> list[Verdict]:
+    known = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
+    found = {name: read_measurement(path) for name, path in known.items()}
+    return [judged(claim, found.get(claim.chapter)) for claim in CLAIMS]
+
+
+def _claims(docs: Path) -> str:
+    """Return the first section: all claims, and which of them are not measured."""
+    verdicts = _verdicts(docs)
+    links = {chapter.name: anchor(chapter.title) for chapter in CHAPTERS}
+    return "\n\n".join(
+        (
+            f"## {CLAIMED}",
+            (docs / TEXTS / f"{CLAIMS_TEXT}.md").read_text(encoding="utf-8").strip(),
+            claim_table(verdicts, links),
+            "### Not measured",
+            lacking_list(verdicts),
+        )
+    )
+
+
+def anchor(heading: str) -> str:
+    """Return GitHub's anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[str]:

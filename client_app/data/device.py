@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
-from fedquorum.errors import DataError
+from fedquorum.errors import DataError, SettingsError
 
 from client_app.data.account import Account, input_words, target_words
 from client_app.data.base import (
@@ -151,9 +151,19 @@ def device_arrays(
     """Return the data of a file or folder that has the samples of one client.
 
     Its test set is the client's test part; without one, ``data.test_fraction`` of its samples.
+
+    Raises
+    ------
+    SettingsError
+        If images are to be normalised.
     """
     from client_app.data.partitioned import whole_client
 
+    if settings.normalise:
+        raise SettingsError(
+            "data.normalise must be false with data.partition=device, where nobody knows the mean "
+            "over all clients, got true"
+        )
     if isinstance(settings, NpzSettings | HfSettings):
         input_shape = tuple(settings.input_shape or ())
         num_classes = settings.num_classes or 1

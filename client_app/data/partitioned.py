@@ -20,12 +20,14 @@ from client_app.data.base import (
     as_inputs,
     target_of,
 )
+from client_app.data.normalised import normalised
 from client_app.data.partition import (
     Division,
     Shares,
     dirichlet_shares,
     iid_shares,
     natural_shares,
+    proportional_shares,
     quantity_shares,
     single_class_shards,
 )
@@ -69,6 +71,8 @@ class PartitionedData:
         self._shares = _validated(arrays, shares, settings.validation_fraction, seed)
         if arrays.of_training is not None:
             arrays = arrays.of_training(self._shares.train.flat)
+        if settings.normalise:
+            arrays = normalised(arrays)
         self._arrays = arrays
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
@@ -204,6 +208,10 @@ def _shares(
         raise SettingsError(
             "data.partition must be iid, quantity or natural where the targets are no classes, got "
             f"{settings.partition}"
+        )
+    if settings.partition == "proportional":
+        return proportional_shares(
+            y_train, y_test, num_clients=num_clients, alpha=settings.alpha, seed=seed
         )
     if settings.partition == "dirichlet":
         return dirichlet_shares(

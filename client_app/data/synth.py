@@ -5,7 +5,8 @@ u_k ~ N(0, alpha); entries of W_k (10 x 60) and b_k (10) ~ N(u_k, 1); B_k ~ N(0,
 of v_k ~ N(B_k, 1); x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax softmax(W_k x + b_k).
 
 Non-priority client j = 1..M holds samples of the pooled priority data with two noises. The
-papers name them and their factors but do not define them; two reconstructions are offered:
+papers name them, their factors and two skews, equal in their runs, but do not define them; two
+reconstructions are offered, in which s_j of the irrelevant rows takes ``irrelevant_skew`` if given:
 
 ``additive``
     level s_j = (j / M)^(1 / skew); label y + rint(label_noise * s_j * N(0, 1)) mod 10; and
@@ -97,10 +98,18 @@ class Synth:
         return pooled({k: part_of(self.client(k), part) for k in clients})
 
     def noise_level(self, client: int) -> float:
-        """Return s_j of a non-priority client, in [0, 1]."""
+        """Return s_j of a non-priority client's labels, in [0, 1]."""
+        return self._level(client, self._settings.noise_skew)
+
+    def irrelevant_level(self, client: int) -> float:
+        """Return s_j of a non-priority client's irrelevant rows, in [0, 1]."""
+        skew = self._settings.irrelevant_skew
+        return self.noise_level(client) if skew is None else self._level(client, skew)
+
+    def _level(self, client: int, skew: float) -> float:
         j, m = self._others.index(client) + 1, len(self._others)
         base = j / m if self._settings.noise == "additive" else (j - 1) / max(m - 1, 1)
-        return float(base ** (1.0 / self._settings.noise_skew))
+        return float(base ** (1.0 / skew))
 
     def _sizes(self, client: int) -> tuple[int, int]:
         """Return how many training and test rows a client draws."""
@@ -142,21 +151,21 @@ class Synth:
 
     def _noisy_client(self, client: int) -> ClientData:
         rng = stream(self._seed, "synth", client=client)
-        level = self.noise_level(client)
+        levels = self.noise_level(client), self.irrelevant_level(client)
         train, test = self._sizes(client)
         return ClientData(
-            *self._noisy_sample(rng, self._pool.x_train, self._pool.y_train, train, level),
-            *self._noisy_sample(rng, self._pool.x_test, self._pool.y_test, test, level),
+            *self._noisy_sample(rng, self._pool.x_train, self._pool.y_train, train, levels),
+            *self._noisy_sample(rng, self._pool.x_test, self._pool.y_test, test, levels),
         )
 
     def _noisy_sample(
-        self, rng: np.random.Generator, x: Inputs, y: Labels, size: int, level: float
+        self, rng: np.random.Generator, x: Inputs, y: Labels, size: int, levels: tuple[float, float]
     ) -> tuple[Inputs, Labels]:
-        """Return ``size`` rows of the pool with the noise of ``level`` (plus extra rows)."""
-        settings = self._settings
+        """Return ``size`` rows of the pool with noise in labels and inputs (plus extra rows)."""
+        settings, (level, irrelevant_level) = self._settings, levels
         rows = rng.choice(len(y), size, replace=size > len(y))
         x, y = x[rows], y[rows]
-        irrelevant = round(settings.irrelevant_fraction * level * size)
+        irrelevant = round(settings.irrelevant_fraction * irrelevant_level * size)
         noise_x = rng.standard_normal((irrelevant, DIMENSION)).astype(np.float32)
         noise_y = rng.integers(NUM_CLASSES, size=irrelevant)
         if settings.noise == "additive":

@@ -8,6 +8,7 @@ from fedquorum.parameters import (
     COUNT,
     LR_SCHEDULE,
     NON_NEGATIVE,
+    NON_NEGATIVE_COUNT,
     POSITIVE,
     Number,
     OneOf,
@@ -59,6 +60,7 @@ class ClientSettings:
     lr_schedule: str = parameter("constant", LR_SCHEDULE)
     lr_decay: float = parameter(1.0, Number(low=0, high=1, open_low=True))
     lr_decay_every: int = parameter(1, COUNT)
+    lr_decay_from: int = parameter(0, NON_NEGATIVE_COUNT)
     strong_convexity: float = parameter(1.0, POSITIVE)
     smoothness: float = parameter(1.0, POSITIVE)
     augmentation: str = parameter("none", AUGMENTATION)

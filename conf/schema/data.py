@@ -27,7 +27,7 @@ DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
 SPLIT = Name("the name of a split")
 TEXT_LENGTH = Number(low=2, integer=True)
 HASHED_WORDS = Number(low=8, integer=True)
-PARTITIONS = ("shards", "dirichlet", "iid", "quantity")
+PARTITIONS = ("shards", "dirichlet", "proportional", "iid", "quantity")
 
 
 @dataclass
@@ -68,6 +68,7 @@ class SynthSettings(DataSettings):
     beta: float = parameter(1.0, NON_NEGATIVE)
     noise: str = parameter("additive", OneOf(("additive", "flip")))
     noise_skew: float = parameter(0.5, POSITIVE)
+    irrelevant_skew: float | None = parameter(None, POSITIVE)
     label_noise: float = parameter(2.5, NON_NEGATIVE)
     irrelevant_fraction: float = parameter(1.0, FRACTION)
     sizes: str = parameter("lognormal", OneOf(("lognormal", "equal")))
@@ -82,8 +83,13 @@ class PartitionedSettings(DataSettings):
     ``partition`` shards: ``shards_per_client`` shards of ``shard_size`` training rows of one
     class, of which the client keeps ``samples_per_shard`` (null for all). dirichlet:
     ``samples_per_client`` training rows (null for as many as there are for all) whose classes
-    follow Dir(``alpha``). iid: ``samples_per_client`` random rows (null likewise). quantity: random
-    rows, the sizes by Dir(``alpha``). The settings of the other partitions are not used.
+    follow Dir(``alpha``). proportional: each class in proportion to the clients' class shares by
+    Dir(``alpha``), so that clients differ in size. iid: ``samples_per_client`` random rows (null
+    likewise). quantity: random rows, the sizes by Dir(``alpha``). The settings of the other
+    partitions are not used.
+
+    ``normalise``: images have mean 0 and standard deviation 1 in every channel, over all training
+    images; see ``client_app.data.normalised``.
     """
 
     num_clients: int | None = parameter(60, COUNT)
@@ -94,6 +100,7 @@ class PartitionedSettings(DataSettings):
     samples_per_shard: int | None = parameter(None, COUNT)
     alpha: float = parameter(0.1, POSITIVE)
     samples_per_client: int | None = parameter(None, COUNT)
+    normalise: bool = False
 
 
 @dataclass

@@ -7,9 +7,15 @@ falls and rho_T (eq. 8) grows with what the gate admits::
     rho_T   = (2 L / mu) * mean over rounds of sum_{k not in P} p_k I_k,t Gamma_k / (1 + A_t)
     Gamma_k = F_k(w*) - F_k*
 
-as means over rounds, which leave out the theorem's constant offset of the iterations. p_k I_k,t /
-(1 + A_t) is the weight in the clients table. L and mu are unknown, so rho_T is in units of
-2 L / mu, in nats.
+as means over rounds, which leave out the theorem's constant offset of the iterations. Beside the
+mean stands theta_T as eq. 7 has it, over the T = E S local iterations of S rounds::
+
+    theta_T = sum_{i=1}^{T-1} 1 / (1 + A_{round of i}) / (T + gamma - 2)
+
+with E the local steps of a round, or its epochs, which the papers count as one step each, and
+gamma = E, the least that max(8 L / mu, E) can be, so that this is the most that eq. 7 can be.
+p_k I_k,t / (1 + A_t) is the weight in the clients table. L and mu are unknown, so rho_T is in units
+of 2 L / mu, in nats.
 
 Estimated from simulated runs of one experiment, seed, data and model: w* is the last model, of
 any run that aggregates, with the lowest F on the priority clients' training data; F_k* is the
@@ -18,6 +24,7 @@ so that Gamma_k >= 0. Both overestimate their optimum unless trained to the end.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +56,9 @@ class BoundTerms:
     optimum : Run
         The run whose last model stands for w*.
     theta : float
-        theta_T in (0, 1].
+        theta_T in (0, 1], the mean over rounds.
+    theta_of_iterations : float
+        theta_T of eq. 7 with gamma = E, in [0, 1]; NaN with a single iteration.
     rho : float
         rho_T / (2 L / mu) >= 0, in nats.
     gamma : mapping of int to float
@@ -61,6 +70,7 @@ class BoundTerms:
     run: Run
     optimum: Run
     theta: float
+    theta_of_iterations: float
     rho: float
     gamma: Mapping[int, float]
     admitted: Mapping[int, int]
@@ -124,7 +134,25 @@ def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
             weights, admitted = _non_priority_weights(run)
             rho = sum(weight * gamma[k] for k, weight in weights.items()) / len(run.rounds)
             theta = sum(thetas) / len(thetas)
-            yield BoundTerms(run, optimum, theta, rho, gamma, admitted)
+            summed = theta_of_iterations(thetas, _steps(run))
+            yield BoundTerms(run, optimum, theta, summed, rho, gamma, admitted)
+
+
+def theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
+    """Return theta_T by eq. 7, of the rounds' 1 / (1 + A), each of ``steps`` local iterations.
+
+    The sum begins with iteration 1, so the first round counts one iteration less. A single
+    iteration has no sum: NaN.
+    """
+    total = steps * len(thetas)
+    below = total + steps - 2
+    return (steps * sum(thetas) - thetas[0]) / below if total > 1 else math.nan
+
+
+def _steps(run: Run) -> int:
+    """Return E, in local steps, or in epochs where a round is made of these."""
+    steps = run.settings.get("client.local_steps")
+    return int(steps or run.settings["client.local_epochs"])
 
 
 def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
@@ -167,7 +195,14 @@ def bound_table(terms: Sequence[BoundTerms]) -> Table:
     )
     for heading in ("experiment", "strategy", "variant", "w* from"):
         table.add_column(heading, overflow="fold")
-    for heading in ("seed", "theta_T", "rho_T", "Gamma_k, mean", "Gamma_k, admitted"):
+    for heading in (
+        "seed",
+        "theta_T",
+        "theta_T, eq. 7",
+        "rho_T",
+        "Gamma_k, mean",
+        "Gamma_k, admitted",
+    ):
         table.add_column(heading, justify="right")
     for one in terms:
         inside = [one.gamma[k] for k, n in one.admitted.items() for _ in range(n)]
@@ -178,6 +213,7 @@ def bound_table(terms: Sequence[BoundTerms]) -> Table:
             escape(one.optimum.strategy),
             str(one.run.seed),
             f"{one.theta:.3f}",
+            f"{one.theta_of_iterations:.3f}",
             f"{one.rho:.4f}",
             f"{_mean(list(one.gamma.values())):.4f}",
             f"{_mean(inside):.4f}" if inside else "-",

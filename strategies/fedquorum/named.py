@@ -22,6 +22,7 @@ from .participation import (
 from .rule import Question, Rule, RunFacts, parameters_of
 from .selection import (
     SELECTIONS,
+    AfterWarmup,
     Alone,
     EpsilonGate,
     Everyone,
@@ -164,6 +165,7 @@ FEDAVG = Named(
     "fedavg",
     "FedAvg: all clients, weighted by their data.",
     DataFraction,
+    AfterWarmup,
     draws=True,
     plain_for=(Question.PRIORITY, Question.FAIRNESS, Question.AVERAGE),
 )

@@ -80,7 +80,7 @@ def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
 def test_every_chapter_has_its_text_and_no_other_is_there() -> None:
     """A text or data file without a chapter would never be read."""
     texts = {path.stem for path in (DOCS / "book").glob("*.md")}
-    assert texts == {"introduction", *BY_NAME}
+    assert texts == {"introduction", "claims", *BY_NAME}
     assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
 
 
@@ -176,9 +176,9 @@ def test_a_chapter_is_a_queue_of_runs() -> None:
     chapter = BY_NAME["fedalign-eps_decay"]
     assert isinstance(chapter, Sweeps)
     words = [job.words for job in jobs_of(chapter)]
-    assert len(set(words)) == len(words) == 5 * 3 + 2 * 3
+    assert len(set(words)) == len(words) == 5 * 5 + 3 * 5
     seeds = [word for one in words for word in one if word.startswith("seed=")]
-    assert seeds == ["seed=1"] * 7 + ["seed=2"] * 7 + ["seed=3"] * 7
+    assert seeds == [f"seed={seed}" for seed in range(1, 6) for _ in range(8)]
     assert "strategy.epsilon_schedule=cosine" in words[2]
 
 

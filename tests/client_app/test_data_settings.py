@@ -2,11 +2,13 @@
 
 import re
 from contextlib import nullcontext
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
 from fedquorum.errors import SettingsError
 
+from client_app.training import LocalTraining
 from conf.compose import compose
 from conf.schema.data import (
     Cinic10Settings,
@@ -156,13 +158,37 @@ def test_unknown_priority() -> None:
         compose("custom", "data.priority=everyone")
 
 
-@pytest.mark.parametrize("name", ["fmnist", "cifar10", "cifar100", "svhn", "cinic10"])
-def test_fedau_presets(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "partition", "normalise"),
+    [
+        ("fmnist", "dirichlet", False),
+        ("fmnist_authors", "proportional", True),
+        ("cifar10", "proportional", True),
+        ("cifar100", "proportional", False),
+        ("svhn", "proportional", True),
+        ("cinic10", "proportional", True),
+    ],
+)
+def test_fedau_presets(name: str, partition: str, normalise: bool) -> None:
     """FedAU's experiments: 250 clients, all with priority, classes by Dir(0.1)."""
     data = compose(f"fedau/{name}").settings.data
     assert isinstance(data, PartitionedSettings)
-    assert (data.name, data.num_clients, data.priority) == (name, 250, "all")
-    assert (data.partition, data.alpha, data.samples_per_client) == ("dirichlet", 0.1, None)
+    assert (data.name, data.num_clients) == (name.partition("_")[0], 250)
+    assert (data.priority, data.alpha, data.samples_per_client) == ("all", 0.1, None)
+    assert (data.partition, data.normalise) == (partition, normalise)
+
+
+@pytest.mark.parametrize("name", ["cifar100", "cinic10"])
+def test_fedau_halves_the_rate_from_round_10000(name: str) -> None:
+    """Every 1,000 rounds of the second half of 20,000."""
+    settings = compose(f"fedau/{name}").settings
+    made = asdict(settings.client)
+    training = LocalTraining(
+        **{item.name: made[item.name] for item in fields(LocalTraining) if item.name in made}
+    )
+    rates = [training.learning_rate(t, 0, 5) for t in (0, 9999, 10000, 10999, 11000)]
+    assert rates == [0.1, 0.1, 0.05, 0.05, 0.025]
+    assert settings.rounds == 20000
 
 
 @pytest.mark.parametrize(

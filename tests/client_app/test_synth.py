@@ -303,6 +303,16 @@ def test_noise_level_of_a_single_client(noise: str, level: float) -> None:
     assert equal(10, num_clients=3, num_priority=2, noise=noise).noise_level(2) == level
 
 
+def test_irrelevant_rows_may_have_a_skew_of_their_own() -> None:
+    """Labels keep theirs; without it both have one."""
+    both = equal(10, num_clients=5, num_priority=1, noise_skew=1.0)
+    apart = equal(10, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_skew=0.5)
+    for j in range(1, 5):
+        assert both.irrelevant_level(j) == both.noise_level(j) == j / 4
+        assert (apart.noise_level(j), apart.irrelevant_level(j)) == (j / 4, (j / 4) ** 2)
+        assert len(apart.client(j).y_train) == 8 + round((j / 4) ** 2 * 8)
+
+
 def test_additive_irrelevant_rows() -> None:
     """s_j D rows that no priority client has come on top, in both parts."""
     data = equal(100, num_clients=5, num_priority=1, noise_skew=1.0, irrelevant_fraction=0.5)

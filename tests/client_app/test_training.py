@@ -99,6 +99,12 @@ SCHEDULES: dict[str, tuple[LocalTraining, Callable[[int, int], float]]] = {
         LocalTraining(0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=3),
         lambda t, i: {0: 0.2, 2: 0.2, 3: 0.1, 7: 0.05}[t],
     ),
+    "step, from round 2": (
+        LocalTraining(
+            0.2, 8, 2, lr_schedule="step", lr_decay=0.5, lr_decay_every=1, lr_decay_from=2
+        ),
+        lambda t, i: {0: 0.2, 2: 0.2, 3: 0.1, 7: 0.00625}[t],
+    ),
     "exponential": (
         LocalTraining(0.2, 8, 2, lr_schedule="exponential", lr_decay=0.5, lr_decay_every=2),
         lambda t, i: 0.2 * 2 ** (-t / 2),

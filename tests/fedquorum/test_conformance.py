@@ -18,6 +18,7 @@ from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, 
 from fedquorum.rule import Question, Rule, RunFacts, parameters_of
 from fedquorum.selection import (
     SELECTIONS,
+    AfterWarmup,
     Alone,
     EpsilonGate,
     Everyone,
@@ -155,10 +156,17 @@ ROWS = (
             "warmup_fraction": 1.5,
             "warmup_rounds": -1,
             "criterion": "f1",
+            "objective": "all",
         },
         {"num_rounds": 10},
     ),
     Row(Everyone, ({"sampling": Sampling(0.5, seed=3)},)),
+    Row(
+        AfterWarmup,
+        ({"warmup_fraction": 0.2}, {"warmup_rounds": 3, "sampling": Sampling(0.5, seed=3)}),
+        {"warmup_fraction": 1.5, "warmup_rounds": -1},
+        {"num_rounds": 10},
+    ),
     Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
     Row(
         PowerOfChoice,

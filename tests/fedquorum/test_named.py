@@ -8,7 +8,15 @@ from fedquorum.errors import ParameterError
 from fedquorum.named import COMPOSED, CUSTOM, NAMED, NONE, build
 from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
 from fedquorum.rule import Question, RunFacts, parameters_of
-from fedquorum.selection import SELECTIONS, Alone, EpsilonGate, Everyone, PriorityOnly, Sampling
+from fedquorum.selection import (
+    SELECTIONS,
+    AfterWarmup,
+    Alone,
+    EpsilonGate,
+    Everyone,
+    PriorityOnly,
+    Sampling,
+)
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS, SGD, Adam
 from fedquorum.weighting import (
     WEIGHTINGS,
@@ -34,7 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"maxfl": {"requirement": 1.0}}
 
 EXPECTED = {
     "fedalign": Rules(EpsilonGate(num_rounds=10, sampling=EVERYONE), DataFraction()),
-    "fedavg": Rules(Everyone(EVERYONE), DataFraction()),
+    "fedavg": Rules(AfterWarmup(10, sampling=EVERYONE), DataFraction()),
     "fedavg_priority": Rules(PriorityOnly(EVERYONE), DataFraction()),
     "local_only": Rules(Alone(EVERYONE), NoWeight()),
     "fedau": Rules(Everyone(EVERYONE), MeanInterval()),
@@ -81,7 +89,8 @@ def test_options_reach_the_rule_that_has_them() -> None:
     assert built("fedau", cutoff=7).weighting == MeanInterval(7)
     assert built("mifa", memory_dir="y").memory == LastUpdates("y", moves_alone=True)
     assert built("known_statistics", probabilities=[0.1, 0.2]).weighting == KnownRates([0.1, 0.2])
-    assert built("fedavg", priority_draws=4).selection == Everyone(Sampling(1.0, 4, 3))
+    drawn = built("fedavg", priority_draws=4, warmup_fraction=0.5).selection
+    assert drawn == AfterWarmup(10, 0.5, sampling=Sampling(1.0, 4, 3))
 
 
 def test_a_server_optimizer_has_its_own_learning_rate_by_default() -> None:

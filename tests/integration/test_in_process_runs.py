@@ -430,8 +430,9 @@ def test_only_priority_clients_are_evaluated_where_asked(tmp_path: Path) -> None
 
 
 def test_priority_clients_drawn_with_replacement(tmp_path: Path) -> None:
-    """Weights are whole draws out of |S|, spread over 1 + A; F(w_t) is of those drawn."""
-    directory = run(tmp_path / "run", *SHORT, "strategy.priority_draws=6")
+    """Weights are whole draws out of |S|, spread over 1 + A; F(w_t) is of those drawn if told."""
+    words = ("strategy.priority_draws=6", "strategy.objective=sampled")
+    directory = run(tmp_path / "run", *SHORT, *words)
     table = pq.read_table(directory / "clients").to_pylist()
     for record in read_rounds(directory):
         here = [row for row in table if row["round"] == record["round"] and row["priority"]]

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 ROUNDS, EVERY = (50, 10) if is_long() else (15, 5)
 AWAY = "availability=bernoulli", "availability.p=0.5"
 PLAIN: tuple[str, ...] = ()
+NO_WARM_UP = "strategy.warmup_fraction=0"
 
 
 class Runs:
@@ -54,10 +55,11 @@ def losses(run: Path) -> list[dict[str, Any]]:
     ("limit", "method"),
     [
         (("strategy.epsilon=0",), ("strategy=fedavg_priority",)),
-        (("strategy.epsilon=inf", "strategy.warmup_fraction=0"), ("strategy=fedavg",)),
+        (("strategy.epsilon=inf",), ("strategy=fedavg",)),
+        (("strategy.epsilon=inf", NO_WARM_UP), ("strategy=fedavg", NO_WARM_UP)),
         (("strategy=fedau", "strategy.cutoff=1", *AWAY), ("strategy=average_all", *AWAY)),
     ],
-    ids=["epsilon 0", "epsilon inf", "cutoff 1"],
+    ids=["epsilon 0", "epsilon inf", "epsilon inf, no warm-up", "cutoff 1"],
 )
 def test_the_limit_is_another_method(
     runs: Runs, limit: Sequence[str], method: Sequence[str]
@@ -111,6 +113,7 @@ def test_the_methods_differ(runs: Runs) -> None:
         PLAIN,
         ("strategy=fedavg_priority",),
         ("strategy=fedavg",),
+        ("strategy=fedavg", NO_WARM_UP),
         ("strategy=average_all", *AWAY),
         ("strategy=aaggff_d", "strategy.fraction=1.0"),
         ("client.mu=1.0",),

@@ -1,6 +1,7 @@
 """The terms of FedALIGN's bound, from real runs of a tiny SYNTH set-up."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from client_app.data import load_data
 from conf.compose import compose_words
 from server_app.job import run_in_process
-from server_app.report.bound import BoundTerms, bound_terms
+from server_app.report.bound import BoundTerms, bound_terms, theta_of_iterations
 from server_app.report.command_line import main
 from tests.reference import sgd
 
@@ -87,7 +88,7 @@ def test_what_is_admitted_is_paid_for(runs: Path) -> None:
     assert terms["fedavg_priority"].admitted == {}
     assert terms["fedavg"].theta < 1
     assert terms["fedavg"].rho >= terms["fedalign"].rho > 0
-    assert terms["fedavg"].admitted == dict.fromkeys(range(2, 6), 6)
+    assert terms["fedavg"].admitted == dict.fromkeys(range(2, 6), 5)  # one of 6 is warm-up
 
 
 def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
@@ -150,3 +151,13 @@ def test_a_model_that_records_name_is_not_imported(
     assert line.endswith("the model in model.path is code, which no report imports")
     assert (tmp_path / "report" / "report.html").exists()
     assert not ran.exists()
+
+
+def test_theta_by_its_equation() -> None:
+    """Against the sum over iterations 1 to T - 1, each in its round, divided by T + gamma - 2."""
+    thetas, steps = [1.0, 0.5, 0.25], 4
+    total = steps * len(thetas)
+    summed = sum(thetas[i // steps] for i in range(1, total))
+    assert theta_of_iterations(thetas, steps) == pytest.approx(summed / (total + steps - 2))
+    assert theta_of_iterations([1.0] * 10, 2) == pytest.approx(19 / 20)
+    assert math.isnan(theta_of_iterations([1.0], 1))

@@ -459,11 +459,12 @@ def _call(
 
 
 def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call) -> Objective:
-    """Return F(w_t) of the clients that the round asks; of all where no round needs F."""
+    """Return F(w_t), of the clients that the round asks where the selection says so."""
     asked = frozenset(call.clients)
     # Where clients join, whom the round would ask was not settled when they measured.
     # Candidates measure before the round chooses among them.
-    chosen = rules.needs_objective and not rules.selection.by_losses
+    selection = rules.selection
+    chosen = rules.needs_objective and selection.samples_objective and not selection.by_losses
     needed = chosen and not recorded.joined
     evaluations = recorded.evaluations(record.round - 1)
     return priority_objective(

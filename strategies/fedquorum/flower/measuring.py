@@ -56,25 +56,35 @@ class Measuring:
         following: Call,
         *,
         rules: Rules,
+        present: frozenset[int] | None = None,
     ) -> "Measuring":
         """Return who measures the model that the round ``following`` begins with.
 
-        Where the rules need F, F_k is asked of the priority clients that this round will ask:
-        F(w_{t+1}) is their mean by data, all priority clients' under full participation.
-        Otherwise all priority clients are asked for it together with the test metrics. Candidates
-        of the round measure it too, where their losses decide which of them are asked. With
-        ``evaluated_training`` all clients tested measure their training part; what the others
-        measure is in no objective and no rule's state.
+        Where the rules need F(w_{t+1}), it is the mean by data over the priority clients that this
+        round will ask, or over all of them, connected if ``present`` says who is: the selection's
+        ``samples_objective`` says which. Otherwise all priority clients are asked for it together
+        with the test metrics. Candidates of the round measure it too, where their losses decide
+        which of them are asked. With ``evaluated_training`` all clients tested measure their
+        training part; what the others measure is in no objective and no rule's state.
         """
         measured: tuple[int, ...] = ()
         if rules.needs_objective:
-            measured = tuple(k for k in following.clients if k in population.priority)
+            measured = _of_objective(population, following, rules, present)
         elif tested:
             measured = communication.measured(population, tested)
         if rules.selection.measures_ahead:
             measured = tuple(sorted({*measured, *(following.candidates or ())}))
         recorded = tested if communication.evaluated_training else ()
         return cls(tested, measured, recorded, following.keeps_model)
+
+
+def _of_objective(
+    population: Population, following: Call, rules: Rules, present: frozenset[int] | None
+) -> tuple[int, ...]:
+    """Return the priority clients whose F_k make up F(w) of a round, ascending."""
+    if rules.selection.samples_objective:
+        return tuple(k for k in following.clients if k in population.priority)
+    return tuple(k for k in population.priority_clients if present is None or k in present)
 
 
 def client_evaluations(

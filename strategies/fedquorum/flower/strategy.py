@@ -203,9 +203,11 @@ class ComposedStrategy(Strategy):
         return self._evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
-        """Keep F(w_0) of the clients that round 1 asks."""
+        """Keep F(w_0), of the clients that round 1 asks where F is that of those asked."""
         evaluations = self._evaluations(0, replies)
-        if self._state.rounds.told.examples and not self.rules.selection.by_losses:
+        selection = self.rules.selection
+        sampled = selection.samples_objective and not selection.by_losses
+        if sampled and self._state.rounds.told.examples:
             self._measured &= frozenset(self._call(1).clients)
         self._keep(evaluations)
 
@@ -311,6 +313,7 @@ class ComposedStrategy(Strategy):
                 tested,
                 self._call(server_round + 1, ahead=True),
                 rules=self.rules,
+                present=self._exchange.present,
             )
         return self._evaluate_messages(server_round, grid, arrays, measuring, config)
 

@@ -112,7 +112,21 @@ def _upgraded(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         found[name] = _AVERAGE[priority_only]
     if isinstance(found.get(name), str):
         found[name] = upgraded_strategy(found[name])
-    return found
+    whole = found.get(f"{prefix}fraction", 1.0) == 1.0
+    whole = whole and found.get(f"{prefix}priority_draws") is None
+    objective = "priority" if whole else "sampled"  # the same where all clients are asked
+    selection = found.get("selection")
+    if not prefix and isinstance(selection, Mapping):
+        found["selection"] = _with_objective(selection, "", objective)
+    found = _with_objective(found, f"{prefix}selection." if prefix else "", objective)
+    return _with_objective(found, prefix, objective)
+
+
+def _with_objective(settings: Mapping[str, Any], prefix: str, objective: str) -> dict[str, Any]:
+    """Say of a gate that does not say it over which priority clients F was."""
+    gated = f"{prefix}epsilon" in settings and f"{prefix}criterion" in settings
+    added = {f"{prefix}objective": objective} if gated else {}
+    return {**added, **settings}
 
 
 def upgraded_strategy(name: str) -> str:

@@ -1,6 +1,7 @@
 """Who is asked to train and whose update is admitted."""
 
 from ..rule import table
+from .after_warmup import AfterWarmup
 from .alone import Alone
 from .base import Selection
 from .epsilon_gate import EpsilonGate
@@ -10,12 +11,13 @@ from .priority_only import PriorityOnly
 from .sampling import Sampling
 
 SELECTIONS: dict[str, type[Selection]] = table(
-    (EpsilonGate, Everyone, PriorityOnly, PowerOfChoice, Alone)
+    (EpsilonGate, Everyone, AfterWarmup, PriorityOnly, PowerOfChoice, Alone)
 )
 """All selections by their keys."""
 
 __all__ = [
     "SELECTIONS",
+    "AfterWarmup",
     "Alone",
     "EpsilonGate",
     "Everyone",

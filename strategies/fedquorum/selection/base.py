@@ -54,6 +54,11 @@ class Selection(Rule, ABC):
         return type(self).admit is Selection.admit
 
     @property
+    def samples_objective(self) -> bool:
+        """Whether F(w_t) is taken over the priority clients that round t asks, not over all."""
+        return True
+
+    @property
     def measures_ahead(self) -> bool:
         """Whether the candidates of a round measure its model before the call."""
         return False

@@ -16,18 +16,19 @@ from ..parameters import (
     FRACTION,
     NON_NEGATIVE,
     NON_NEGATIVE_COUNT,
+    OBJECTIVE,
 )
 from ..report import Decided
 from ..rule import RunFacts, parameter, supplied
-from ..schedules import epsilon_factor, rounds_in
+from ..schedules import epsilon_factor
 from ..search import Between
 from ..types import Admission, BoolArray, Call, Objective, Population, Responses, Told
-from .base import Selection
 from .sampling import Sampling
+from .warmup import WarmUp
 
 
 @dataclass(frozen=True)
-class EpsilonGate(Selection):
+class EpsilonGate(WarmUp):
     """Admit non-priority client k in round t if |F_k(w_t) - F(w_t)| <= eps_t.
 
     The two halves of the inequality are decided in two places. The client decides alone
@@ -57,6 +58,10 @@ class EpsilonGate(Selection):
         The same as a number of rounds, >= 0; wins over the fraction.
     criterion : {"loss", "accuracy"}
         What is compared.
+    objective : {"priority", "sampled"}
+        Under partial participation: whether F, with which clients are compared, is that of all
+        priority clients (003, eq. 5; 004, eq. 55: updates are sampled, F is not) or of those that
+        the round asks, which is noisier and saves the others the measuring.
     sampling : Sampling
         Partial participation; by default everyone takes part.
 
@@ -92,6 +97,7 @@ class EpsilonGate(Selection):
     warmup_fraction: float = parameter(0.1, FRACTION)
     warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
     criterion: str = parameter("loss", CRITERION)
+    objective: str = parameter("priority", OBJECTIVE)
     sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
@@ -101,6 +107,11 @@ class EpsilonGate(Selection):
             allowed, why = cls.needed["num_rounds"]
             raise ParameterError("num_rounds", allowed, None, why)
         return cls(num_rounds=facts.num_rounds, **options)
+
+    @property
+    def samples_objective(self) -> bool:
+        """Whether F is that of the priority clients asked."""
+        return self.objective == "sampled"
 
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return a call to priority clients during warm-up, to both groups after it."""
@@ -124,13 +135,6 @@ class EpsilonGate(Selection):
             self.epsilon_rate,
         )
         return self.epsilon * factor if factor > 0.0 else 0.0
-
-    @property
-    def warmup(self) -> int:
-        """The number of warm-up rounds."""
-        if self.warmup_rounds is not None:
-            return self.warmup_rounds
-        return rounds_in(self.warmup_fraction, self.num_rounds)
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
         """Admit the share lambda_k of every client, and the rest of those inside the gate.
@@ -183,20 +187,6 @@ class EpsilonGate(Selection):
                 f"{priority:g}; {inside}"
             )
         return f"{'whole' if share > 0 else 'no'}; {inside}"
-
-    def _groups(self, t: int) -> str:
-        if t < self.warmup:
-            return (
-                f"rounds 1 to {self.warmup} are warm-up, in which only priority clients are asked"
-            )
-        return "clients with and without priority are asked"
-
-    def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
-        """Return why a client was asked in round t, or why it was not."""
-        groups = self._groups(t)
-        if t < self.warmup and client not in population.priority:
-            return f"no; {groups}"
-        return self.sampling.explain(t, call, client, groups, population)
 
 
 def _half(symbol: str, value: float, overall: float, shift: float) -> str:

@@ -6,6 +6,7 @@ CONFIGURATIONS = {
     "fedalign": ("strategy.epsilon=0.4",),
     "accuracy": ("strategy.criterion=accuracy", "strategy.epsilon_schedule=linear"),
     "open": ("strategy.epsilon=inf", "strategy.fraction=0.5", "evaluation.every=2"),
+    "sampled": ("strategy.fraction=0.5", "strategy.objective=sampled", "strategy.epsilon=1"),
     "draws": ("strategy.priority_draws=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
     "weighted": ("data.priority_weights={5: 0.5, 3: 0.1}", "strategy.epsilon=0.5"),
     "fedavg": ("strategy=fedavg", "strategy.priority_draws=3"),
@@ -67,6 +68,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "told x fedgp": ("power_of_choice", "fedgp", "none", "sgd"),
     "gate x participating": ("epsilon_gate", "average_participating", "none", "sgd"),
     "everyone x fedawe": ("everyone", "fedawe", "none", "sgd"),
+    "warm-up x average_all x fedau": ("after_warmup", "average_all", "fedau", "sgd"),
     "everyone x aaggff_s": ("everyone", "aaggff_s", "none", "adagrad"),
 }
 """Selection, weighting, participation and server optimizer of the composed strategies' runs."""

@@ -3,15 +3,20 @@
 import math
 
 import pytest
+from fedquorum.composition import Rules
 from fedquorum.flower.codec import EvaluateAnswer, Status
-from fedquorum.flower.measuring import client_evaluations
+from fedquorum.flower.communication import Communication
+from fedquorum.flower.measuring import Measuring, client_evaluations
 from fedquorum.flower.replies import Answers
 from fedquorum.flower.validation import MAX_LOSS
 from fedquorum.records.fairness import weighted_mean
 from fedquorum.report import priority_objective
-from fedquorum.types import Population
+from fedquorum.selection import EpsilonGate, PriorityOnly, Sampling, Selection
+from fedquorum.types import Call, Population
+from fedquorum.weighting import DataFraction
 
 POPULATION = Population((0, 1, 2), frozenset((0, 1)))
+HALF = Sampling(0.5, seed=1)
 
 
 def answer(client: int, loss: float) -> EvaluateAnswer:
@@ -44,3 +49,28 @@ def test_a_large_loss_stays_what_it_is() -> None:
     """Up to what an update may report."""
     (evaluation,) = client_evaluations(Answers(parts={0: answer(0, MAX_LOSS)}), POPULATION)
     assert evaluation.loss == MAX_LOSS
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (EpsilonGate(num_rounds=9, sampling=HALF), (0, 1, 2, 3)),
+        (EpsilonGate(num_rounds=9, sampling=HALF, objective="sampled"), (1, 3)),
+        (PriorityOnly(HALF), (1, 3)),
+    ],
+)
+def test_a_gate_compares_with_all_priority_clients(
+    selection: Selection, expected: tuple[int, ...]
+) -> None:
+    """Also when the round asks half of them, if it is not told to; connected ones where known."""
+    population = Population(tuple(range(6)), frozenset(range(4)))
+    rules, communication = Rules(selection, DataFraction()), Communication()
+
+    def measured(present: frozenset[int] | None) -> tuple[int, ...]:
+        call = Call((1, 3, 4))
+        return Measuring.after(
+            population, communication, (), call, rules=rules, present=present
+        ).measured
+
+    assert measured(None) == expected
+    assert measured(frozenset({1, 3, 5})) == (1, 3)

@@ -92,12 +92,19 @@ def test_flat_settings_are_as_json_has_them() -> None:
     assert flat_settings(nested) == {"a.b": [1, 2], "a.c.0": 0.5, "a.d": {}, "e": None}
 
 
+GATE = {"name": "gate", "epsilon": 0.2, "criterion": "loss"}
 OLDER: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"name": "own", "args": {"name": "own"}}, {"name": "custom", "args": {"name": "own"}}),
     ({"name": "fedavg", "priority_only": False}, {"name": "fedavg"}),
     ({"name": "fedavg", "priority_only": True}, {"name": "fedavg_priority"}),
     ({"name": "fedavg_priority", "priority_only": True}, {"name": "fedavg_priority"}),
     ({"name": "composed", "selection": {"name": "priority_only"}},) * 2,
+    (GATE, {**GATE, "objective": "priority"}),
+    ({**GATE, "fraction": 0.3}, {**GATE, "fraction": 0.3, "objective": "sampled"}),
+    (
+        {"name": "composed", "priority_draws": 2, "selection": GATE},
+        {"name": "composed", "priority_draws": 2, "selection": {**GATE, "objective": "sampled"}},
+    ),
 ]
 
 

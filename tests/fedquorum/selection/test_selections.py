@@ -3,8 +3,11 @@
 import math
 
 import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.rule import RunFacts
 from fedquorum.selection import (
     SELECTIONS,
+    AfterWarmup,
     Alone,
     EpsilonGate,
     Everyone,
@@ -45,6 +48,28 @@ def test_priority_only_and_everyone() -> None:
         assert (admission.share == 1.0).all()
 
 
+def test_the_baseline_all_begins_with_the_priority_clients() -> None:
+    """In the gate's warm-up it asks as the gate does, before and after as FedAvg on all."""
+    rule = AfterWarmup(num_rounds=20, warmup_fraction=0.1, sampling=Sampling(0.5, seed=4))
+    gate = EpsilonGate(num_rounds=20, warmup_fraction=0.1, sampling=Sampling(0.5, seed=4))
+    everyone, alone = Everyone(Sampling(0.5, seed=4)), PriorityOnly(Sampling(0.5, seed=4))
+    for t in range(20):
+        call = rule.call(t, POPULATION, Told())
+        assert call == (alone if t < 2 else everyone).call(t, POPULATION, Told())
+        assert call.clients == gate.call(t, POPULATION, Told()).clients
+    off = AfterWarmup(num_rounds=20, sampling=Sampling(0.5, seed=4))
+    assert off.call(0, POPULATION, Told()) == everyone.call(0, POPULATION, Told())
+    assert AfterWarmup(20, 0.1, 5).warmup == 5
+
+
+def test_a_warm_up_needs_the_length_of_the_run() -> None:
+    """As a share; as a number of rounds it does not."""
+    with pytest.raises(ParameterError, match="num_rounds must be a whole number >= 1"):
+        AfterWarmup.of({"warmup_fraction": 0.1}, RunFacts())
+    assert AfterWarmup.of({"warmup_rounds": 2}, RunFacts()).warmup == 2
+    assert AfterWarmup.of({}, RunFacts()).warmup == 0
+
+
 def test_a_share_by_priority_weight() -> None:
     """Outside of a gate the share of a priority client is lambda_k, and is said."""
     got = PriorityOnly().admit(
@@ -71,6 +96,12 @@ def test_a_share_by_priority_weight() -> None:
             "no; rounds 1 to 2 are warm-up, in which only priority clients are asked",
         ),
         (
+            AfterWarmup(num_rounds=20, warmup_fraction=0.1),
+            3,
+            "no; rounds 1 to 2 are warm-up, in which only priority clients are asked",
+        ),
+        (AfterWarmup(), 3, "yes; clients with and without priority are asked, all of them"),
+        (
             EpsilonGate(num_rounds=9, warmup_rounds=0),
             3,
             "yes; clients with and without priority are asked, all of them",
@@ -87,5 +118,12 @@ def test_why_a_client_is_asked(rule: Everyone, client: int, words: str) -> None:
 
 def test_the_table_has_them_all() -> None:
     """Each by its key."""
-    assert list(SELECTIONS.values()) == [EpsilonGate, Everyone, PriorityOnly, PowerOfChoice, Alone]
+    assert list(SELECTIONS.values()) == [
+        EpsilonGate,
+        Everyone,
+        AfterWarmup,
+        PriorityOnly,
+        PowerOfChoice,
+        Alone,
+    ]
     assert all(SELECTIONS[rule.key] is rule for rule in SELECTIONS.values())

@@ -1,0 +1,216 @@
+"""A claim of a paper, and the verdict that the book's numbers give on it.
+
+Nothing here states a measured number: a claim names the chapter and the cell where one stands.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scipy import stats
+
+from benchmarks.book.measured import Cell, Measurement, Number, Table
+
+LEVEL = 0.95
+REPRODUCED = "**reproduced**"
+NOT_REPRODUCED = "**not reproduced**"
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The cell of a chapter's table that decides a claim: a difference, or two rows to subtract.
+
+    Parameters
+    ----------
+    table : str
+        The table's name in the chapter's data.
+    row : str
+        Regular expression of the first cell of the row, matched in full.
+    column : str
+        Regular expression of the heading, matched in full.
+    minus : str
+        Regular expression of the row to subtract; empty where the cell is a difference already.
+    """
+
+    table: str
+    row: str
+    column: str
+    minus: str = ""
+
+    def cells(self, tables: Mapping[str, Table]) -> tuple[Cell, ...]:
+        """Return the cells in the order of subtraction, empty if one of them is not there."""
+        table = tables.get(self.table)
+        if table is None:
+            return ()
+        columns = [i for i, h in enumerate(table.headings) if re.fullmatch(self.column, h)]
+        wanted = (self.row, self.minus) if self.minus else (self.row,)
+        rows = [next((r for r in table.rows if re.fullmatch(w, str(r[0]))), None) for w in wanted]
+        if not columns or None in rows:
+            return ()
+        return tuple(row[columns[0]] for row in rows if row is not None)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a paper, and where the book measures it.
+
+    Parameters
+    ----------
+    paper : str
+        The method and the figure, table or theorem: ``FedALIGN, Figure 1``.
+    claim : str
+        The claim in words, with the two sides of the comparison named.
+    published : str
+        The paper's number, or ``curves``.
+    chapter : str
+        The chapter of the book that measures it; empty where none does.
+    place : Place, optional
+        The deciding cell.
+    sign : int
+        1 where the difference is claimed to be above 0, -1 below.
+    here : str
+        What was measured instead of the paper's set-up; empty where it is the paper's.
+    lacking : str
+        Why it is not measured; read only as long as the cell is missing.
+    headline : bool
+        Whether the README shows it.
+    """
+
+    paper: str
+    claim: str
+    published: str
+    chapter: str = ""
+    place: Place | None = None
+    sign: int = 1
+    here: str = ""
+    lacking: str = ""
+    headline: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.lacking and (self.place is None or not self.chapter):
+            raise ValueError(f"a claim needs a chapter and a place, or what is lacking: {self}")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the book's numbers say of a claim.
+
+    Parameters
+    ----------
+    claim : Claim
+        The claim.
+    difference : Number, optional
+        The measured difference; None if there is none yet.
+    seeds : int
+        How many seeds it is of.
+    rounds : str
+        The length of its runs, in words.
+    """
+
+    claim: Claim
+    difference: Number | None = None
+    seeds: int = 0
+    rounds: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are at least two seeds to judge by."""
+        return self.difference is not None and self.seeds > 1
+
+    def words(self) -> str:
+        """Return the verdict in words.
+
+        Reproduced is a difference in the claimed direction, further from 0 than the one-sided 5 %
+        point of Student's t for its seeds.
+        """
+        difference = self.difference
+        if difference is None:
+            return NOT_MEASURED
+        if self.seeds < 2 or difference.sd is None:  # noqa: PLR2004 - a spread needs two
+            return f"{NOT_MEASURED} (one seed has no spread)"
+        claimed = self.claim.sign * difference.mean
+        noise = stats.t.ppf(LEVEL, self.seeds - 1) * difference.sd / math.sqrt(self.seeds)
+        if claimed > noise:
+            return REPRODUCED
+        reason = "the opposite" if claimed < -noise else f"within the noise of {self.seeds} seeds"
+        return f"{NOT_REPRODUCED}, {reason}"
+
+
+def judged(claim: Claim, measured: Measurement | None) -> Verdict:
+    """Return the verdict on a claim from its chapter's numbers, None where there are none."""
+    cells = () if measured is None or claim.place is None else claim.place.cells(measured.tables)
+    found = [cell for cell in cells if isinstance(cell, Number)]
+    if measured is None or not found or len(found) < len(cells):
+        return Verdict(claim)
+    seeds = found[0].seeds or len(re.findall(r"\d+", measured.seeds))
+    return Verdict(claim, _subtracted(found), seeds, measured.rounds.removesuffix(" rounds"))
+
+
+def claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str:
+    """Return the whole table in Markdown; ``links`` has the anchor of every chapter."""
+    rows = tuple(
+        (
+            v.claim.paper,
+            v.claim.claim,
+            v.claim.published,
+            _told(v),
+            f"{v.seeds}, {v.rounds or '-'}" if v.difference else "-",
+            v.words(),
+            _link(v.claim.chapter, links),
+        )
+        for v in verdicts
+    )
+    headings = ("paper", "claim", "published", "measured", "seeds, rounds", "verdict", "chapter")
+    return Table(headings, rows).markdown()
+
+
+def headline_table(verdicts: list[Verdict], book: str) -> str:
+    """Return the README's rows in Markdown, with a link to the book."""
+    rows = tuple(
+        (v.claim.paper, v.claim.claim, v.claim.published, _told(v), v.words())
+        for v in verdicts
+        if v.claim.headline
+    )
+    table = Table(("paper", "claim", "published", "measured", "verdict"), rows).markdown()
+    judged_ones = [v for v in verdicts if v.measured]
+    good = sum(v.words() == REPRODUCED for v in judged_ones)
+    counts = (
+        f"Of {len(verdicts)} claims {len(judged_ones)} are measured, and {good} of these "
+        f"reproduced; [all of them, with seeds, rounds and chapters]({book})."
+    )
+    return f"{table}\n\n{counts}"
+
+
+def lacking_list(verdicts: list[Verdict]) -> str:
+    """Return the claims that are not measured, each with the reason, as a Markdown list."""
+    return "\n".join(_lacking(verdicts))
+
+
+def _lacking(verdicts: list[Verdict]) -> Iterator[str]:
+    for v in (one for one in verdicts if not one.measured):
+        why = v.claim.lacking if v.difference is None else "There is one seed only."
+        yield f"- {v.claim.paper}: {v.claim.claim} *{why}*"
+
+
+def _subtracted(cells: list[Number]) -> Number:
+    """Return a difference, or that of two means whose seeds are not paired."""
+    if len(cells) == 1:
+        return cells[0]
+    one, other = cells
+    spread = None if one.sd is None or other.sd is None else math.hypot(one.sd, other.sd)
+    return Number(one.mean - other.mean, spread)
+
+
+def _told(verdict: Verdict) -> str:
+    number = verdict.difference
+    if number is None:
+        return "-"
+    digits = 2 if abs(number.mean) >= 0.01 or number.mean == 0 else 4  # noqa: PLR2004
+    where = f"; {verdict.claim.here}" if verdict.claim.here else ""
+    return f"{number.text(digits)}{where}"
+
+
+def _link(chapter: str, links: Mapping[str, str]) -> str:
+    return f"[{chapter}](#{links[chapter]})" if chapter else "-"

@@ -1,0 +1,286 @@
+"""The claims of the three papers, each once: which cell of which chapter decides it.
+
+Published numbers come from ``server_app/report/published.yaml``; where a paper has curves alone,
+that is said.
+"""
+
+from collections.abc import Iterator
+
+from benchmarks.book.claims import Claim, Place
+from server_app.report.published import published_values
+
+CURVES = "curves"
+QUEUED = "Its runs are declared and were not made yet."
+NO_DATA = "Its data is not on the machine that measures; preset and loader are there."
+NO_CHAPTER = "The book has no chapter for it yet."
+
+ON_FMNIST = "Fashion-MNIST, logistic regression"
+EARLY, LAST = "a quarter.*", "end(?! of).*"
+ALONE, EVERYBODY = "priority only", "all"
+OVER = {ALONE: "FedAvg on the priority clients", EVERYBODY: "FedAvg on all clients"}
+
+
+def _above(
+    figure: str, chapter: str, data: str, variant: str, *, headline: bool = False
+) -> Iterator[Claim]:
+    """Yield what every figure of FedALIGN claims of the last round, a claim a baseline."""
+    for baseline, words in OVER.items():
+        yield Claim(
+            f"FedALIGN, {figure}",
+            f"{data}: FedALIGN ends above {words}.",
+            CURVES,
+            chapter,
+            Place("differences", f"({variant}) - {baseline}", LAST),
+            lacking=QUEUED,
+            headline=headline,
+        )
+
+
+def _fedau(
+    cutoff: str, other: str, process: str, sign: int = 1, *, headline: bool = False
+) -> Claim:
+    """Return a comparison of FedAU's Table 2, on CIFAR-10 there and Fashion-MNIST here."""
+    words = {1: "is above", -1: "is below"}[sign]
+    return Claim(
+        "FedAU, Table 2",
+        f"{process.capitalize()} participation: FedAU (K = {cutoff}) {words} {other}.",
+        _fedau_gap(cutoff, other, process),
+        "fedau-fmnist",
+        Place("differences", f"fedau, K = {cutoff} - {other}", process),
+        sign,
+        ON_FMNIST,
+        headline=headline,
+    )
+
+
+def _fedau_gap(cutoff: str, other: str, process: str) -> str:
+    where = {"data.name": "cifar10", "availability.name": process, "strategy.cutoff": float(cutoff)}
+    ours, theirs = (
+        published_values("fedau/cifar10", where | {"strategy.name": name})[0].values["test"]
+        for name in ("fedau", other)
+    )
+    return _gap(ours, theirs)
+
+
+def _aaggff(
+    chapter: str, data: str, variant: str, measure: str, here: str = "", *, headline: bool = False
+) -> Claim:
+    """Return a comparison of AAggFF with FedAvg by one measure over the clients' metrics."""
+    key, heading, sign = MEASURES[measure]
+    ours, theirs = (
+        published_values(PUBLISHED[chapter], {"strategy.name": name})[0].values[key]
+        for name in (variant, "fedavg")
+    )
+    run = RUN.get(chapter, variant)
+    return Claim(
+        f"AAggFF, {'Table 2' if variant == 'aaggff_s' else 'Table 3'}",
+        f"{data}: AAggFF-{variant[-1].upper()}'s {measure} is "
+        f"{'above' if sign > 0 else 'below'} FedAvg's.",
+        _gap(ours, theirs),
+        chapter,
+        Place("differences", f"({run} - )?fedavg", heading),
+        sign,
+        here,
+        headline=headline,
+    )
+
+
+def _gap(ours: float, theirs: float) -> str:
+    return f"{100 * (ours - theirs):+.1f} ({_percent(ours)} and {_percent(theirs)})"
+
+
+def _percent(value: float) -> str:
+    """Return a number as it is printed there: with one decimal, or with two."""
+    return f"{100 * value:.2f}".removesuffix("0")
+
+
+def _missing(paper: str, claim: str, why: str, published: str = CURVES) -> Claim:
+    return Claim(paper, claim, published, lacking=why)
+
+
+MEASURES = {
+    "average": ("average", "average", 1),
+    "worst client": ("worst", "worst", 1),
+    "worst tenth": ("worst10", "worst 10 %", 1),
+    "Gini coefficient": ("gini", "Gini", -1),
+}
+"""By its words: the published measure, the heading in the book, and the claimed sign."""
+
+PUBLISHED = {
+    "aaggff-berka": "aaggff/berka",
+    "aaggff-mqp": "aaggff/mqp",
+    "aaggff-mnist_writers": "aaggff/celeba",
+    "aaggff-shakespeare": "aaggff/reddit",
+    "aaggff-spoken_digits": "aaggff/speech",
+}
+RUN = {"aaggff-spoken_digits": "aaggff_s"}
+"""What runs there in place of the paper's variant: all six speakers take part in every round."""
+
+SYNTH = {
+    level: f"synth_{level}, fedalign \\((?=.*additive)(?=.*loss)(?=.*constant).*\\)"
+    for level in ("low", "medium", "high")
+}
+"""The rows of SYNTH with additive noise, by the loss, at constant epsilon, the papers' settings."""
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "FedALIGN, Figure 1",
+        "Fashion-MNIST: after the warm-up FedALIGN climbs faster than FedAvg on the priority "
+        "clients.",
+        CURVES,
+        "fedalign-fmnist",
+        Place("differences", "(fedalign \\(.*)?constant\\)? - priority only", EARLY),
+    ),
+    Claim(
+        "FedALIGN, Figure 1",
+        "Fashion-MNIST: FedAvg on all falls when the other clients enter after the warm-up.",
+        CURVES,
+        "fedalign-fmnist",
+        Place("changes", "fedavg", EARLY),
+        -1,
+        lacking=QUEUED,
+        headline=True,
+    ),
+    *_above(
+        "Figure 1",
+        "fedalign-fmnist",
+        "Fashion-MNIST, epsilon 0.2 and then 0",
+        "(fedalign \\(.*)?step\\)?",
+        headline=True,
+    ),
+    *_above(
+        "Figure 1",
+        "fedalign-fmnist",
+        "Fashion-MNIST, epsilon 0.2 throughout (004)",
+        "(fedalign \\(.*)?constant\\)?",
+    ),
+    *_above("Figure 1", "fedalign-cifar10", "A part of CIFAR-10", "fedalign"),
+    _missing("FedALIGN, Figure 1", "The same on EMNIST and all of CIFAR-10.", NO_DATA),
+    *_above(
+        "Figure 2",
+        "fedalign-synth",
+        "SYNTH(1,1), low noise",
+        SYNTH["low"] + "|low, constant",
+        headline=True,
+    ),
+    *_above("Figure 2", "fedalign-synth", "SYNTH(1,1), medium noise", SYNTH["medium"]),
+    *_above("Figure 2", "fedalign-synth", "SYNTH(1,1), high noise", SYNTH["high"]),
+    Claim(
+        "FedALIGN, Figure 3",
+        "Fashion-MNIST, 50 samples a client: on the other clients' test data the global model is "
+        "above their local ones.",
+        CURVES,
+        "fedalign-local_only",
+        Place("non_priority", "(global, )?fedalign", LAST, minus=".*local_only.*"),
+    ),
+    *_above("Figure 4", "fedalign-fmnist_fedprox", "Fashion-MNIST, FedProx", "fedalign"),
+    *_above("Figure 5", "fedalign-fmnist_partial", "Fashion-MNIST, 0.3 of the clients", "fedalign"),
+    *_above(
+        "Figure 6",
+        "fedalign-priority_count",
+        "Fashion-MNIST, 6 priority clients, E = 5",
+        "fedalign \\(data.num_priority=6, client.local_epochs=5\\)",
+    ),
+    _missing("FedALIGN, Figures 4, 5 and 6", "The same on EMNIST.", NO_CHAPTER),
+    _missing(
+        "FedALIGN, Theorem 1",
+        "theta_T falls and rho_T grows with epsilon.",
+        NO_CHAPTER + " `fedquorum-report` shows both terms of any runs with `local_only` beside.",
+        "a bound",
+    ),
+    _missing(
+        "FedALIGN, section 1",
+        "The model is useful to more clients than one of the priority clients alone.",
+        NO_CHAPTER,
+        "-",
+    ),
+    *(
+        _fedau("50", other, process, headline=process == "bernoulli")
+        for process in ("bernoulli", "markov", "cyclic")
+        for other in ("average_participating", "average_all")
+    ),
+    *(_fedau("50", "known_statistics", process) for process in ("bernoulli", "markov", "cyclic")),
+    _fedau("50", "fedvarp", "bernoulli", -1),
+    _fedau("50", "mifa", "cyclic", headline=True),
+    Claim(
+        "FedAU, Theorem 3",
+        "The weight error is least at a K in between: that of K = 100 is below that of no cutoff "
+        "after 1,000 rounds.",
+        "a bound",
+        "fedau-cutoff",
+        Place("weight_error", "100", "T = 1,000", minus="inf"),
+        -1,
+        "Bernoulli participation",
+    ),
+    _missing("FedAU, Table 2", "The same on SVHN, CIFAR-100 and CINIC-10.", NO_DATA, "a table"),
+    _missing(
+        "FedAU, Table 2",
+        "The same on CIFAR-10, 50,000 images and 10,000 rounds.",
+        "A run takes days on two cores: the chapter has 15,000 images and 100 rounds of one seed.",
+        "a table",
+    ),
+    Claim(
+        "FedAU, Figure 2",
+        "Bernoulli participation: K = 50 is above K = 1.",
+        CURVES,
+        "fedau-fmnist_cutoff",
+        Place("test", "fedau, K = 50", "bernoulli", minus="fedau, K = 1"),
+        here=ON_FMNIST,
+        lacking=QUEUED,
+    ),
+    Claim(
+        "FedAU, supplement",
+        "p_min = 0.002: FedAU (K = 50) is above average_participating.",
+        CURVES,
+        "fedau-fmnist_p_min",
+        Place(
+            "differences",
+            "fedau, K = 50, p_min = 0.002 - average_participating, p_min = 0.002",
+            "bernoulli",
+        ),
+        here=ON_FMNIST,
+        lacking=QUEUED,
+    ),
+    Claim(
+        "FedAU, Table 2",
+        "Bernoulli participation, the authors' settings: FedAU (K = 50) is above "
+        "average_participating.",
+        _fedau_gap("50", "average_participating", "bernoulli"),
+        "fedau-fmnist_authors",
+        Place("differences", "fedau, K = 50 - average_participating", "bernoulli"),
+        here="Fashion-MNIST, the paper's network",
+        lacking=QUEUED,
+    ),
+    _aaggff("aaggff-berka", "Berka", "aaggff_s", "average"),
+    _aaggff("aaggff-berka", "Berka", "aaggff_s", "worst client", headline=True),
+    _aaggff("aaggff-berka", "Berka", "aaggff_s", "Gini coefficient"),
+    _aaggff("aaggff-mqp", "MQP", "aaggff_s", "worst client", "a small text network"),
+    _aaggff("aaggff-mqp", "MQP", "aaggff_s", "Gini coefficient", "a small text network"),
+    _aaggff(
+        "aaggff-mnist_writers",
+        "CelebA",
+        "aaggff_d",
+        "worst tenth",
+        "MNIST by writer",
+        headline=True,
+    ),
+    _aaggff("aaggff-mnist_writers", "CelebA", "aaggff_d", "Gini coefficient", "MNIST by writer"),
+    _aaggff("aaggff-shakespeare", "Reddit", "aaggff_d", "worst tenth", "Shakespeare by role"),
+    _aaggff(
+        "aaggff-spoken_digits",
+        "Speech Commands",
+        "aaggff_d",
+        "worst tenth",
+        "spoken digits, AAggFF-S",
+    ),
+    _missing("AAggFF, Table 2", "The same on ISIC 2019.", NO_DATA, "a table"),
+    _missing(
+        "AAggFF, Table 3", "CelebA, Reddit and Speech Commands themselves.", NO_DATA, "a table"
+    ),
+    _missing(
+        "AAggFF, plug-and-play",
+        "Heart disease: AAggFF-S helps FedAvg, FedProx, FedAdam, FedYogi and FedAdagrad alike.",
+        NO_CHAPTER,
+        "a table",
+    ),
+)

@@ -1,0 +1,70 @@
+"""Every client, after first rounds of the priority clients alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ..errors import ParameterError
+from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
+from ..rule import RunFacts, parameter, supplied
+from ..types import Call, Population, Told
+from .sampling import Sampling
+from .warmup import WarmUp
+
+
+@dataclass(frozen=True)
+class AfterWarmup(WarmUp):
+    """Ask the priority clients in rounds t < warm-up, all clients from then on; admit all updates.
+
+    Without warm-up, the default, it is the selection of FedAvg on all, as ``Everyone`` is. With
+    that of FedALIGN it is the papers' baseline "All".
+
+    Parameters
+    ----------
+    num_rounds : int
+        T, the rounds of the run; the fraction refers to it. It may be 0 without warm-up.
+    warmup_fraction : float
+        Share of the rounds, from the first, in which only priority clients are asked.
+    warmup_rounds : int, optional
+        The same as a number of rounds, >= 0; wins over the fraction.
+    sampling : Sampling
+        Partial participation; by default everyone takes part.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range, and for a fraction of a run of unknown length.
+
+    References
+    ----------
+    Ravi and Shomorony, "Prioritized Federated Learning", Figure 1: "after the first 20 warm-up
+    rounds [...] a deterioration is observed for All".
+    """
+
+    key = "after_warmup"
+    summary = "The priority clients in the first rounds, all clients from then on."
+    needs_objective = False
+    asks_losses = False
+    unbounded = ""
+
+    num_rounds: int = supplied(NON_NEGATIVE_COUNT, default=0)
+    warmup_fraction: float = parameter(0.0, FRACTION)
+    warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
+    sampling: Sampling = field(default_factory=Sampling)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
+        """Return the selection of a run of ``facts.num_rounds`` rounds."""
+        made = cls(num_rounds=facts.num_rounds or 0, **options)
+        if facts.num_rounds is None and made.warmup_rounds is None and made.warmup_fraction > 0.0:
+            raise ParameterError(
+                "num_rounds", COUNT.describe(), None, "the warm-up is a share of it"
+            )
+        return made
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to the sampled priority clients during warm-up, to both groups after it."""
+        sample = self.sampling.sample(t, population, told)
+        if t < self.warmup:
+            return Call(sample.priority, draws=sample.draws, pool=population.priority)
+        return Call(sample.clients, draws=sample.draws)

@@ -1,0 +1,52 @@
+"""Images with mean 0 and standard deviation 1 in every channel."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fedquorum.errors import SettingsError
+
+from client_app.data.normalised import normalised
+from client_app.data.sources.base import LabelledArrays
+
+RNG = np.random.default_rng(5)
+
+
+def images(*shape: int) -> LabelledArrays:
+    """Return 40 training and 10 test images of these axes."""
+    x = RNG.integers(20, 90, (50, *shape), dtype=np.uint8)
+    y = np.arange(50) % 3
+    return LabelledArrays(x[:40], y[:40], x[40:], y[40:], 3)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 3)])
+def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
+    """Of the training images; test images go by the same numbers, channels come first."""
+    given = images(*shape)
+    found = normalised(given)
+    channels = shape[2] if len(shape) > 2 else 1
+    assert found.x_train.shape == (40, channels, 6, 5)
+    for c in range(channels):
+        assert found.x_train[:, c].mean() == pytest.approx(0.0, abs=1e-5)
+        assert found.x_train[:, c].std() == pytest.approx(1.0, abs=1e-5)
+        parts = (given.x_train[:], given.x_test[:])
+        raw, test = (np.asarray(x).reshape(len(x), 6, 5, channels)[..., c] for x in parts)
+        by_hand = (test - raw.mean()) / raw.std()
+        np.testing.assert_allclose(found.x_test[:, c], by_hand, rtol=0, atol=1e-4)
+    assert given.x_train.dtype == np.uint8
+
+
+def test_a_channel_without_spread_is_finite() -> None:
+    """As of images that are all black."""
+    black = replace(images(4, 4), x_train=np.zeros((40, 4, 4), np.uint8))
+    assert np.isfinite(normalised(black).x_test[:]).all()
+    assert not normalised(black).x_train[:].any()
+
+
+def test_what_is_no_image_is_refused() -> None:
+    """Sound, floats and tokens, in one line."""
+    floats = replace(
+        images(4, 4), x_train=np.zeros((40, 4), np.float32), x_test=np.zeros((10, 4), np.float32)
+    )
+    with pytest.raises(SettingsError, match=r"data\.normalise must be false where samples are no"):
+        normalised(floats)
