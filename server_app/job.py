@@ -157,11 +157,9 @@ def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
     from fedquorum.records.checkpoint import Checkpoints
 
     from conf.compose import compose_words
-    from conf.schema.rules import rules_of
+    from server_app.resuming import can_be_resumed
 
-    settings = compose_words(words).settings
-    # The models that clients keep are lost with a run on Flower.
-    kept = settings.engine.name != "flower" or not rules_of(settings).keeps_models
+    kept = can_be_resumed(compose_words(words).settings)
     return kept and Checkpoints(directory).newest().checkpoint is not None
 
 

@@ -19,7 +19,7 @@ from fedquorum.records.settings import flat_settings, masked, upgraded_words
 
 from conf import Settings
 from conf.compose import compose_words, parse_word, quoted, recorded_words
-from conf.schema.rules import named_code
+from conf.schema.rules import named_code, rules_of
 
 if TYPE_CHECKING:
     from fedquorum.records.checkpoint import Checkpoint
@@ -136,6 +136,14 @@ def resumed_manifest(run: Path) -> dict[str, Any]:
         return read_manifest(run)
     except RunError as error:
         raise RunError(f"resume must be the directory of a run, got {run} ({error})") from None
+
+
+def can_be_resumed(settings: Settings) -> bool:
+    """Say whether a run with these settings can go on from its checkpoints.
+
+    With engine=flower the models that clients keep are lost with the run.
+    """
+    return settings.engine.name != "flower" or not rules_of(settings).keeps_models
 
 
 def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from fedquorum.errors import RunError, SettingsError
+from fedquorum.errors import SettingsError
 from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
@@ -13,14 +13,16 @@ from omegaconf import DictConfig
 from client_app.data import FederatedData, load_data
 from conf import Settings
 from server_app.job import EXIT_INTERRUPTED, SweepUnfinished
+from server_app.resuming import can_be_resumed
 from server_app.study.answer import Answer, Curve
 from server_app.study.answering import answer_of
 from server_app.study.contenders import Contender, Contest, common_words, contest_of, tuning_seeds
 from server_app.study.decision import FEWEST_SEEDS
 from server_app.study.jobs import BudgetSpentError, StudyJobs
 from server_app.study.page import write_page
+from server_app.study.pairing import leave_out, not_counted, take_seed
 from server_app.study.progress import ProgressFile
-from server_app.study.scores import curve_of, run_command, seed_run
+from server_app.study.scores import curve_of, no_score
 from server_app.study.settings import Budget, StudySettings
 from server_app.study.tables import print_answer
 from server_app.study.tuning import COST, FINALISTS, equal_share, generations, rungs
@@ -189,7 +191,9 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
     for rung, after in enumerate(rungs(settings.rounds, settings.evaluation.every)):
         live = {
             contender.method: {
-                values: replace(_job(contender, jobs, values, settings.seed), until=after)
+                values: replace(
+                    _job(contender, jobs, values, settings.seed), until=_until(contender, after)
+                )
                 for values in contender.tuning.live()
             }
             for contender in contest.live
@@ -205,7 +209,23 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
         contender.tuning.tell()
         if contender.tuning.best is None:
             first = _job(contender, jobs, (), settings.seed)
-            _leave_out(contest, contender, first.state().reason or "it has no score")
+            leave_out(contest, contender, first, _why_failed(first, contest, "validation"))
+
+
+def _until(contender: Contender, after: int) -> int:
+    """Return the round after which a trial is left for now.
+
+    One whose run cannot go on is not left before its end: of it, less is known to be pruned by.
+    """
+    return after if can_be_resumed(contender.settings) else contender.settings.rounds
+
+
+def _why_failed(job: Job, contest: Contest, part: str) -> str:
+    """Return why a job has no score."""
+    state = job.state()
+    if state.status in ("failed", "died"):
+        return state.reason
+    return no_score(job.directory, part, contest.score, contest.metric)
 
 
 def _job(contender: Contender, jobs: StudyJobs, values: Sequence[str], seed: int) -> Job:
@@ -218,19 +238,6 @@ def _validated(job: Job, score: str) -> Curve | None:
     if job.state().status != "completed":
         return None
     return curve_of(job.directory, "validation", score)
-
-
-def _leave_out(contest: Contest, contender: Contender, reason: str) -> None:
-    """Compare a method no more.
-
-    Raises
-    ------
-    RunError
-        If it is the baseline.
-    """
-    if contender is contest.baseline:
-        raise RunError(f"the baseline {contender.method.name} failed: {reason}")
-    contender.left_out = reason
 
 
 def _compare(contest: Contest, jobs: StudyJobs, study: StudySettings) -> list[int]:
@@ -256,24 +263,10 @@ def _compare(contest: Contest, jobs: StudyJobs, study: StudySettings) -> list[in
             jobs.run(todo)
         except BudgetSpentError:
             break
-        for contender in contest.live:
-            _take(contest, contender, of_seed[contender.method], jobs)
+        take_seed(contest, of_seed, jobs)
         seeds.append(seed)
         if len(todo) == len(of_seed):
             jobs.progress.save(once=jobs.spent - before)
-            jobs.say(f"{len(seeds)} seeds compared" if len(seeds) > 1 else "1 seed compared")
+            number = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+            jobs.say(f"{number} compared{not_counted(contest, of_seed)}")
     return seeds
-
-
-def _take(contest: Contest, contender: Contender, job: Job, jobs: StudyJobs) -> None:
-    """Read what a method came to with one seed."""
-    state, root = job.state(), jobs.runner.directory
-    if state.status != "completed":
-        _leave_out(contest, contender, f"its run {job.number}: {state.reason}")
-        return
-    try:
-        run = seed_run(job.directory, root, contest.score, contest.metric, run_command(job.words))
-    except RunError as error:
-        _leave_out(contest, contender, f"its run {job.number}: {error}")
-    else:
-        contender.runs.append(run)

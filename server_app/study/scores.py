@@ -2,13 +2,15 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedquorum.audit.replay import read_recorded
 from fedquorum.errors import RunError
 from fedquorum.records.reader import load_run, read_parts
+from fedquorum.records.round_record import evaluation_summary
 
 from server_app.study.answer import Curve, SeedRun
 from server_app.sweep_jobs import complete_rounds
@@ -29,10 +31,11 @@ def curve_of(directory: Path, part: str, score: str) -> Curve:
     score : str
         A number below ``part`` in ``rounds.jsonl``, by dotted key.
     """
-    found = (
-        (int(record["round"]), _number(record, f"{part}.{score}"))
-        for record in complete_rounds(directory)
-    )
+    return _curve(complete_rounds(directory), f"{part}.{score}")
+
+
+def _curve(records: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    found = ((int(record["round"]), _number(record, key)) for record in records)
     return tuple((number, value) for number, value in found if value is not None)
 
 
@@ -43,7 +46,15 @@ def _number(record: Mapping[str, Any], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def seed_run(directory: Path, root: Path, score: str, metric: str, command: str) -> SeedRun:
+def seed_run(
+    directory: Path,
+    root: Path,
+    score: str,
+    metric: str,
+    command: str,
+    *,
+    among: Collection[int] | None = None,
+) -> SeedRun:
     """Return what a completed run came to, on test parts.
 
     Parameters
@@ -58,17 +69,21 @@ def seed_run(directory: Path, root: Path, score: str, metric: str, command: str)
         What clients measure.
     command : str
         What repeats the run.
+    among : collection of int, optional
+        The clients whose test parts count; None for all that were measured.
 
     Raises
     ------
     RunError
         If the score is not defined after the last round.
     """
-    curve = curve_of(directory, "test", score)
+    every = complete_rounds(directory)
+    records = every if among is None else [*_records_among(directory, among, metric)]
+    curve = _curve(records, f"test.{score}")
     run = load_run(directory)
     if not curve or curve[-1][0] != len(run.rounds):
-        raise RunError(f"test.{score} is not defined after the last round (seed {run.seed})")
-    last = complete_rounds(directory)[-1]
+        raise RunError(no_score(directory, "test", score, metric))
+    last = records[-1]
     measures = {
         **{group: _number(last, f"test.{group}.{metric}") for group in GROUPS},
         **{name: _number(last, f"test.all.{name}") for name in SPREAD},
@@ -79,25 +94,58 @@ def seed_run(directory: Path, root: Path, score: str, metric: str, command: str)
         command=command,
         score=curve[-1][1],
         measures={name: value for name, value in measures.items() if value is not None},
-        clients=_clients(directory, metric),
+        clients=_clients(directory, metric, among),
         curve=curve,
         megabytes=sum(record.bytes_down + record.bytes_up for record in run.rounds) / 1e6,
         seconds=math.fsum(record.seconds for record in run.rounds),
     )
 
 
-_COLUMNS = {"loss": "test_loss", "accuracy": "test_accuracy"}
+def _records_among(
+    directory: Path, clients: Collection[int], metric: str
+) -> Iterator[Mapping[str, Any]]:
+    """Yield what the rounds' records would say of test parts if these clients were all."""
+    recorded = read_recorded(directory)
+    for record in recorded.run.rounds:
+        found = [one for one in recorded.evaluations(record.round) if one.client in clients]
+        yield {"round": record.round, "test": evaluation_summary(found, metric, all_evaluated=True)}
 
 
-def _clients(directory: Path, metric: str) -> dict[int, float]:
-    """Return the metric on each client's test part after the last round, where it is defined."""
-    column = _COLUMNS.get(metric, "test_metric")
+def no_score(directory: Path, part: str, score: str, metric: str) -> str:
+    """Return why a run has no score on a part of the clients' data, after its last round so far."""
+    if _clients(directory, metric, None, part):
+        return f"{part}.{score} is not defined after the last round"
+    for client, reason in refused(directory).items():
+        return f"no client reports {metric} on its {part} part; client {client}: {reason}"
+    return (
+        f"evaluation.metric must be one that clients report on their {part} parts, got {metric}, "
+        "which no client does (withhold in a device's node.yaml keeps it there)"
+    )
+
+
+def refused(directory: Path) -> dict[int, str]:
+    """Return by client why it took no part in the last round, where its device says so."""
+    table = read_parts(directory / "clients", ["round", "client", "status", "reason"])
+    rows = table.to_pylist()
+    last = max((row["round"] for row in rows), default=0)
+    return {
+        row["client"]: row["reason"]
+        for row in rows
+        if row["round"] == last and row["status"] == "unavailable" and row["reason"]
+    }
+
+
+def _clients(
+    directory: Path, metric: str, among: Collection[int] | None, part: str = "test"
+) -> dict[int, float]:
+    """Return the metric on each client's part after the last round, where it is defined."""
+    column = f"{part}_{metric if metric in ('loss', 'accuracy') else 'metric'}"
     table = read_parts(directory / "evaluations", ["round", "client", column])
     values = table[column].to_numpy().astype(np.float64)
     last = table["round"].to_numpy() == table["round"].to_numpy().max(initial=0)
     defined = last & ~np.isnan(values)
-    clients = table["client"].to_numpy()[defined].tolist()
-    return dict(zip(clients, values[defined].tolist(), strict=True))
+    found = zip(table["client"].to_numpy()[defined], values[defined], strict=True)
+    return {int(k): float(value) for k, value in found if among is None or k in among}
 
 
 def run_command(words: Sequence[str]) -> str:

@@ -1,0 +1,136 @@
+"""A study of a federation whose data nobody may pool: SuperLink and SuperNodes over TLS."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from server_app.job import SweepUnfinished
+from server_app.study import answering, decision, running
+from server_app.study.command_line import study_here
+from server_app.sweep_jobs import complete_rounds
+from tests.cases import is_long
+from tests.integration.deployed import Deployment, data_of, deployed
+
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
+
+CLIENTS, ROUNDS = 3, 2
+SEEDS = 5 if is_long() else 2  # each run on real processes takes many seconds
+NODE = Path(__file__).parent / "quick_supernode.py"
+POLICIES = {1: "withhold: [test-accuracy]", 2: "accept: {strategies: [fedavg]}"}
+"""Client 1 is in no score, client 2 takes no part with q-FedAvg."""
+
+
+@pytest.fixture
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Deployment]:
+    """Return devices with their data and policies; this process is the operator's."""
+    with deployed(tmp_path_factory.mktemp("study")) as made:
+        names = [f"node-{client}" for client in range(CLIENTS)]
+        made.register_clients(names)
+        for client, name in enumerate(names):
+            home = made.folder / "devices" / name
+            home.mkdir(parents=True)
+            np.savez(home / "rows.npz", **data_of(client))
+            (home / "node.yaml").write_text(POLICIES.get(client, ""))
+            config = f'client-id={client} data-path="{home / "rows.npz"}"'
+            made.start_script(name, client, NODE, "--node-config", config)
+        for key, value in made.env.items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.chdir(made.folder)
+        yield made
+
+
+@pytest.fixture
+def few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a study be content with fewer seeds than it should be, for time's sake."""
+    for module in (answering, decision, running):
+        monkeypatch.setattr(module, "FEWEST_SEEDS", SEEDS)
+
+
+@contextmanager
+def interrupted_after_a_round(run: Path) -> Iterator[None]:
+    """Interrupt this process as Ctrl-C does, once a run has a round."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            if complete_rounds(run):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with pytest.raises(SweepUnfinished):
+            yield
+    finally:
+        ended.set()
+        watching.join()
+
+
+@pytest.mark.usefixtures("few_seeds")
+def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture[str]) -> None:
+    """It goes on where it was interrupted, keeps its budget, and learns what devices say alone."""
+    study = deployment.folder / "study"
+    words = f"question=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs rounds={ROUNDS}"
+    words += " data=npz data.partition=device data.path=rows.npz data.input_shape=[8]"
+    words += f" data.num_classes=3 data.num_clients={CLIENTS} data.priority=all"
+    words += " client.local_epochs=1 engine=flower engine.superlink=deployment"
+    words += f" engine.nodes=nodes.txt output={study}"
+    with interrupted_after_a_round(study / "0"):
+        study_here(words.split())
+    assert not (study / "study.json").exists()
+    study_here(words.split())
+    answer = json.loads((study / "study.json").read_text())
+    assert_decided(answer)
+    assert answer["spent"]["spent"] == answer["spent"]["amount"] == 2 * SEEDS * ROUNDS
+    assert f"{SEEDS} seeds compared over 1 of 3 clients" in capfd.readouterr().out
+    for path in study.glob("*/evaluations"):
+        assert_withheld(pq.read_table(path).to_pylist())
+    assert_no_row_in(study, deployment.folder / "state")
+
+
+def assert_decided(answer: dict[str, Any]) -> None:
+    """Check what the answer says, over client 0: the one that reports with both methods."""
+    assert answer["verdict"] in {"qfedavg", "no difference", "undecided"}
+    assert (answer["baseline"], answer["best"]) == ("fedavg", "qfedavg")
+    assert answer["methods"] == ["fedavg", "qfedavg"]
+    assert answer["seeds"] == SEEDS
+    plain, other = (result["runs"] for result in answer["results"])
+    for run in (*plain, *other):
+        assert run["clients"] == {"0": run["score"]}
+    differences = [b["score"] - a["score"] for a, b in zip(plain, other, strict=True)]
+    assert answer["difference"] == pytest.approx(np.mean(differences))
+    low, high = answer["interval"]
+    assert low <= answer["difference"] <= high
+
+
+def assert_withheld(rows: list[dict[str, Any]]) -> None:
+    """Check that client 1 tells its losses alone, and others their scores, too."""
+    tested = [row for row in rows if row["test_num_examples"]]
+    assert {row["client"] for row in tested} >= {0, 1}
+    for row in tested:
+        for part in ("test", "validation"):
+            assert row[f"{part}_loss"] is not None
+            assert (row[f"{part}_accuracy"] is None) == (row["client"] == 1)
+
+
+def assert_no_row_in(*folders: Path) -> None:
+    """Check that no input of any client is in what the server keeps."""
+    parts = [data_of(client)[key] for client in range(CLIENTS) for key in ("x_train", "x_test")]
+    inputs = [row.tobytes() for part in parts for row in part]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert {"study.json", "superlink.db", "model.safetensors"} <= {path.name for path in files}
+    for path in files:
+        content = path.read_bytes()
+        assert not any(row in content for row in inputs), path
