@@ -42,14 +42,14 @@ class Truth:
         Returns the arrays of an .npz file for a generator.
     words : str
         What the study is asked.
-    right : tuple of str
-        The verdicts that find it.
+    right : str
+        The verdicts that find it, with "or" between them.
     """
 
     name: str
     data: Callable[[np.random.Generator], Arrays]
     words: str
-    right: tuple[str, ...]
+    right: str
 
 
 def labelled(rng: np.random.Generator, rows: int, weights: NDArray[np.float64]) -> Arrays:
@@ -110,26 +110,26 @@ def nothing(rng: np.random.Generator) -> Arrays:
 
 
 RATES = "[" + ",".join(str(0.9 if k % CLASSES < FREQUENT else 0.1) for k in range(20)) + "]"
-NOBODY = ("no difference", "undecided")
+NOBODY = "no difference or undecided"
 TRUTHS = (
     Truth(
         "labels of half of the non-priority clients flipped",
         flipped_labels,
         "question=priority data.priority=[0,1,2,3]",
-        ("fedalign", "fedgp"),
+        "fedalign or fedgp",
     ),
     Truth(
         "participation depends on the classes",
         classes_that_are_away,
         "question=participation methods=[fedau,known_statistics] "
         f"availability=bernoulli availability.p={RATES}",
-        ("fedau", "known_statistics"),
+        "fedau or known_statistics",
     ),
     Truth(
         "one hard group",
         a_hard_group,
         "question=fairness methods=[aaggff_s,aaggff_d,term,qfedavg] evaluation.metric=loss",
-        ("aaggff_s", "aaggff_d", "term", "qfedavg"),
+        "aaggff_s or aaggff_d or term or qfedavg",
     ),
     Truth(
         "all alike and always there, asked for participation",
@@ -176,10 +176,11 @@ def main() -> None:
             for number in range(1, arguments.runs + 1)
         ]
         counts = Counter(str(answer["verdict"]) for answer in answers)
-        found = sum(counts[verdict] for verdict in truth.right)
+        found = sum(counts[verdict] for verdict in truth.right.split(" or "))
         said = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
-        must = " or ".join(truth.right)
-        print(f"| {truth.name} | {must} | {found} of {arguments.runs} | {said} |", flush=True)
+        print(
+            f"| {truth.name} | {truth.right} | {found} of {arguments.runs} | {said} |", flush=True
+        )
 
 
 if __name__ == "__main__":
