@@ -111,13 +111,17 @@ def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
     return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
 
 
+ON_ALL = "strategy=fedavg"
+
+
 def _without_warm_up(sweep: Words) -> Iterator[Words]:
     """Yield the sweep of FedAvg on all without warm-up, where the sweep has it with its own."""
     keys = [word.partition("=")[0] for word in sweep]
     if "strategy" in keys:
         place = keys.index("strategy")
-        if "fedavg" in sweep[place].removeprefix("strategy=").split(","):
-            plain = ("strategy=fedavg", "strategy.warmup_fraction=0")
+        names = sweep[place].removeprefix("strategy=").split(",")
+        if ON_ALL in [f"strategy={name}" for name in names]:
+            plain = (ON_ALL, "strategy.warmup_fraction=0")
             yield (*sweep[:place], *plain, *sweep[place + 1 :])
 
 
