@@ -158,7 +158,8 @@ def test_known_rates_of_this_round(
 @pytest.mark.slow
 def test_correlated_participation_has_its_rate(tmp_path: Path) -> None:
     """Over a run each client takes part about as often as its p_n says."""
-    words = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", "strategy=fedavg")
+    asked = ("strategy=fedavg", "strategy.warmup_fraction=0")  # all clients, in every round
+    words = ("rounds=150", "availability=bernoulli", "availability.mean=0.4", *asked)
     fast = ("evaluation.every=200", "evaluation.clients=priority")
     directory = run(tmp_path / "run", *words, *fast)
     settings = compose_words((*words, *SMALL)).settings

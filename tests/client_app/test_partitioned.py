@@ -248,27 +248,30 @@ SVHN_TEST = (1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "train", "test", "size", "seed"),
+    ("name", "train", "test", "seed"),
     [
         (*preset, seed)
         for preset in (
-            ("svhn", SVHN_TRAIN, SVHN_TEST, 293),
-            ("cifar100", (500,) * 100, (100,) * 100, 200),
+            ("svhn", SVHN_TRAIN, SVHN_TEST),
+            ("cifar100", (500,) * 100, (100,) * 100),
         )
         for seed in ((1, 2) if is_long() else (1,))
     ],
 )
 def test_fedau_presets_fit_the_data(
-    name: str, train: tuple[int, ...], test: tuple[int, ...], size: int, seed: int
+    name: str, train: tuple[int, ...], test: tuple[int, ...], seed: int
 ) -> None:
-    """250 clients get equally many rows of the published data, and all have test rows."""
+    """250 clients of different sizes share all published rows, and nearly all test rows."""
     y_train, y_test = (np.repeat(np.arange(len(n)), n) for n in (train, test))
-    x_train, x_test = (np.zeros((len(y), 1), dtype=np.float32) for y in (y_train, y_test))
+    x_train, x_test = (np.zeros((len(y), 1, 1, 3), dtype=np.uint8) for y in (y_train, y_test))
     published = LabelledArrays(x_train, y_train, x_test, y_test, len(train))
     settings = compose(f"fedau/{name}").settings.data
     assert isinstance(settings, PartitionedSettings)
     data = PartitionedData(published, settings, seed)
-    assert {len(data.labels(k)) for k in range(250)} == {size}
+    sizes = [len(data.labels(k)) for k in range(250)]
+    assert sum(sizes) == len(y_train)
+    assert min(sizes) > 0
+    assert len(set(sizes)) > 1
     given = sum(len(data.client(k).y_test) for k in range(250))
     assert given > 0.99 * len(y_test)
 
