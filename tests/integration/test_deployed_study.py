@@ -54,7 +54,7 @@ def deployment(
             np.savez(home / "rows.npz", **data_of(client))
             (home / "node.yaml").write_text(POLICIES.get(client, ""))
             config = f'client-id={client} data-path="{home / "rows.npz"}"'
-            made.start_script(name, client, NODE, "--node-config", config)
+            made.start_script(name, client, NODE, "--isolation", "process", "--node-config", config)
         for key, value in made.env.items():
             monkeypatch.setenv(key, value)
         monkeypatch.chdir(made.folder)
