@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.flower]
 CLIENTS, ROUNDS, SEEDS = 3, 2, 5
 SHARED = (
     f"data=npz rounds={ROUNDS} data.num_clients={CLIENTS} data.input_shape=[8] data.num_classes=3 "
-    "data.priority=all client.local_epochs=1"
+    "data.priority=all client.local_epochs=1 evaluation.every=2"
 )
 ON_DEVICES = (
     f"{SHARED} data.partition=device data.path=rows.npz engine=flower "
