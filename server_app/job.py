@@ -109,6 +109,7 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
     # Flower's log keeps the standard error that it finds, which must not be the file of one job.
     import flwr.common.logger  # noqa: F401
     from fedquorum.errors import RunError
+    from fedquorum.records.directory import manifest_in
 
     reason = ""
     with lock(directory / LOCK_FILE), (directory / OUTPUT_FILE).open("w") as output:
@@ -119,6 +120,9 @@ def _run_in_sweep(config: DictConfig, words: tuple[str, ...], directory: Path) -
             with redirect_stdout(output), redirect_stderr(output):
                 run_words(words_going_on(words, directory), directory)
         except KeyboardInterrupt:
+            # A run on Flower that is stopped while a message is on its way ends with an error.
+            if manifest_in(directory).get("status") == "failed":
+                (directory / TODO_FILE).touch()
             if not in_worker():
                 raise
             reason = "interrupted"

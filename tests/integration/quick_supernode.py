@@ -43,6 +43,8 @@ def answer_and_push(state: Any, object_store: ObjectStore, *args: Any, **ways: A
     """Let the app answer the message that was stored, and push the reply as Flower does."""
     vars(state)["create_task"] = lambda **_: 1  # no other process asks for it
     for stored in state.get_messages_legacy(is_reply=False):
+        if not object_store.get(stored.metadata.message_id):
+            continue  # of a run that was stopped before its content came
         message = inflated(stored, object_store)
         state.record_message_processing_start(message.metadata.message_id)
         run = state.get_run(message.metadata.run_id)

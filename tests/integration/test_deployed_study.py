@@ -1,4 +1,8 @@
-"""A study of a federation whose data nobody may pool: SuperLink and SuperNodes over TLS."""
+"""A study of a federation whose data nobody may pool: SuperLink and SuperNodes over TLS.
+
+The first seed runs on them. The further ones are run in this process into the study's folder, which
+then finds them completed: on devices they would take minutes (``--long``).
+"""
 
 import json
 import os
@@ -14,16 +18,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from server_app.job import SweepUnfinished
-from server_app.study import answering, decision, running
 from server_app.study.command_line import study_here
-from server_app.sweep_jobs import complete_rounds
+from server_app.sweep_jobs import CONFIG_FILE, SweepFolder, complete_rounds
 from tests.cases import is_long
-from tests.integration.deployed import Deployment, data_of, deployed
+from tests.integration.conftest import run_here
+from tests.integration.deployed import Deployment, data_of, deployed, write_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
-CLIENTS, ROUNDS = 3, 2
-SEEDS = 5 if is_long() else 2  # each run on real processes takes many seconds
+CLIENTS, ROUNDS, SEEDS = 3, 2, 5
+SHARED = (
+    f"data=npz rounds={ROUNDS} data.num_clients={CLIENTS} data.input_shape=[8] data.num_classes=3 "
+    "data.priority=all client.local_epochs=1 evaluation.every=2"
+)
+ON_DEVICES = (
+    f"{SHARED} data.partition=device data.path=rows.npz engine=flower "
+    "engine.superlink=deployment engine.nodes=nodes.txt"
+)
 NODE = Path(__file__).parent / "quick_supernode.py"
 POLICIES = {1: "withhold: [test-accuracy]", 2: "accept: {strategies: [fedavg]}"}
 """Client 1 is in no score, client 2 takes no part with q-FedAvg."""
@@ -43,18 +54,23 @@ def deployment(
             np.savez(home / "rows.npz", **data_of(client))
             (home / "node.yaml").write_text(POLICIES.get(client, ""))
             config = f'client-id={client} data-path="{home / "rows.npz"}"'
-            made.start_script(name, client, NODE, "--node-config", config)
+            made.start_script(name, client, NODE, "--isolation", "process", "--node-config", config)
         for key, value in made.env.items():
             monkeypatch.setenv(key, value)
         monkeypatch.chdir(made.folder)
         yield made
 
 
-@pytest.fixture
-def few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a study be content with fewer seeds than it should be, for time's sake."""
-    for module in (answering, decision, running):
-        monkeypatch.setattr(module, "FEWEST_SEEDS", SEEDS)
+def simulate(study: Path, strategy: str, seed: int, data: Path) -> None:
+    """Run what a device study would, in this process, into the folder where it looks for it."""
+    words = (
+        f"experiment=custom data.validation_fraction=0.2 strategy={strategy} seed={seed}".split()
+    )
+    study.mkdir(exist_ok=True)
+    job = SweepFolder(study).job((*words, *ON_DEVICES.split()), "", SEEDS)
+    settings = (job.directory / CONFIG_FILE).read_text()
+    run_here(job.directory, *words, *SHARED.split(), "data.partition=natural", f"data.path={data}")
+    (job.directory / CONFIG_FILE).write_text(settings)
 
 
 @contextmanager
@@ -78,36 +94,36 @@ def interrupted_after_a_round(run: Path) -> Iterator[None]:
         watching.join()
 
 
-@pytest.mark.usefixtures("few_seeds")
 def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture[str]) -> None:
     """It goes on where it was interrupted, keeps its budget, and learns what devices say alone."""
-    study = deployment.folder / "study"
-    words = f"question=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs rounds={ROUNDS}"
-    words += " data=npz data.partition=device data.path=rows.npz data.input_shape=[8]"
-    words += f" data.num_classes=3 data.num_clients={CLIENTS} data.priority=all"
-    words += " client.local_epochs=1 engine=flower engine.superlink=deployment"
-    words += f" engine.nodes=nodes.txt output={study}"
+    study, pooled = deployment.folder / "study", deployment.folder / "pooled.npz"
+    write_all(pooled, CLIENTS)
+    for seed in () if is_long() else range(4, 3 + SEEDS):
+        for strategy in ("fedavg", "qfedavg"):
+            simulate(study, strategy, seed, pooled)
+    words = f"question=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs {ON_DEVICES}"
+    arguments = [*words.split(), f"output={study}"]
     with interrupted_after_a_round(study / "0"):
-        study_here(words.split())
+        study_here(arguments)
     assert not (study / "study.json").exists()
-    study_here(words.split())
+    study_here(arguments)
     answer = json.loads((study / "study.json").read_text())
     assert_decided(answer)
     assert answer["spent"]["spent"] == answer["spent"]["amount"] == 2 * SEEDS * ROUNDS
-    assert f"{SEEDS} seeds compared over 1 of 3 clients" in capfd.readouterr().out
-    for path in study.glob("*/evaluations"):
-        assert_withheld(pq.read_table(path).to_pylist())
+    assert "1 seed compared over 1 of 3 clients" in capfd.readouterr().out
+    for name in ("0", "1"):
+        assert_withheld(pq.read_table(study / name / "evaluations").to_pylist())
     assert_no_row_in(study, deployment.folder / "state")
 
 
 def assert_decided(answer: dict[str, Any]) -> None:
-    """Check what the answer says, over client 0: the one that reports with both methods."""
+    """Check what the answer says; on devices, client 0 alone reports with both methods."""
     assert answer["verdict"] in {"qfedavg", "no difference", "undecided"}
     assert (answer["baseline"], answer["best"]) == ("fedavg", "qfedavg")
     assert answer["methods"] == ["fedavg", "qfedavg"]
     assert answer["seeds"] == SEEDS
     plain, other = (result["runs"] for result in answer["results"])
-    for run in (*plain, *other):
+    for run in (*plain, *other) if is_long() else (plain[0], other[0]):
         assert run["clients"] == {"0": run["score"]}
     differences = [b["score"] - a["score"] for a, b in zip(plain, other, strict=True)]
     assert answer["difference"] == pytest.approx(np.mean(differences))
