@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import DictConfig
 
+import server_app.job
 from conf.compose import compose_words
 from server_app.locks import lock
 from server_app.sweep_jobs import Job, SweepFolder
@@ -133,3 +135,20 @@ def test_a_job_of_an_older_version_is_found(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
     assert folder.job(words, "", 0).number == 7
     assert folder.job(("strategy=fedavg", "seed=3"), "", 0).number == 0
+
+
+def test_a_run_that_was_stopped_while_it_sent_is_to_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower ends such a ServerApp with an error, so that its records say that it failed."""
+
+    def stopped(_words: tuple[str, ...], directory: Path) -> None:
+        (directory / "manifest.json").write_text('{"status": "failed", "error": "no session"}')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_app.job, "_check", lambda *_: None)
+    monkeypatch.setattr(server_app.job, "words_going_on", lambda words, _directory: words)
+    monkeypatch.setattr(server_app.job, "run_words", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        server_app.job._run_in_sweep(DictConfig({}), (), tmp_path)
+    assert Job(0, (), "", tmp_path, None).state().status == "waiting"
