@@ -117,7 +117,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 379
+    assert len(ALLOWED) == 490
 
 
 def test_a_sample_has_every_part() -> None:

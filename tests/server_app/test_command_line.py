@@ -59,7 +59,10 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
             ["hydra/launcher=cluster"],
             "hydra/launcher must be one of processes, ray or of an installed",
         ),
-        (["hydra/sweeper=random"], "hydra/sweeper must be one of grid, optuna or of an installed"),
+        (
+            ["hydra/sweeper=random"],
+            "hydra/sweeper must be one of grid, optuna, study or of an installed",
+        ),
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
         (["seed"], "missing EQUAL"),
