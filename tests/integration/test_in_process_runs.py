@@ -109,6 +109,7 @@ def test_fashion_mnist(tmp_path: Path, real_data: Path) -> None:
 FEDALIGN = [n for n in options("experiment") if n == "custom" or n.startswith("fedalign/")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", FEDALIGN)
 def test_every_fedalign_preset_runs_two_rounds(
     tmp_path: Path, experiment: str, real_data: Path, cifar10_subset: Path
