@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, Shell, local_superlink, results_directory
+from tests.integration.conftest import (
+    ROOT,
+    Shell,
+    assert_same_bits,
+    local_superlink,
+    run_here,
+)
+from tests.reference.fedalign import recompute
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
+
+ROUNDS = 6
+OVERRIDES = (f"rounds={ROUNDS}", "strategy.warmup_fraction=0.25")
 
 WITHOUT_THIS_CHECKOUT = f"""
 import sys
@@ -46,10 +56,13 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture(scope="module")
 def run(unpacked: Shell) -> Path:
-    """Return what the main job, of two rounds, left behind."""
-    done = unpacked("flwr", "run", ".", "--stream", "--run-config", 'overrides="rounds=2"')
-    assert "Results in " in done.stdout, done.stdout + done.stderr
-    return results_directory(done.stdout)
+    """Return what the main job left behind."""
+    run = unpacked.cwd.parent / "run"
+    config = f'overrides="{" ".join(OVERRIDES)}" output-dir="{run}"'
+    done = unpacked("flwr", "run", ".", "--stream", "--run-config", config)
+    assert done.status == 0, done.stderr
+    assert f"Results in {run}" in done.stdout, done.stdout + done.stderr
+    return run
 
 
 def python(shell: Shell, program: str, *words: str) -> str:
@@ -72,11 +85,15 @@ def test_this_checkout_is_missing_there(unpacked: Shell) -> None:
     assert "No module named 'fedquorum'" in done.stderr
 
 
-def test_the_main_job_runs(run: Path) -> None:
-    """On Flower's simulation."""
+def test_the_main_job_gives_the_same_bits(run: Path, tmp_path: Path) -> None:
+    """On Flower's default of 2 nodes, all rounds and the model of the run in process, from here.
+
+    Other numbers of nodes, and other presets, are in test_same_bits.py.
+    """
     manifest = json.loads((run / "manifest.json").read_text())
-    assert (manifest["status"], manifest["rounds_completed"]) == ("completed", 2)
-    assert manifest["engine"] == "flower"
+    assert (manifest["status"], manifest["engine"]) == ("completed", "flower")
+    assert_same_bits(run, run_here(tmp_path / "in-process", *OVERRIDES), ROUNDS)
+    assert recompute(run).problems == []
 
 
 def test_the_report_and_the_audit_run(unpacked: Shell, run: Path) -> None:

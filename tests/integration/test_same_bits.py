@@ -51,7 +51,8 @@ PRESETS = {
         "engine.checkpoint_every=5",
     ),
 }
-CNN = (FEDAU, f"rounds={CNN_ROUNDS}", *FEWER_IMAGES)
+FEW_IMAGES = () if is_long() else ("data.num_clients=12", "data.samples_per_client=40")
+CNN = (FEDAU, f"rounds={CNN_ROUNDS}", *FEW_IMAGES)
 
 Whole = Callable[[str], Path]
 
@@ -123,13 +124,12 @@ def test_convolutions(tmp_path: Path, cnn_run: Path, threads: int, nodes: int) -
 
 @pytest.mark.slow
 @pytest.mark.flower
+@pytest.mark.skipif(not is_long(), reason="only with --long")
 @pytest.mark.parametrize(
     ("preset", "nodes"),
-    # test_flower.py has synth_low on 2 nodes, Flower's default, and below is fmnist with its
-    # network. Berka has 7 clients.
-    [(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7), (PRIVATE, 2)]
-    if is_long()
-    else [(AAGGFF, 7)],
+    # test_bundle.py has synth_low on 2 nodes, Flower's default, test_python_engines.py berka with
+    # a client a node, and below is fmnist with its network.
+    [(FEDALIGN, 20), (FEDAU, 2), (FEDAU, 20), (AAGGFF, 2), (AAGGFF, 7), (PRIVATE, 2)],
 )
 def test_on_ray(flower: Shell, whole: Whole, preset: str, nodes: int) -> None:
     """Flower's simulation, in other processes: as in this one."""

@@ -6,16 +6,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-import mlflow
 import pytest
-import wandb
 from fedquorum.composition import Rules
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.records.observer import Observer
 from fedquorum.selection import Everyone
 from fedquorum.weighting import DataFraction
-from mlflow.entities import Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import FileWriter
 
@@ -25,6 +23,10 @@ from server_app.recording import run_records
 from server_app.trackers import TensorBoard, Trackers
 from tests.fedquorum.records.made import add
 from tests.integration.conftest import ROOT
+
+if TYPE_CHECKING:  # MLflow takes a second to import, as W&B does, which every worker would do
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 # MLflow uses what SQLAlchemy 2.1 says it will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:The ..noload.. loader strategy:DeprecationWarning")
@@ -47,8 +49,14 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mlflow") / "below" / "mlflow.db"
 
 
-def mlflow_runs(database: Path, experiment: str) -> list[Run]:
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}")
+def mlflow_client(database: Path) -> "MlflowClient":
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=f"sqlite:///{database}")
+
+
+def mlflow_runs(database: Path, experiment: str) -> "list[Run]":
+    client = mlflow_client(database)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
     return list(client.search_runs([found.experiment_id]))
@@ -66,8 +74,7 @@ def test_mlflow_is_told_all_of_a_run(tmp_path: Path, database: Path) -> None:
     assert run.data.params["strategy.epsilon"] == "inf"
     assert run.data.params["data.num_clients"] == "20"
     assert run.data.metrics["round/theta"] == 0.8
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}")
-    history = client.get_metric_history(run.info.run_id, "round/global_loss")
+    history = mlflow_client(database).get_metric_history(run.info.run_id, "round/global_loss")
     assert [(metric.step, metric.value) for metric in history] == [(1, 1.25), (2, 1.25)]
     assert run.data.tags["status"] == "completed"
     assert run.data.tags["directory"] == str(tmp_path / "run")
@@ -98,6 +105,8 @@ def test_mlflow_knows_how_a_run_ended(
 @pytest.mark.slow
 def test_wandb_offline(tmp_path: Path) -> None:
     """All stays in the run's folder, for ``wandb sync``, and TensorBoard is written as always."""
+    import wandb
+
     composed = compose("", "tracker=wandb tracker.project=mine")
     with run_records(tmp_path / "run", composed, RULES, engine="in-process") as records:
         add(records, 1)
