@@ -1,7 +1,6 @@
 """From an experiment's name and Hydra overrides to checked settings."""
 
 import copy
-import copyreg
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,8 +52,9 @@ CONFIG_NAME = "config"
 register()
 
 # Hydra copies the store of all schemas for every composition, a quarter of the time that it takes.
-# There is one store in a process, and what it gives out are copies: a copy of it is itself.
-copyreg.pickle(ConfigStore, lambda _: (ConfigStore.instance, ()))
+# There is one store in a process, and what it gives out are copies: a copy of it is itself. Launchers
+# pickle it, for their processes have other plugins.
+ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

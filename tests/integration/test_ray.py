@@ -315,6 +315,7 @@ def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     jobs = [sweep / str(job) for job in range(2)]
     small = (*FAST, "data.num_clients=4", "data.num_priority=2", "evaluation.every=100000")
+    small += ("strategy.warmup_fraction=0",)  # a warm-up would end at another round of fewer
     words = ("-m", "hydra/launcher=ray", *small, "rounds=100000", "seed=1,2")
 
     def run_until(rounds: Sequence[int]) -> str:

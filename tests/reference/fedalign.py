@@ -65,17 +65,17 @@ def priority_weight(config: dict[str, Any], row: dict[str, Any]) -> Fraction:
     return Fraction(int(row["priority"]))
 
 
-def _examples(directory: Path) -> dict[int, int]:
-    """Return D_k of the priority clients."""
-    rows = pq.read_table(directory / "evaluations").to_pylist()
-    return {r["client"]: r["num_examples"] for r in rows if r["priority"]}
+def _evaluations(directory: Path) -> list[dict[str, Any]]:
+    """Return what the priority clients measured, of the model after each round."""
+    return [r for r in pq.read_table(directory / "evaluations").to_pylist() if r["priority"]]
 
 
 def recompute(directory: Path) -> Recomputed:
     """Return every admission, weight, theta and count of a FedALIGN run that does not fit."""
     config, rounds, rows = read_run(directory)
     strategy, total = config["strategy"], config["rounds"]
-    examples = _examples(directory)
+    evaluations = _evaluations(directory)
+    examples = {r["client"]: r["num_examples"] for r in evaluations}
     problems: list[str] = []
     gates = weights = 0
     for record in rounds:
@@ -102,6 +102,10 @@ def recompute(directory: Path) -> Recomputed:
             if (share[row["client"]] > 0) != (row["status"] == "trained"):
                 problems.append(f"{where}: admitted should be {inside}")
         problems += _weight_problems(config, here, share, record, examples)
+        asked = [r for r in here if r["priority"] and r["client"] in share]
+        everybody = [r for r in evaluations if r["round"] == t]
+        measured = asked if strategy["objective"] == "sampled" else everybody
+        problems += _loss_problems(config, measured, record)
         weights += len(here)
         problems += _count_problems(here, record)
     return Recomputed(problems, gates, weights)
@@ -136,7 +140,6 @@ def _weight_problems(
     if base == 0:
         return [f"round {number}: weights without priority data"] if any(share.values()) else []
     p = {r["client"]: r["num_examples"] / base for r in trained}
-    measured = dict(p)
     draws = {r["client"]: r["draws"] for r in trained if r["draws"] is not None}
     if draws:
         data = sum(examples.values())
@@ -155,14 +158,18 @@ def _weight_problems(
             problems.append(f"round {number}, client {k}: weight {row['weight']}")
     if abs(record["theta"] - float(1 / (1 + mass))) > 1e-12:
         problems.append(f"round {number}: theta {record['theta']}")
-    loss = sum(
-        float(priority_weight(config, r) * measured[r["client"]]) * r["loss"]
-        for r in trained
-        if r["priority"]
-    )
-    if not math.isclose(loss, record["global_loss"], rel_tol=1e-6):
-        problems.append(f"round {number}: global loss {record['global_loss']} should be {loss}")
     return problems
+
+
+def _loss_problems(
+    config: dict[str, Any], measured: list[dict[str, Any]], record: dict[str, Any]
+) -> list[str]:
+    """F = sum lambda_k D_k F_k / sum lambda_i D_i over the priority clients that measure it."""
+    data = [priority_weight(config, r) * r["num_examples"] for r in measured]
+    loss = sum(float(d / sum(data)) * r["loss"] for d, r in zip(data, measured, strict=True))
+    if math.isclose(loss, record["global_loss"], rel_tol=1e-6):
+        return []
+    return [f"round {record['round']}: global loss {record['global_loss']} should be {loss}"]
 
 
 def _count_problems(here: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:

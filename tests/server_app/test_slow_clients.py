@@ -31,6 +31,7 @@ SLOW = (
     "engine.grace=1",
     "rounds=12",
 )
+FEDAVG = ("strategy=fedavg", "strategy.warmup_fraction=0")
 
 
 def run(directory: Path, *words: str) -> list[dict[str, Any]]:
@@ -102,7 +103,7 @@ def test_every_strategy_with_late_and_absent_clients(tmp_path: Path, strategy: s
 
 def test_a_deadline_in_simulated_seconds(tmp_path: Path) -> None:
     """Who misses it has failed, and is asked again in the next round."""
-    words = ("engine.quorum=null", "engine.round_timeout=12", "strategy=fedavg", "rounds=4")
+    words = ("engine.quorum=null", "engine.round_timeout=12", *FEDAVG, "rounds=4")
     found = run(tmp_path / "run", *words)
     assert [line["simulated_seconds"] for line in found] == [12.0, 24.0, 36.0, 48.0]
     assert all(line["failed"] > 0 and line["busy"] == line["late"] == 0 for line in found)
@@ -117,7 +118,7 @@ def test_a_reply_without_seconds_is_rejected(
 ) -> None:
     """A node that does not take part in the simulation cannot be early or late."""
     monkeypatch.setattr(Node, "response_times", lambda *_: None)
-    found = run(tmp_path / "run", "strategy=fedavg", "rounds=2")
+    found = run(tmp_path / "run", *FEDAVG, "rounds=2")
     assert [line["rejected"] for line in found] == [8, 8]
     assert {row["reason"] for row in rows(tmp_path / "run")} == {
         "its reply says no simulated seconds"
@@ -141,7 +142,7 @@ def test_the_audit_lets_the_clock_go_again(
     tmp_path: Path, change: Callable[[list[dict[str, Any]]], None]
 ) -> None:
     """A status, or seconds, that do not go together are found."""
-    run(tmp_path / "run", "strategy=fedavg", "rounds=4")
+    run(tmp_path / "run", *FEDAVG, "rounds=4")
     change_table(tmp_path / "run", "clients", change)
     texts = " ".join(str(problem) for problem in audit(tmp_path / "run").problems)
     assert "simulated seconds" in texts or "busy" in texts
@@ -149,7 +150,7 @@ def test_the_audit_lets_the_clock_go_again(
 
 def test_the_audit_finds_another_clock(tmp_path: Path) -> None:
     """The clock after a round follows from the seconds of its clients."""
-    run(tmp_path / "run", "strategy=fedavg", "rounds=4")
+    run(tmp_path / "run", *FEDAVG, "rounds=4")
     change_round(tmp_path / "run", 3, simulated_seconds=1.0)
     texts = [str(problem) for problem in audit(tmp_path / "run").problems]
     assert any(text.startswith("round 3: simulated_seconds is 1.0") for text in texts)
