@@ -52,8 +52,8 @@ CONFIG_NAME = "config"
 register()
 
 # Hydra copies the store of all schemas for every composition, a quarter of the time that it takes.
-# There is one store in a process, and what it gives out are copies: a copy of it is itself. Launchers
-# pickle it, for their processes have other plugins.
+# There is one store in a process, and what it gives out are copies: a copy of it is itself.
+# Launchers pickle it, for their processes have other plugins.
 ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 

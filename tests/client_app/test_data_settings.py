@@ -44,7 +44,10 @@ def test_dirichlet_partition_of_every_data_set(name: str) -> None:
     [
         (
             "data.partition=even",
-            "data.partition must be one of shards, dirichlet, proportional, iid, quantity, got 'even'",
+            (
+                "data.partition must be one of shards, dirichlet, proportional, iid, quantity, "
+                "got 'even'"
+            ),
         ),
         ("data.alpha=0", "data.alpha must be a number > 0, got 0.0"),
         ("data.alpha=nan", "data.alpha must be a number > 0, got nan"),
@@ -90,7 +93,10 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
         ("data=synth data.num_clients=null", NULL),
         (
             "data=fmnist data.partition=natural",
-            "data.partition must be one of shards, dirichlet, proportional, iid, quantity, got 'natural'",
+            (
+                "data.partition must be one of shards, dirichlet, proportional, iid, quantity, "
+                "got 'natural'"
+            ),
         ),
         (
             "data=npz data.path=x data.partition=even",
