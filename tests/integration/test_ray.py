@@ -314,9 +314,10 @@ def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     """A job is a task. Ctrl-C ends all, and the same command goes on, with the same bits."""
     sweep = tmp_path / "sweep"
     jobs = [sweep / str(job) for job in range(2)]
-    small = (*FAST, "data.num_clients=4", "data.num_priority=2", "evaluation.every=100000")
-    small += ("strategy.warmup_fraction=0",)  # a warm-up would end at another round of fewer
-    words = ("-m", "hydra/launcher=ray", *small, "rounds=100000", "seed=1,2")
+    sizes = ("data.num_clients=4", "data.num_priority=2", "evaluation.every=100000")
+    # A warm-up is a share of the rounds, and would end at another round of fewer.
+    words_of_all = (*FAST, *sizes, "strategy.warmup_fraction=0")
+    words = ("-m", "hydra/launcher=ray", *words_of_all, "rounds=100000", "seed=1,2")
 
     def run_until(rounds: Sequence[int]) -> str:
         """Interrupt the sweep when each job has so many rounds."""
@@ -343,7 +344,9 @@ def test_a_sweep_of_tasks(cluster: Cluster, tmp_path: Path) -> None:
     assert "job 0 (seed=1) is taken up again: interrupted after round" in stdout
     later = before.index(min(before))
     rounds = before[later] + 3
-    alone = in_process(tmp_path / "alone", *small, f"seed={later + 1}", f"rounds={rounds + 1}")
+    alone = in_process(
+        tmp_path / "alone", *words_of_all, f"seed={later + 1}", f"rounds={rounds + 1}"
+    )
     assert (
         lines_of_rounds(jobs[later]).splitlines()[:rounds]
         == (lines_of_rounds(alone).splitlines()[:rounds])
