@@ -8,6 +8,7 @@ import numpy as np
 from fedquorum.metrics import metric_called
 from fedquorum.records.fairness import spread
 from fedquorum.records.reader import Run
+from fedquorum.records.tables import metric_column
 from fedquorum.types import FloatArray, IntArray
 
 from server_app.report.chart_parts import (
@@ -152,7 +153,7 @@ def _published_spread(methods: Sequence[Method]) -> tuple[Level, ...]:
 
 def _final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     """Return the metric of each client after the last evaluation of test parts, without NaN."""
-    column = f"test_{metric}" if metric in ("loss", "accuracy") else "test_metric"
+    column = metric_column("test", metric)
     wanted = ["round", "priority", "test_num_examples", column]
     table = run_columns(run, "evaluations", [*wanted, "unseen"])
     none: FloatArray = np.empty(0)

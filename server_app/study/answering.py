@@ -165,7 +165,7 @@ def _caveats(
     clients: tuple[Measured, ...] = ()
     if contest.baseline.runs:
         folder = jobs.runner.directory / contest.baseline.runs[0].folder
-        clients = measured_clients(load_run(folder))
+        clients = measured_clients(load_run(folder), contest.metric)
     pooled = data is not None and _pooled(contest, data)
     return (
         *(() if data is None else data_caveats(data[1], contest.metric)),

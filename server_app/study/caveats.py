@@ -11,6 +11,7 @@ from statistics import fmean
 
 import numpy as np
 from fedquorum.records.reader import Run, read_parts
+from fedquorum.records.tables import metric_column
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
@@ -143,8 +144,15 @@ class Measured:
     metric: float
 
 
-def measured_clients(run: Run) -> tuple[Measured, ...]:
+def measured_clients(run: Run, metric: str) -> tuple[Measured, ...]:
     """Return what each client measured last, by client id; none without such records.
+
+    Parameters
+    ----------
+    run : Run
+        Whose records.
+    metric : str
+        What is measured.
 
     Raises
     ------
@@ -154,14 +162,15 @@ def measured_clients(run: Run) -> tuple[Measured, ...]:
     folder = run.directory / "evaluations"
     if not folder.is_dir():
         return ()
-    columns = ["client", "test_num_examples", "validation_num_examples", "test_metric"]
+    column = metric_column("test", metric)
+    columns = ["client", "test_num_examples", "validation_num_examples", column]
     table = read_parts(folder, columns)
     last: dict[int, Measured] = {}
     for row in table.to_pylist():
         rows, kept = row["test_num_examples"], row.get("validation_num_examples")
         if rows is not None:
-            metric = row.get("test_metric")
-            number = math.nan if metric is None else float(metric)
+            value = row.get(column)
+            number = math.nan if value is None else float(value)
             last[row["client"]] = Measured(row["client"], rows, kept or 0, number)
     return tuple(last[client] for client in sorted(last))
 

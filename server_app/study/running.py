@@ -267,6 +267,7 @@ def _compare(contest: Contest, jobs: StudyJobs, study: StudySettings) -> list[in
         seeds.append(seed)
         if len(todo) == len(of_seed):
             jobs.progress.save(once=jobs.spent - before)
+        if todo:
             number = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
             jobs.say(f"{number} compared{not_counted(contest, of_seed)}")
     return seeds

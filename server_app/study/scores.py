@@ -11,6 +11,7 @@ from fedquorum.audit.replay import read_recorded
 from fedquorum.errors import RunError
 from fedquorum.records.reader import load_run, read_parts
 from fedquorum.records.round_record import evaluation_summary
+from fedquorum.records.tables import metric_column
 
 from server_app.study.answer import Curve, SeedRun
 from server_app.sweep_jobs import complete_rounds
@@ -139,7 +140,7 @@ def _clients(
     directory: Path, metric: str, among: Collection[int] | None, part: str = "test"
 ) -> dict[int, float]:
     """Return the metric on each client's part after the last round, where it is defined."""
-    column = f"{part}_{metric if metric in ('loss', 'accuracy') else 'metric'}"
+    column = metric_column(part, metric)
     table = read_parts(directory / "evaluations", ["round", "client", column])
     values = table[column].to_numpy().astype(np.float64)
     last = table["round"].to_numpy() == table["round"].to_numpy().max(initial=0)

@@ -74,6 +74,21 @@ POPULATION_SCHEMA = pa.schema(
         pa.field("local_accuracy", pa.float64()),
     ]
 )
+
+
+def metric_column(part: str, metric: str) -> str:
+    """Return the column of ``evaluations`` with what clients measured on a part.
+
+    Parameters
+    ----------
+    part : {"test", "validation"}
+        Of each client's data.
+    metric : str
+        ``evaluation.metric``; losses and accuracies have columns of their own.
+    """
+    return f"{part}_{metric if metric in ('loss', 'accuracy') else 'metric'}"
+
+
 FLUSH_SECONDS = 10.0
 MERGED = 32
 """How many parts become one."""

@@ -168,7 +168,13 @@ def test_few_validation_rows() -> None:
     assert run_caveats(none, "accuracy") == ()
 
 
-def test_the_records_tell_what_each_client_measured_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("metric", "column"),
+    [("auroc", "test_metric"), ("accuracy", "test_accuracy"), ("loss", "test_loss")],
+)
+def test_the_records_tell_what_each_client_measured_last(
+    tmp_path: Path, metric: str, column: str
+) -> None:
     """A client without a test part is not there; null is not defined."""
     folder = make_run(tmp_path / "run", [line(1, global_loss=1.0), line(2, global_loss=0.9)])
     row = {"priority": True, "test_num_examples": 6, "validation_num_examples": 3}
@@ -176,19 +182,19 @@ def test_the_records_tell_what_each_client_measured_last(tmp_path: Path) -> None
         folder,
         "evaluations",
         [
-            {"round": 1, "client": 0, **row, "test_metric": 0.2},
-            {"round": 1, "client": 1, **row, "test_metric": 0.3},
-            {"round": 2, "client": 0, **row, "test_metric": 0.8},
-            {"round": 2, "client": 1, **row, "test_metric": None},
+            {"round": 1, "client": 0, **row, column: 0.2},
+            {"round": 1, "client": 1, **row, column: 0.3},
+            {"round": 2, "client": 0, **row, column: 0.8},
+            {"round": 2, "client": 1, **row, column: None},
             {"round": 2, "client": 2, "priority": False, "num_examples": 5},
         ],
     )
     (run,) = load_all(folder)
-    first, second = measured_clients(run)
+    first, second = measured_clients(run, metric)
     assert first == Measured(0, 6, 3, 0.8)
     assert (second.client, math.isnan(second.metric)) == (1, True)
     (bare,) = load_all(make_run(tmp_path / "bare", [line(1, global_loss=1.0)]))
-    assert measured_clients(bare) == ()
+    assert measured_clients(bare, metric) == ()
 
 
 # --- the tuning -------------------------------------------------------------------------------
