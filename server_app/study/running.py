@@ -1,6 +1,7 @@
 """``fedquorum-study``: tuning, paired seeds and an answer, within a budget."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -25,7 +26,7 @@ from server_app.study.progress import ProgressFile
 from server_app.study.scores import curve_of, no_score
 from server_app.study.settings import Budget, StudySettings
 from server_app.study.tables import print_answer
-from server_app.study.tuning import COST, FINALISTS, equal_share, generations, rungs
+from server_app.study.tuning import COST, FINALISTS, equal_share, generations, rungs, runs_of
 from server_app.sweep_jobs import Job
 from server_app.sweep_runner import JobRunner
 
@@ -63,7 +64,7 @@ def run_study(
     contest = contest_of(words, study)
     budget = Budget.of(str(study.budget), contest.settings.rounds)
     rounds = sum(contender.settings.rounds for contender in contest.contenders)
-    _check_budget(budget, rounds, contest)
+    _check_budget(budget, rounds, len(contest.contenders), study.trials or 0)
     data = _data(contest)
     runner = JobRunner(config, launcher, setting="output")
     asked = {
@@ -114,13 +115,15 @@ def _tell(answer: Answer, runner: JobRunner, settings: Settings) -> None:
         runner.say(str(path))
 
 
-def _check_budget(budget: Budget, rounds: int, contest: Contest) -> None:
-    methods = len(contest.contenders)
-    if budget.unit == "rounds" and budget.amount < FEWEST_SEEDS * rounds:
+def _check_budget(budget: Budget, rounds: int, methods: int, trials: int) -> None:
+    """Refuse a budget that would not reach the fewest seeds; of time nobody knows."""
+    least = FEWEST_SEEDS + math.ceil(runs_of(trials))
+    if budget.unit == "rounds" and budget.amount < least * rounds:
+        tuned = f" after {trials} trials" if trials else ""
+        fewer = "trials=... and methods=[...] take" if trials else "methods=[...] takes"
         raise SettingsError(
-            f"budget must be at least {FEWEST_SEEDS * methods}runs ({FEWEST_SEEDS * rounds}rounds: "
-            f"{FEWEST_SEEDS} seeds of {methods} methods), got {budget.text}; methods=[...] takes "
-            "fewer"
+            f"budget must be at least {least * methods}runs ({least * rounds}rounds: "
+            f"{FEWEST_SEEDS} seeds of {methods} methods{tuned}), got {budget.text}; {fewer} fewer"
         )
 
 

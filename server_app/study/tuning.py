@@ -236,6 +236,14 @@ def equal_share(amount: float, spent: float, once: float, reserve: float) -> flo
     return min(amount / 2 - spent, amount - spent - reserve * once)
 
 
+def runs_of(trials: int) -> float:
+    """Return what a method's trials and their finalists take, about, in whole runs."""
+    if trials == 0:
+        return 0.0
+    finalists = min(FINALISTS, trials) if trials > 1 else 0
+    return 1.0 + COST * (trials - 1) + finalists
+
+
 def generations(trials: int) -> Sequence[int]:
     """Return the sizes of the generations; the first is the settings' own values alone."""
     if trials == 0:

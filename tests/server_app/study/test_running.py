@@ -176,7 +176,14 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
         (("data.priority=all",), "data.priority must name the clients that question=priority is"),
         (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
-        (("budget=9runs",), r"budget must be at least 10runs \(20rounds: 5 seeds of 2 methods\)"),
+        (
+            ("trials=0", "budget=9runs"),
+            r"budget must be at least 10runs \(20rounds: 5 seeds of 2 methods\)",
+        ),
+        (
+            ("trials=33", "budget=20runs"),
+            r"budget must be at least 50runs \(100rounds: 5 seeds of 2 methods after 33 trials\)",
+        ),
         (("score=all.gini",), "score must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),
         (("methods=[fedavg]",), "methods must have one to compare with fedavg, got none"),

@@ -10,7 +10,7 @@ from fedquorum.search import Among, Between
 from conf.compose import parse_word
 from server_app.study.answer import Curve
 from server_app.study.methods import Searched
-from server_app.study.tuning import MethodTuning, at_round, equal_share, generations, rungs
+from server_app.study.tuning import MethodTuning, at_round, equal_share, generations, rungs, runs_of
 
 LR: dict[str, Searched] = {"client.lr": Between(0.01, 1.0)}
 
@@ -71,6 +71,11 @@ def test_generations() -> None:
         (1, 4),
         (1, 4, 3),
     ]
+
+
+def test_what_trials_take() -> None:
+    """The first is a whole run, of the others half is left out; finalists are run again."""
+    assert [runs_of(trials) for trials in (0, 1, 2, 5)] == [0, 1, 1.5 + 2, 3 + 3]
 
 
 def test_tuning_takes_at_most_half_of_the_budget_and_leaves_the_seeds_theirs() -> None:
