@@ -1,15 +1,18 @@
 """What a person sees: a live line on a terminal, plain lines elsewhere, a table at the end."""
 
 import math
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from statistics import median_low
 from types import TracebackType
 from typing import Any, Self
 
 from fedquorum.metrics import metric_called
+from fedquorum.named import NAMED
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.rule import Question
 from rich.console import Console
@@ -256,6 +259,21 @@ def final_table(
     for name, text in _of_run(totals, about, privacy or {}, counted or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
+
+
+def method_title(strategy: str) -> str:
+    """Return a strategy's name for people."""
+    return NAMED[strategy].title if strategy in NAMED else strategy
+
+
+def closing_words(directory: Path) -> str:
+    """Return where a run's results are, and the two commands that show more of them."""
+    quoted = shlex.quote(str(directory))
+    return (
+        f"Results in {directory}\n"
+        f"  figures and tables    fedquorum-report {quoted}\n"
+        f"  replay all decisions  fedquorum-report --audit {quoted}"
+    )
 
 
 def _of_run(

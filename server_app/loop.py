@@ -34,7 +34,14 @@ from conf.schema.rules import rules_of
 from conf.schema.settings import evaluated_metric
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
-from server_app.display import About, Display, Totals, final_table
+from server_app.display import (
+    About,
+    Display,
+    Totals,
+    closing_words,
+    final_table,
+    method_title,
+)
 from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
@@ -81,7 +88,7 @@ def run(
     check_private(settings.privacy, decode_arrays(arrays))
     parts = _Parts(strategy.waiting(grid), strategy, settings, rates, requirements)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
-    title = f"{settings.strategy.name} on {settings.data.name}"
+    title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
     about = _about(settings, strategy)
     arithmetic = _arithmetic(composed, data, grid)
     directory, start = _begin(composed, output_dir, arithmetic, console)
@@ -124,7 +131,7 @@ def run(
             _save_models(records, strategy, arrays)
         _leave(records, settings, to_run, console)
     console.print(final_table(totals, title, about, ledger.facts, records.admitted_rounds))
-    console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
+    console.print(closing_words(records.directory), soft_wrap=True, markup=False, highlight=False)
     return records.directory
 
 

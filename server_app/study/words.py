@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from fedquorum.intake import shown
 from fedquorum.metrics import metric_called
-from fedquorum.named import NAMED
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.rule import Question
 
+from server_app.display import method_title
 from server_app.study.answer import Answer, MethodResult, Spent
 from server_app.study.decision import FEWEST_SEEDS, NO_DIFFERENCE, UNDECIDED, Comparison, Decision
 
@@ -113,7 +113,7 @@ def unit_of(answer: Answer) -> Unit:
 
 def title(name: str) -> str:
     """Return a method's name for people."""
-    return NAMED[name].title if name in NAMED else shown(name)
+    return shown(method_title(name))
 
 
 def question_words(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-"""The README's commands and code, run as they stand there."""
+"""The commands and code of the README and of the guide to experiments, run as they stand there."""
 
 import os
 import re
@@ -9,19 +9,30 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import FedAU
+from fedquorum.audit.command_line import audit_runs
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import read_recorded
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from server_app.in_process import InProcessGrid
-from tests.integration.conftest import BIN, ROOT
+from tests.integration.conftest import BIN, ROOT, run_here
 
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "running.md").read_text()
 COMMANDS = [
     line
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```bash\n(.*?)```", README + GUIDE, re.DOTALL)
     for line in block.strip().splitlines()
 ]
-IN_PYTHON, STRATEGY, MOD = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(STRATEGY,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(MOD,) = re.findall(
+    r"To simulate clients that come and go.*?```python\n(.*?)```",
+    (ROOT / "docs" / "drop-in.md").read_text(),
+    re.DOTALL,
+)
+(EXPLANATION,) = re.findall(r"<!-- explanation -->\n```text\n(.*?)```", README, re.DOTALL)
+NUMBER = re.compile(r"\d+\.\d+")
 # What installs is done before the tests can run, and what tests is running now.
 DONE_BY_CI = ["pip install -e .", 'pip install -e ".[dev]"', "pytest"]
 
@@ -60,8 +71,8 @@ def test_every_command_works(
 
 
 def test_the_mistake_shown_is_what_one_gets(tmp_path: Path) -> None:
-    """The console block of the README, to the letter."""
-    ((command, answer),) = re.findall(r"```console\n\$ (.*?)\n(.*?)```", README, re.DOTALL)
+    """The console block of the guide, to the letter."""
+    ((command, answer),) = re.findall(r"```console\n\$ (.*?)\n(.*?)```", GUIDE, re.DOTALL)
     done = subprocess.run(
         [BIN / command.split()[0], *command.split()[1:]],
         cwd=tmp_path,
@@ -94,18 +105,18 @@ def for_fedavg(app: ClientApp, trained: list[tuple[Any, Any]]) -> ClientApp:
     return app
 
 
-@pytest.mark.slow
-def test_a_run_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last line shows all that it names."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(IN_PYTHON, names)  # noqa: S102 - our own README
-    assert names["result"].status == "completed"
-    assert len(names["result"].rounds) == 20
+def test_the_decision_is_explained_as_shown(tmp_path: Path) -> None:
+    """Word by word; the numbers are those of one kind of machine, and nearly those of others."""
+    run = run_here(tmp_path / "run", "rounds=20")
+    told = "\n".join(explain(read_recorded(run), client=10, number=10)) + "\n"
+    assert NUMBER.sub("#", told) == NUMBER.sub("#", EXPLANATION)
+    numbers, shown = ([float(n) for n in NUMBER.findall(text)] for text in (told, EXPLANATION))
+    assert numbers == pytest.approx(shown, rel=1e-2)
 
 
-def test_the_code_of_the_readme_runs() -> None:
+def test_the_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The strategy in someone's own app: two clients with priority, two with the same loss."""
+    monkeypatch.chdir(tmp_path)
     trained: list[tuple[Any, Any]] = []
     names: dict[str, Any] = {
         "grid": InProcessGrid(for_fedavg(ClientApp(), trained), {}, 4),
@@ -115,6 +126,7 @@ def test_the_code_of_the_readme_runs() -> None:
     assert sorted(names["result"].evaluate_metrics_clientapp) == [1, 2, 3]
     assert names["result"].arrays["w"].numpy() == pytest.approx([3.0, 3.0])
     assert {server_round for server_round, _ in trained} == {1, 2, 3}
+    assert audit_runs(tmp_path / "runs" / "first", print) == 0
 
 
 def test_the_mod_of_the_readme_keeps_clients_away() -> None:
@@ -130,6 +142,6 @@ def test_the_mod_of_the_readme_keeps_clients_away() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Every relative link and picture of the README exists."""
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
+    for target in re.findall(r"\]\(([^)#]+)", README):
         if not target.startswith("http"):
             assert (ROOT / target).exists(), target

@@ -63,12 +63,12 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
     yield from _alignment(recorded, client, number, row)
     clients = replayed.round.clients
     if client not in clients:
-        yield "weight: 0, as no update came that can be used"
+        yield "weight: 0; the server received no usable update"
         return
     place, decided = clients.index(client), replayed.round.decided
     yield f"admitted: {rules.selection.explain_admission(decided, place)}"
     if decided.share[place] == 0.0:
-        yield f"weight: 0, as the update was refused; recorded {digits(row['weight'])}"
+        yield f"weight: 0; the server refused the update; recorded {digits(row['weight'])}"
         return
     if replayed.refused is not None:
         yield f"weight: 0, as {replayed.refused}; recorded {digits(row['weight'])}"
@@ -96,7 +96,7 @@ def _alignment(recorded: Recorded, client: int, number: int, row: Row) -> Iterat
 def _answer(row: Row) -> str:
     reason = "" if row["reason"] is None else f": {row['reason']}"
     if row["status"] == "silent":
-        return "silent; its own half of the gate did not hold, and of its loss it tells nothing"
+        return "silent: the client's half of the gate refused; a silent client reports no loss"
     if row["num_examples"] is None:
         return f"{row['status']}{reason}"
     measured = [
