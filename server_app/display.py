@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedquorum.metrics import metric_called
-from fedquorum.named import NAMED
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.rule import Question
 from rich.console import Console
@@ -259,11 +258,6 @@ def final_table(
     for name, text in _of_run(totals, about, privacy or {}, counted or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
-
-
-def method_title(strategy: str) -> str:
-    """Return a strategy's name for people."""
-    return NAMED[strategy].title if strategy in NAMED else strategy
 
 
 def closing_words(directory: Path) -> str:

@@ -40,9 +40,9 @@ from server_app.display import (
     Totals,
     closing_words,
     final_table,
-    method_title,
 )
 from server_app.in_process import InProcessGrid, SimulationGrid
+from server_app.naming import method_title
 from server_app.privacy import PrivacySpent, check_private, spent_before
 from server_app.recording import run_records
 from server_app.requirements import run_requirements

@@ -34,7 +34,7 @@ def methods_of(groups: Sequence[Group]) -> tuple[Method, ...]:
     return tuple(
         Method(group, f"{name} [{group.unfinished}]" if group.unfinished else name, i)
         for i, group in enumerate(group for group in groups if group.counted)
-        for name in (brief(group.method),)
+        for name in (brief(group.title),)
     )
 
 

@@ -18,6 +18,7 @@ NUM_DASHES = 4
 MAX_POINTS = 400
 FEW_POINTS = 12  # each is marked: between them nothing was measured
 BAND_OPACITY = 0.18
+EDGE_OPACITY = 0.45
 ALL_BANDS = 0.6  # shared by the bands of a panel, which lie over each other
 ANY = (-math.inf, math.inf)
 POSITIVE = (0.0, math.inf)

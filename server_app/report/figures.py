@@ -19,6 +19,7 @@ from PIL import Image
 from server_app.drawing import ShownFigure
 from server_app.report.charts import (
     COLOURS,
+    EDGE_OPACITY,
     FEW_POINTS,
     NUM_DASHES,
     Chart,
@@ -134,7 +135,15 @@ def _line(axes: Axes, line: Line, panel: Panel) -> Artist:
     )
     if line.spread is not None:
         low, high = band(line, panel)
-        axes.fill_between(line.x, low, high, color=colour, alpha=band_opacity(panel), linewidth=0)
+        # where bands lie over each other, their edges tell them apart
+        axes.fill_between(
+            line.x,
+            low,
+            high,
+            facecolor=(colour, band_opacity(panel)),
+            edgecolor=(colour, EDGE_OPACITY),
+            linewidth=0.5,
+        )
     return drawn
 
 

@@ -15,6 +15,8 @@ from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.settings import masked
 
+from server_app.naming import method_title, setting_words
+
 _WITHOUT_INFLUENCE = (
     *("engine.", "client.device", "client.deterministic", "client.batching"),
     *("client.keep_memory", "tracker.", "resume"),
@@ -97,6 +99,13 @@ class Group:
         if not self.variant:
             return self.strategy
         return f"{self.strategy} ({', '.join(map(short_setting, self.variant))})"
+
+    @property
+    def title(self) -> str:
+        """The same for people, such as ``FedALIGN, epsilon 0.2``."""
+        settings = self.runs[0].settings
+        words = (setting_words(setting, settings) for setting in self.variant)
+        return ", ".join((method_title(self.strategy), *words))
 
     @property
     def metric(self) -> str:

@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from server_app.report.charts import (
     COLOURS,
+    EDGE_OPACITY,
     FEW_POINTS,
     NUM_DASHES,
     Chart,
@@ -134,7 +135,8 @@ def _band(line: Line, panel: Panel) -> go.Scatter:
         y=compact(np.concatenate([high, low[::-1]])),
         fill="toself",
         fillcolor=transparent(colour, band_opacity(panel)),
-        line={"width": 0, "color": colour},
+        # where bands lie over each other, their edges tell them apart
+        line={"width": 0.5, "color": transparent(colour, EDGE_OPACITY)},
         mode="lines",
         hoverinfo="skip",
         legendgroup=line.label,

@@ -16,6 +16,7 @@ from server_app.report.charts import LineChart, grid_shape
 from server_app.report.experiment import Experiment
 from server_app.report.groups import word
 from server_app.report.interactive import figure
+from server_app.report.lead import lead
 from server_app.report.sweep_charts import slug
 from server_app.report.tables import TextTable, experiment_tables, runs_table
 
@@ -43,6 +44,8 @@ class _Section:
     name: str
     anchor: str
     warnings: tuple[str, ...]
+    lead: tuple[str, ...]
+    first: TextTable
     plots: tuple[_Plot, ...]
     tables: tuple[TextTable, ...]
     shared: tuple[str, ...]
@@ -79,10 +82,13 @@ def page(
 
 def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Section:
     anchor = slug(one.name)
+    first, *tables = experiment_tables(one.groups, one.rows, one.differences, one.name)
     return _Section(
         name=one.name,
         anchor=anchor,
         warnings=tuple(_warnings(one)),
+        lead=tuple(lead(one.rows, one.differences)),
+        first=first,
         plots=tuple(
             _Plot(
                 id=f"{anchor}_{chart.name}",
@@ -95,7 +101,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
             )
             for chart in one.charts
         ),
-        tables=experiment_tables(one.groups, one.rows, one.differences, one.name),
+        tables=tuple(tables),
         shared=_shared(one),
         runs=runs_table([run for group in one.groups for run in group.runs], one.name),
     )
@@ -112,7 +118,7 @@ def _warnings(one: Experiment) -> list[str]:
                 state = "running, or was killed" if run.status == "running" else run.status
                 use = "in the statistics" if run.directory in counted else "not in the statistics"
                 error = f" ({run.error})" if run.error else ""
-                warnings.append(f"{group.method}, seed {run.seed}: {state}, {rounds}, {use}{error}")
+                warnings.append(f"{group.title}, seed {run.seed}: {state}, {rounds}, {use}{error}")
     return warnings
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from fedquorum.metrics import metric_called
 
+from server_app.naming import method_title, setting_name, setting_words
 from server_app.report.chart_parts import Method, bounds_of
 from server_app.report.charts import (
     PERCENT,
@@ -130,7 +131,7 @@ def _curves(
             if (line := _line(label, style, values, points, rows=rows, name=name)) is not None
         ]
         levels = [
-            Level(g.method, len(series) + i, found.mean, f"{g.method}: {found.mean:.2f}")
+            Level(g.title, len(series) + i, found.mean, f"{g.title}: {found.mean:.2f}")
             for i, g in enumerate(constant)
             if (found := _final(g, rows, name)) is not None
         ]
@@ -142,7 +143,7 @@ def _curves(
             panels.append(
                 Panel(
                     heading,
-                    key,
+                    setting_name(key),
                     label,
                     tuple(lines),
                     tuple(levels),
@@ -160,7 +161,7 @@ def _curves(
     )
     if constant:
         note += " Dotted: methods without this setting."
-    return LineChart(f"sweep-{slug(key)}", f"Over {key}", note, tuple(panels))
+    return LineChart(f"sweep-{slug(key)}", f"Over {setting_name(key)}", note, tuple(panels))
 
 
 def _series(key: str, sweeps: Sequence[Sweep]) -> Iterator[tuple[str, dict[str, Group]]]:
@@ -169,9 +170,9 @@ def _series(key: str, sweeps: Sequence[Sweep]) -> Iterator[tuple[str, dict[str, 
         place = sweep.keys.index(key)
         series: dict[str, dict[str, Group]] = {}
         for at, group in sweep.groups:
-            others = [f"{k.rpartition('.')[2]}={v}" for k, v in zip(sweep.keys, at, strict=True)]
-            others.pop(place)
-            label = f"{sweep.strategy} ({', '.join(others)})" if others else sweep.strategy
+            words = [setting_words(f"{k}={v}") for k, v in zip(sweep.keys, at, strict=True)]
+            words.pop(place)
+            label = ", ".join((method_title(sweep.strategy), *words))
             series.setdefault(label, {})[at[place]] = group
         yield from series.items()
 
@@ -218,10 +219,10 @@ def _heat_map(sweep: Sweep, rows: Sequence[Row]) -> Chart:
             layers.append(Layer(label, tuple(columns), tuple(lines), grid))
     return GridChart(
         f"heat-{slug(sweep.strategy)}",
-        f"{sweep.strategy} over {first} and {second}",
+        f"{method_title(sweep.strategy)} over {setting_name(first)} and {setting_name(second)}",
         "After the last evaluation, mean over seeds.",
-        first,
-        second,
+        setting_name(first),
+        setting_name(second),
         "",
         tuple(layers),
         written=True,

@@ -225,10 +225,10 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
         headings=("method", "clients", "seeds", *headings.values()),
         rows=tuple(
             (
-                row.group.method,
+                row.group.title,
                 row.clients.replace("_", "-"),
                 str(len(row.by_seed)),
-                *(_cell(row.statistic(name), name, row.group.metric) for name in headings),
+                *(cell(row.statistic(name), name, row.group.metric) for name in headings),
             )
             for row in rows
         ),
@@ -254,7 +254,7 @@ def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
         headings=("difference", "clients", "seeds", *headings.values()),
         rows=tuple(
             (
-                f"{pair.one.group.method} - {pair.other.group.method}",
+                f"{pair.one.group.title} minus {pair.other.group.title}",
                 pair.one.clients.replace("_", "-"),
                 str(len(pair.by_seed)),
                 *(_difference_cell(pair, name) for name in headings),
@@ -288,9 +288,9 @@ def opportunity_table(rows: Sequence[Row], title: str) -> TextTable:
         headings=("method", "seeds", *headings.values()),
         rows=tuple(
             (
-                row.group.method,
+                row.group.title,
                 str(len(row.by_seed)),
-                *(_cell(row.statistic(name), name, row.group.metric) for name in headings),
+                *(cell(row.statistic(name), name, row.group.metric) for name in headings),
             )
             for row in _once(rows)
             if row.statistic("opportunity_share") is not None
@@ -320,10 +320,10 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
         headings=("method", "seeds", "rounds", *shown.values()),
         rows=tuple(
             (
-                row.group.method,
+                row.group.title,
                 str(len(row.by_seed)),
                 _range(row.rounds),
-                *(_cell(row.statistic(name), name, row.group.metric) for name in shown),
+                *(cell(row.statistic(name), name, row.group.metric) for name in shown),
             )
             for row in _once(rows)
         ),
@@ -348,7 +348,7 @@ def experiment_tables(
 def privacy_table(groups: Sequence[Group], title: str) -> TextTable:
     """Return what the models that each private run released cost; no rows without such runs."""
     facts = ("mechanism", "noise_multiplier", "sampling_rate", "releases", "delta", "epsilon")
-    private = [(group.method, run) for group in groups for run in group.runs if run.privacy]
+    private = [(group.title, run) for group in groups for run in group.runs if run.privacy]
     rows = (
         (method, str(run.seed), *(_fact(run.privacy.get(name, "-")) for name in facts))
         for method, run in private
@@ -397,7 +397,7 @@ def settings_table(groups: Sequence[Group], title: str) -> TextTable:
         title=f"{title}: settings that differ",
         headings=("method", "settings"),
         rows=tuple(
-            (group.method, " ".join(f"{key}={values[key]}" for key in telling if key in values))
+            (group.title, " ".join(f"{key}={values[key]}" for key in telling if key in values))
             for group, values in zip(groups, settings, strict=True)
             if telling
         ),
@@ -413,7 +413,7 @@ def _range(numbers: tuple[int, int]) -> str:
     return str(most) if fewest == most else f"{fewest} to {most}"
 
 
-def _cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
+def cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
     """Return "mean ± sd" in the units of the headings."""
     if statistic is None:
         return "-"
@@ -428,7 +428,7 @@ def _difference_cell(pair: Difference, name: str) -> str:
     above, seeds = pair.above(name)
     if seeds == 0:
         return "-"
-    return f"{_cell(pair.statistic(name), name, pair.one.group.metric)} ({above}/{seeds})"
+    return f"{cell(pair.statistic(name), name, pair.one.group.metric)} ({above}/{seeds})"
 
 
 def _unit(name: str, metric: str) -> tuple[float, int]:
@@ -478,9 +478,9 @@ def _terminal_cells(rows: Sequence[Row]) -> Iterator[str]:
     yield "\n".join((*statuses, f"seeds: {len(first.by_seed)}", rounds, METRIC_NAMES[group.metric]))
     yield "\n".join(row.clients for row in rows)
     for name in ("test", "worst", "worst10", "gini"):
-        yield "\n".join(_cell(row.statistic(name), name, group.metric) for row in rows)
+        yield "\n".join(cell(row.statistic(name), name, group.metric) for row in rows)
     for name in ("admitted", "theta"):
-        yield _cell(first.statistic(name), name, group.metric, separator="\n")
+        yield cell(first.statistic(name), name, group.metric, separator="\n")
 
 
 # --- files ------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from fedquorum.records.tables import metric_column
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
+from server_app.naming import setting_name, setting_words
 from server_app.study.answer import Curve, MethodResult
-from server_app.study.words import Unit, capital, choice, listed, setting_words, title
+from server_app.study.words import Unit, capital, listed, title
 
 FEW_ROWS = 10
 FEW_SEEDS = 10
@@ -270,8 +271,8 @@ def _end(method: MethodResult, word: str, ranges: Ranges) -> str:
         return ""
     end, other = ("lower", "smaller") if place <= EDGE else ("upper", "larger")
     return (
-        f"{title(method.name)}'s {choice(word)} is at the {end} end of the range tried "
-        f"({low:g} to {high:g}): a {other} {setting_words(key)} may do better."
+        f"{title(method.name)}'s {setting_words(word)} is at the {end} end of the range tried "
+        f"({low:g} to {high:g}): a {other} {setting_name(key)} may do better."
     )
 
 

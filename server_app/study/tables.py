@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from server_app.naming import setting_words
 from server_app.report.tables import TextTable
 from server_app.study.answer import Answer, MethodResult, SeedRun
 from server_app.study.decision import Comparison
 from server_app.study.words import (
-    choice,
     compared,
     num_seeds,
     percent,
@@ -126,7 +126,7 @@ class _Row:
 
     @property
     def tuned(self) -> str:
-        return ", ".join(map(choice, self.method.tuned)) or NONE
+        return ", ".join(map(setting_words, self.method.tuned)) or NONE
 
 
 def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:

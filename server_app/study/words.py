@@ -9,7 +9,7 @@ from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.rule import Question
 
-from server_app.display import method_title
+from server_app.naming import method_title
 from server_app.study.answer import Answer, MethodResult, Spent
 from server_app.study.decision import FEWEST_SEEDS, NO_DIFFERENCE, UNDECIDED, Comparison, Decision
 
@@ -31,9 +31,6 @@ STATISTICS = {
     "worst10": "the worst 10 % of ",
     "best10": "the best 10 % of ",
 }
-RATES = {"client.lr": "client rate", "strategy.server_lr": "server rate"}
-"""Tuned settings whose last part alone would not say which rate it is."""
-
 MINUS = "\N{MINUS SIGN}"
 MOST_DIGITS = 6
 MINUTE, HOUR = 60.0, 3600.0
@@ -157,22 +154,6 @@ def listed(names: Sequence[str]) -> str:
     """Return names as a sentence has them: "a", "a and b", "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def setting_words(key: str) -> str:
-    """Return a setting's name for people, such as "client rate" for client.lr."""
-    return RATES.get(key, key.rpartition(".")[2].replace("_", " "))
-
-
-def choice(word: str) -> str:
-    """Return a tuned value in words: "client.lr=0.05" is "client rate 0.05"."""
-    key, _, value = word.lstrip("+").partition("=")
-    name = setting_words(key)
-    try:
-        number = float(value)
-    except ValueError:
-        return shown(f"{name} {value}")
-    return shown(f"{name} {number:.3g}")
 
 
 # --- the verdict ------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.spread, [math.sqrt(200)] * 2)
     np.testing.assert_allclose(other.y, [20, 20])
     assert other.spread is None
-    assert (ours.label, other.label) == ("fedalign", "fedavg")
+    assert (ours.label, other.label) == ("FedALIGN", "FedAvg")
 
 
 def test_bands_end_where_values_do(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_is_not_completed_is_said_in_the_legend(tmp_path: Path) -> None:
     """A run that was broken off is drawn under its status."""
     make_run(tmp_path / "run", [line(1)], status="interrupted")
     (panel, *_) = line_chart(charts(tmp_path), "training").panels
-    assert panel.lines[0].label == "fedalign [interrupted]"
+    assert panel.lines[0].label == "FedALIGN [interrupted]"
 
 
 def test_a_rule_without_a_gate_has_no_inclusion_mass(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_colours_belong_to_methods(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [line(1, **plain)], strategy="afl")
     make_run(tmp_path / "b", [line(1)], strategy="fedalign")
     both, mass, _ = line_chart(charts(tmp_path), "admission").panels
-    assert [one.label for one in both.lines] == ["afl", "fedalign"]
-    assert [one.label for one in mass.lines] == ["fedalign"]
+    assert [one.label for one in both.lines] == ["AFL", "FedALIGN"]
+    assert [one.label for one in mass.lines] == ["FedALIGN"]
     assert mass.lines[0].style == both.lines[1].style == 1
 
 
@@ -189,7 +189,7 @@ def test_the_same_raster_is_drawn_once(tmp_path: Path) -> None:
         run = make_run(tmp_path / strategy, [line(1)], strategy=strategy)
         write_clients(run, [(1, 0, True, status)])
     layers = grid_chart(charts(tmp_path), "participation").layers
-    assert [layer.label for layer in layers] == ["fedau, seed 1; mifa, seed 1", "fedvarp, seed 1"]
+    assert [layer.label for layer in layers] == ["FedAU, seed 1; MIFA, seed 1", "FedVarp, seed 1"]
 
 
 def test_a_long_raster_is_thinned_and_says_so(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_swept_setting_is_a_curve_with_infinity_at_its_end(tmp_path: Path) -> 
     (curve,) = panel.lines
     np.testing.assert_allclose(curve.x, [0, 1, 2])
     np.testing.assert_allclose(curve.y, [40, 50, 30])
-    assert [(level.label, level.y) for level in panel.levels] == [("fedavg", 10.0)]
+    assert [(level.label, level.y) for level in panel.levels] == [("FedAvg", 10.0)]
 
 
 def test_two_swept_settings_are_a_heat_map_too(tmp_path: Path) -> None:
@@ -308,12 +308,12 @@ def test_two_swept_settings_are_a_heat_map_too(tmp_path: Path) -> None:
     found = charts(tmp_path)
     chart = grid_chart(found, "heat-fedalign")
     layer = chart.layers[0]
-    assert (chart.x_label, chart.y_label) == ("strategy.epsilon", "client.lr")
+    assert (chart.x_label, chart.y_label) == ("epsilon", "client rate")
     assert (layer.columns, layer.rows) == (("0.1", "0.3"), ("1", "2"))
     expected = np.array([[10.0, 30.0], [20.0, math.nan]])
     np.testing.assert_allclose(layer.values, expected, rtol=1e-6)
     curves = line_chart(found, "sweep-strategy-epsilon").panels[0].lines
-    assert [one.label for one in curves] == ["fedalign (lr=1)", "fedalign (lr=2)"]
+    assert [one.label for one in curves] == ["FedALIGN, client rate 1", "FedALIGN, client rate 2"]
 
 
 def test_methods_alone_are_no_sweep(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
     auroc, *others = chart.panels
     (level,) = auroc.levels
     assert level.y == pytest.approx(80.11)
-    assert (level.style, level.label) == (0, "term")
+    assert (level.style, level.label) == (0, "TERM")
     assert all(panel.levels == () for panel in others)
     assert "Hahn, Kim and Lee" in chart.note
 
@@ -376,15 +376,15 @@ def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
     traces = figure(chart).data
     curves = [t for t in traces if t.fill is None]
     assert len(curves) == sum(len(panel.lines) for panel in chart.panels)
-    assert [t.name for t in curves if t.showlegend] == ["fedalign", "fedavg"]
+    assert [t.name for t in curves if t.showlegend] == ["FedALIGN", "FedAvg"]
     bands = [t for t in traces if t.fill == "toself"]
-    assert {t.legendgroup for t in bands} == {"fedalign"}
+    assert {t.legendgroup for t in bands} == {"FedALIGN"}
     axes = draw(chart).axes
     drawn = [np.asarray(one.get_ydata(), dtype=np.float64) for one in axes[0].lines]
     np.testing.assert_allclose(drawn, [[60, 60], [20, 20]])
     assert len(axes[0].collections) == 1
     (legend,) = draw(chart).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["fedalign", "fedavg"]
+    assert [text.get_text() for text in legend.get_texts()] == ["FedALIGN", "FedAvg"]
 
 
 def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
         make_run(tmp_path / name.strip("<>"), [line(1)], settings=settings)
     chart = line_chart(charts(tmp_path), "training")
     names = {trace.name for trace in figure(chart).data}
-    assert names == {"fedalign (data.drop=&lt;b&gt;)", "fedalign (data.drop=&lt;i&gt;)"}
+    assert names == {"FedALIGN, drop &lt;b&gt;", "FedALIGN, drop &lt;i&gt;"}
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])

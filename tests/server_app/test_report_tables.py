@@ -72,7 +72,7 @@ def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
     assert table.title == "fedau/fmnist: accuracy, % over clients' own test parts"
     first, second = (cells(row, table.headings) for row in table.rows)
     assert first == {
-        "method": "fedau",
+        "method": "FedAU",
         "clients": "all",
         "seeds": "2",
         "test accuracy, %, by data": "60.00 ± 14.14",
@@ -175,7 +175,7 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     assert pair.above("largest_training_loss") == (0, 0)
     table = differences_table([pair], "x")
     row = cells(table.rows[0], table.headings)
-    assert row["difference"] == "fedau - mifa"
+    assert row["difference"] == "FedAU minus MIFA"
     assert row["average"] == "6.67 ± 15.28 (2/3)"
     assert row["largest training loss, nats"] == "-"
 
@@ -250,17 +250,17 @@ def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
     assert (title, empty) == ("### a|b: accuracy, % over clients' own test parts", "")
     assert headings.startswith("| method | clients | seeds | test accuracy, %, by data |")
     assert rule == "|" + " --- |" * len(table.headings)
-    assert row.startswith("| fedau | all | 1 | 50.00 |")
+    assert row.startswith("| FedAU | all | 1 | 50.00 |")
 
 
 def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
     """Percent signs, underscores and the sign for plus or minus; as many columns as headings."""
     table = fairness_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
     text = latex([table])
-    assert r"aaggff\_s & all & 2 & 60.00 $\pm$ 14.14 &" in text
+    assert r"AAggFF-S & all & 2 & 60.00 $\pm$ 14.14 &" in text
     assert r"\caption{aaggff/berka\_1: accuracy, \% over clients' own test parts}" in text
     assert r"\begin{tabular}{ll" + "r" * (len(table.headings) - 2) + "}" in text
-    (row,) = [one for one in text.splitlines() if one.startswith(r"aaggff\_s")]
+    (row,) = [one for one in text.splitlines() if one.startswith("AAggFF-S")]
     assert row.count(" & ") == len(table.headings) - 1
 
 
@@ -272,8 +272,8 @@ def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
         make_run(tmp_path / strategy, [line(1)], settings=settings, strategy=strategy)
     table = settings_table(group_runs(load_all(tmp_path)), "x")
     assert table.rows == (
-        ("fedau", "client.lr=0.1 strategy.name=fedau"),
-        ("mifa", "client.lr=0.05 strategy.name=mifa"),
+        ("FedAU", "client.lr=0.1 strategy.name=fedau"),
+        ("MIFA", "client.lr=0.05 strategy.name=mifa"),
     )
 
 

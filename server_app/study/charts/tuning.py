@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import plotly.graph_objects as go
 
+from server_app.naming import setting_words
 from server_app.report.interactive import (
     AXIS,
     LAYOUT,
@@ -16,7 +17,7 @@ from server_app.study.charts.parts import (
     colour_of,
     padded,
 )
-from server_app.study.words import choice, compared, title, unit_of
+from server_app.study.words import compared, title, unit_of
 
 TUNING_HEIGHT = 250  # pixels
 PALE = "#C4C4C4"
@@ -60,7 +61,7 @@ def _trials(answer: Answer, method: MethodResult) -> Iterator[go.Scatter]:
     looks = ({"color": PALE, "width": 1}, {"color": MIDDLE, "width": 1.2})
     strong = {"color": colour_of(answer, method.name), "width": 3}
     for trial in sorted(method.trials, key=weight):
-        values = ", ".join(map(choice, trial.words)) or "as set"
+        values = ", ".join(map(setting_words, trial.words)) or "as set"
         yield _trial(trial, (*looks, strong)[weight(trial)], values, unit_of(answer).factor)
 
 
@@ -89,5 +90,5 @@ def _tuning_note(method: MethodResult) -> str:
         for status in ("pruned", "failed")
         if (number := sum(trial.status == status for trial in method.trials))
     ]
-    best = ", ".join(map(choice, method.tuned)) or "the settings as they were"
+    best = ", ".join(map(setting_words, method.tuned)) or "the settings as they were"
     return f"{', '.join(said)}. Best: {best}."

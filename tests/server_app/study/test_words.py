@@ -7,7 +7,6 @@ import pytest
 from server_app.study.words import (
     MINUS,
     Unit,
-    choice,
     duration,
     listed,
     title,
@@ -144,15 +143,13 @@ def test_amounts() -> None:
     assert duration("rounds", 1200.0) == "1,200 rounds"
 
 
-def test_lists_and_values() -> None:
+def test_lists() -> None:
     """As people say them."""
     assert [listed(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
         "a",
         "a and b",
         "a, b and c",
     ]
-    assert choice("client.lr=0.051234") == "client rate 0.0512"
-    assert choice("+strategy.epsilon_schedule=step") == "epsilon schedule step"
 
 
 def test_names_for_people() -> None:
