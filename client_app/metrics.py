@@ -244,6 +244,6 @@ def check_metric(name: str, num_classes: int, *, numbers: bool) -> None:
         )
     if name == "top5" and num_classes <= TOP:
         raise SettingsError(
-            f"evaluation.metric must be another than top5 where there are {num_classes} classes, "
-            "got top5"
+            f"evaluation.metric=top5 needs more than {TOP} classes, got {num_classes}: every "
+            "prediction would be right"
         )

@@ -221,8 +221,9 @@ def check_task(settings: Settings, data: FederatedData) -> None:
     _check_criterion(settings, target)
     if client.loss == "binary" and (target != "class" or data.num_classes != BINARY):
         raise SettingsError(
-            "client.loss must be cross_entropy where the target is not one of two classes, got "
-            "binary"
+            "client.loss=binary needs a target with two classes, got "
+            + (f"{data.num_classes} classes" if target == "class" else f"a {target}")
+            + "; leave out client.loss for cross_entropy"
         )
     if client.class_weights is None:
         return

@@ -25,6 +25,10 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         lambda m: _not_an_option(m[1], m[2]),
     ),
     (
+        r"Error parsing override '([^'=]+)'\s+missing EQUAL",
+        lambda m: f"a setting is given as NAME=VALUE, got {m[1]!r} without a value",
+    ),
+    (
         r"Value (.+) of type '\w+' could not be converted to (\w+)\s+full_key: (\S+)",
         lambda m: f"{m[3]} must be {_KINDS.get(m[2], m[2])}, got {m[1]}",
     ),
@@ -78,7 +82,9 @@ def not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
 
 def _not_an_option(group: str, name: str) -> str:
     known = options(group)
-    return f"{group} must be one of {', '.join(known)}, got {name!r}{nearest(name, known)}"
+    elsewhere = [other for other in PARTS if group in PARTS and name in options(other)]
+    hint = f" ({elsewhere[0]} has it)" if elsewhere else nearest(name, known)
+    return f"{group} must be one of {', '.join(known)}, got {name!r}{hint}"
 
 
 def _unknown_key(key: str, words: Sequence[str], settings_at: SettingsAt) -> str:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import hydra
 from fedquorum.errors import FedQuorumError, SettingsError
@@ -13,6 +13,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from conf import Settings
 from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word
 from conf.mistakes import explain
 from server_app.help import help_text
@@ -29,6 +30,7 @@ def main() -> None:
         words = resumed_words(sys.argv[1:])
         flags = {word for word in words if word.startswith("-")}
         sys.argv[1:] = words
+        _check_flags(flags)
         if flags & {"-h", "--help"}:
             print(help_text([word for word in words if not word.startswith("-")]), end="")
             return
@@ -84,6 +86,21 @@ def _run_composed(config: DictConfig) -> None:
         raise cannot_write(error) from None
     callbacks.on_run_end(config=config, config_name=CONFIG_NAME, job_return=done)
     _ = done.return_value  # raises what the job did
+
+
+def _check_flags(flags: Collection[str]) -> None:
+    """Refuse a setting that is written as a flag.
+
+    Raises
+    ------
+    SettingsError
+        With the setting as it is written.
+    """
+    for flag in flags:
+        name, equals, value = flag.lstrip("-").partition("=")
+        if equals and name.replace("-", "_").partition(".")[0] in Settings.__dataclass_fields__:
+            setting = f"{name.replace('-', '_')}={value}"
+            raise SettingsError(f"settings are given without dashes: {setting}, got {flag}")
 
 
 def cannot_write(error: OSError) -> SettingsError:

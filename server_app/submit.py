@@ -147,7 +147,9 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
             process.terminate()
             raise
     if not output.run_id:
-        raise RunError(f"flwr run started no run (exit status {process.returncode})")
+        raise RunError(
+            f"flwr run started no run (exit status {process.returncode}); its message is above"
+        )
     return output.run_id
 
 

@@ -213,7 +213,8 @@ def _check_kind(settings: ModelSettings, num_tokens: int | None, sequence: bool)
         )
     if num_tokens is None and isinstance(settings, OF_TOKENS):
         raise SettingsError(
-            f"model must be another than {name} where inputs are no tokens, got {name}"
+            f"model={name} needs inputs of tokens, got data of numbers; model=logistic_regression "
+            "and model=mlp take any"
         )
     if num_tokens is not None and not isinstance(settings, (*OF_TOKENS, ModuleSettings)):
         raise SettingsError(
@@ -229,8 +230,8 @@ def _check_images(
     if not image or min(input_shape[1:]) < smallest or channels not in {None, input_shape[0]}:
         colours = f" and {channels} channels" if channels else ""
         raise SettingsError(
-            f"model must be another than {name} where inputs are no images of at least "
-            f"{smallest} x {smallest}{colours}, got {name} for inputs {input_shape}"
+            f"model={name} needs images of at least {smallest} x {smallest}{colours}, got inputs "
+            f"of shape {input_shape}; model=logistic_regression and model=mlp take any"
         )
 
 
@@ -238,6 +239,6 @@ def _check_sound(name: str, input_shape: tuple[int, ...]) -> None:
     sound = len(input_shape) == len(("channels", "length"))
     if not sound or input_shape[1] < SMALLEST:
         raise SettingsError(
-            f"model must be another than {name} where inputs are no sound of a length of at least "
-            f"{SMALLEST}, got {name} for inputs {input_shape}"
+            f"model={name} needs sound of a length of at least {SMALLEST}, got inputs of shape "
+            f"{input_shape}; model=logistic_regression and model=mlp take any"
         )

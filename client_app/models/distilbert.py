@@ -91,8 +91,8 @@ def _transformers() -> Any:
         import transformers
     except ImportError:
         raise SettingsError(
-            "model must be another than distilbert where transformers is not installed "
-            "(pip install transformers), got distilbert"
+            "model=distilbert needs the package transformers (pip install transformers), which is "
+            "not installed"
         ) from None
     return transformers
 

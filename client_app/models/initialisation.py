@@ -39,8 +39,8 @@ def initialise(model: nn.Module, how: str) -> None:
     layers = [m for m in model.modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Linear))]
     if how == "zeros" and len(layers) > 1:
         raise SettingsError(
-            f"model.init must be another than zeros for a model of {len(layers)} layers, whose "
-            "gradients would stay 0, got zeros"
+            f"model.init=zeros needs a model of one layer, got {len(layers)} layers, whose "
+            "gradients would stay 0"
         )
     for layer in layers:
         _WEIGHTS[how](layer.weight)

@@ -69,5 +69,5 @@ def test_sizes_that_do_not_go_together() -> None:
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that says what to install."""
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(SettingsError, match=r"pip install transformers\), got distilbert"):
+    with pytest.raises(SettingsError, match=r"pip install transformers\), which is not installed"):
         build()

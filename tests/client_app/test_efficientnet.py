@@ -20,7 +20,7 @@ def test_the_paper_s_size() -> None:
 def test_it_needs_colour_images() -> None:
     """Grey images are refused in one line."""
     settings = compose("custom", "model=efficientnet").settings.model
-    message = "no images of at least 1 x 1 and 3 channels, got efficientnet for inputs"
+    message = "model=efficientnet needs images of at least 1 x 1 and 3 channels, got inputs"
     for shape in ((1, 32, 32), (60,)):
         with pytest.raises(SettingsError, match=message):
             build_model(settings, shape, 8, seed=1)

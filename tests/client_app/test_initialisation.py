@@ -56,7 +56,7 @@ def test_zeros_are_for_one_layer() -> None:
     """Logistic regression starts at 0; a deeper model would never leave it, and is refused."""
     model = model_with("zeros", "logistic_regression")
     assert not any(t.any() for t in model.state_dict().values())
-    message = "model.init must be another than zeros for a model of 3 layers, .* got zeros"
+    message = "model.init=zeros needs a model of one layer, got 3 layers"
     with pytest.raises(SettingsError, match=message):
         model_with("zeros")
 

@@ -228,7 +228,7 @@ def test_settings_of_the_small_cnn() -> None:
 )
 def test_convolutions_need_images(settings: ModelSettings, input_shape: tuple[int, ...]) -> None:
     """Inputs that the network cannot take are refused in one line."""
-    with pytest.raises(SettingsError, match=f"got {settings.name} for inputs"):
+    with pytest.raises(SettingsError, match=f"model={settings.name} needs images of"):
         build_model(settings, input_shape, 10, seed=1)
 
 
@@ -284,7 +284,7 @@ def test_the_smallest_sound() -> None:
 @pytest.mark.parametrize("input_shape", [(60,), (1, 1771), (1, 28, 28), (3, 2000, 2000)])
 def test_m5_needs_sound(input_shape: tuple[int, ...]) -> None:
     """Inputs that are no waveforms, or too short, are refused in one line."""
-    message = f"model must be another than m5 .* at least 1772, got m5 for inputs {input_shape}"
+    message = f"model=m5 needs sound of .* at least 1772, got inputs of shape {input_shape};"
     with pytest.raises(SettingsError, match=message.replace("(", r"\(").replace(")", r"\)")):
         build_model(M5Settings(), input_shape, 10, seed=1)
 
@@ -403,7 +403,7 @@ def test_inputs_of_another_kind_are_refused(option: str) -> None:
     words, shape, num_tokens, _ = KINDS.get(option, ("", (1, 16, 16), None, False))
     settings = compose("custom", f"model={option} {words}").settings.model
     if num_tokens:
-        message = f"model must be another than {option} where inputs are no tokens, got {option}"
+        message = f"model={option} needs inputs of tokens, got data of numbers"
         with pytest.raises(SettingsError, match=message):
             build_model(settings, shape, 3, seed=1)
     elif option != "module":

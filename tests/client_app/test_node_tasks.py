@@ -177,8 +177,11 @@ def test_a_device_cannot_balance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MISTAKES = {
-    ("classes", "client.loss=binary"): "client.loss must be cross_entropy where .* got binary",
-    ("sequence", "model=lstm client.loss=binary"): "client.loss must be cross_entropy",
+    (
+        "classes",
+        "client.loss=binary",
+    ): "client.loss=binary needs .* two classes, got . classes",
+    ("sequence", "model=lstm client.loss=binary"): "client.loss=binary needs .* got a sequence",
     ("two", "'client.class_weights=[1, 2, 3]'"): (
         r"client.class_weights must be null, balanced or 2 numbers, .* got \[1, 2, 3\]"
     ),
@@ -194,10 +197,10 @@ MISTAKES = {
     ("number", "evaluation.metric=loss strategy=composed strategy.selection.criterion=accuracy"): (
         "strategy.selection.criterion must be loss where targets are numbers, got accuracy"
     ),
-    ("two", "evaluation.metric=top5"): "evaluation.metric must be another than top5",
+    ("two", "evaluation.metric=top5"): "evaluation.metric=top5 needs more than 5 classes, got 2",
     ("sequence", "model=text"): "model must be lstm or module where each position has a target",
     ("text", "model=mlp"): "model must be one of lstm, text, distilbert, module where inputs are t",
-    ("two", "model=lstm"): "model must be another than lstm where inputs are no tokens, got lstm",
+    ("two", "model=lstm"): "model=lstm needs inputs of tokens, got data of numbers",
 }
 
 

@@ -278,6 +278,10 @@ NEARLY = {
         "strategy/weighting must be one of ",
         "'aaggf_d' (did you mean aaggff_d?)",
     ),
+    "strategy=composed strategy/weighting=fedau": (
+        "strategy/weighting must be one of ",
+        "'fedau' (strategy/participation has it)",
+    ),
     "server_optimizer=adm": ("server_optimizer must be one of ", "(did you mean adam?)"),
     "hydra/sweeper=optna": ("hydra/sweeper must be one of ", "(did you mean optuna?)"),
     "strategy.epsilom=1": ("strategy.epsilom is not a setting; ", "(did you mean epsilon?)"),

@@ -65,7 +65,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ),
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
-        (["seed"], "missing EQUAL"),
+        (["seed"], "a setting is given as NAME=VALUE, got 'seed'"),
         (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
         (["strategy=fedua"], "strategy must be one of aaggff_d, "),
         (["rounds=0"], "rounds must be a whole number >= 1, got 0"),
@@ -95,6 +95,8 @@ def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
         ("strategy=fedua", "got 'fedua' (did you mean fedau?)"),
         ("strategy=own", "got 'own' (it is called custom now)"),
         ("strategy.epsilom=0", "got 'epsilom' (did you mean epsilon?)"),
+        ("rounds", "a setting is given as NAME=VALUE, got 'rounds' without a value"),
+        ("--client.lr=1", "settings are given without dashes: client.lr=1, got --client.lr=1"),
         ("experiment=fedau/fmnits", "got 'fedau/fmnits' (did you mean fedau/fmnist?)"),
     ],
 )
