@@ -24,6 +24,20 @@ def picture(figure: Figure, dpi: int) -> bytes:
     return out.getvalue()
 
 
+def save_for_paper(figure: Figure, folder: Path, name: str) -> Path:
+    """Write ``name.pdf``, vectors with embedded fonts, the same bytes for the same figure.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    pdf = folder / f"{name}.pdf"
+    with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType: publishers refuse Type 3
+        figure.savefig(pdf, metadata={"CreationDate": None})
+    return pdf
+
+
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     """Write ``name.png`` (150 dpi) and ``name.svg``, the same bytes for the same figure.
 

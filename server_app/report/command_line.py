@@ -1,6 +1,7 @@
 """The command ``fedquorum-report``: a page, tables and figures of runs, watched or audited."""
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ EXIT_ERROR = 1
 PLAIN_WIDTH = 200
 DEFAULT_PORT = 8475
 HIGHEST_PORT = 65535
+WIDTHS = (2.0, 20.0)  # of figures for papers, in inches
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -47,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if arguments.watch is not None:
             watch(arguments.watch, DEFAULT_PORT if arguments.port is None else arguments.port)
         elif arguments.audit is None:
-            report(arguments.directories, arguments.output)
+            report(arguments.directories, arguments.output, paper=arguments.paper)
         elif arguments.client is None:
             return audit_runs(arguments.audit, _tell, trust=arguments.trust)
         else:
@@ -73,6 +75,8 @@ def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespa
         parser.error("--client and --round explain a decision: expected --audit RUN with them")
     if (arguments.client is None) != (arguments.round is None):
         parser.error(TOGETHER)
+    if arguments.paper is not None and not arguments.directories:
+        parser.error("--paper is how wide figures are: expected DIR with it")
     if arguments.trust and arguments.audit is None:
         parser.error("--trust imports the rules of a run: expected --audit RUN with it")
 
@@ -82,12 +86,13 @@ def _tell(text: object) -> None:
     print(f"fedquorum-report: {shown(text, LONGEST_LINE)}", file=sys.stderr)
 
 
-def report(directories: Iterable[Path], output: Path) -> None:
+def report(directories: Iterable[Path], output: Path, *, paper: float | None = None) -> None:
     """Print the table of all runs below ``directories`` and write page, tables and figures.
 
     Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
     ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and
-    in ``figures`` every chart as PNG and SVG. Runs that cannot be read are told on standard
+    in ``figures`` every chart as PNG and SVG, and as PDF of ``paper`` inches in width where that is
+    given. Runs that cannot be read are told on standard
     error and left out. Where a run has a local-only run of the same experiment and seed beside
     it, the terms of FedALIGN's bound are printed too, which needs the runs' data; terms that
     cannot be computed are told on standard error and left out.
@@ -112,7 +117,7 @@ def report(directories: Iterable[Path], output: Path) -> None:
     experiments = experiments_of(group_runs(runs))
     output = output.absolute()
     try:
-        written = _write(experiments, damaged, output)
+        written = _write(experiments, damaged, output, paper)
     except OSError as error:
         raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
     console = _console()
@@ -141,10 +146,13 @@ def _tell_bound(runs: Sequence["Run"], console: Console) -> None:
 
 
 def _write(
-    experiments: Sequence["Experiment"], warnings: Sequence[str], output: Path
+    experiments: Sequence["Experiment"],
+    warnings: Sequence[str],
+    output: Path,
+    paper: float | None,
 ) -> list[Path]:
     """Write all files and return those that a reader opens."""
-    from server_app.drawing import save
+    from server_app.drawing import save, save_for_paper
     from server_app.report.figures import draw, small_picture
     from server_app.report.page import page
     from server_app.report.sweep_charts import slug
@@ -161,7 +169,10 @@ def _write(
     pictures = {}
     for one in experiments:
         for chart in one.charts:
-            png, _ = save(draw(chart), figures, f"{slug(one.name)}_{chart.name}")
+            name = f"{slug(one.name)}_{chart.name}"
+            if paper is not None:
+                save_for_paper(draw(chart, paper), figures, name)
+            png, _ = save(draw(chart), figures, name)
             pictures[one.name, chart.name] = small_picture(png)
     tables = [
         table
@@ -211,6 +222,19 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
+def _inches(text: str) -> float:
+    low, high = WIDTHS
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(
+            f"must be a width from {low:g} to {high:g} inches, got {text}"
+        )
+    return number
+
+
 def _port(word: str) -> int:
     """Return a port, or raise what argparse tells the user."""
     if not word.isascii() or not word.isdigit() or int(word) > HIGHEST_PORT:
@@ -239,6 +263,13 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("report"),
         metavar="FOLDER",
         help="where to write (default: report)",
+    )
+    parser.add_argument(
+        "--paper",
+        type=_inches,
+        metavar="INCHES",
+        help="write every figure as PDF too, as wide as a paper's column (often 3.3), with letters "
+        "of 8 points",
     )
     parser.add_argument(
         "--audit",

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -35,6 +36,7 @@ from server_app.report.charts import (
 
 LINE_STYLES = ("-", "--", ":", "-.")
 PANEL_INCHES = (4.6, 3.5)
+SMALLEST_PANEL_INCHES = 2.2
 LEGEND_LINE_INCHES = 0.24
 LEGEND_CHARACTERS = 60
 GRIDS_IN_A_ROW = 3
@@ -43,9 +45,21 @@ PAGE_SCALE = 2 / 3
 PAGE_QUALITY = 80
 
 
-def draw(chart: Chart) -> ShownFigure:
-    """Return a chart's figure; of tables the first six, side by side."""
-    return _grids(chart) if isinstance(chart, GridChart) else _lines(chart)
+def draw(chart: Chart, width: float | None = None) -> ShownFigure:
+    """Return a chart's figure; of tables the first six, side by side.
+
+    Parameters
+    ----------
+    chart : Chart
+        What is drawn.
+    width : float, optional
+        Of the whole figure, in inches, for a paper's column: its letters have 8 points. None for a
+        screen, where a panel is 4.6 inches wide.
+    """
+    with mpl.rc_context():
+        if width is not None:
+            _use_letters_of_papers()
+        return _grids(chart, width) if isinstance(chart, GridChart) else _lines(chart, width)
 
 
 def small_picture(path: Path) -> bytes:
@@ -58,6 +72,22 @@ def small_picture(path: Path) -> bytes:
     return out.getvalue()
 
 
+def _use_letters_of_papers() -> None:
+    mpl.rc("font", size=8)
+    mpl.rc("axes", titlesize=8, labelsize=8)
+    mpl.rc(("xtick", "ytick"), labelsize=7)
+    mpl.rc("legend", fontsize=7)
+
+
+def _shape(rows: int, columns: int, width: float | None) -> tuple[int, int, float, float]:
+    """Return rows and columns as they fit into a width, and a panel's width and height."""
+    if width is None:
+        return rows, columns, *PANEL_INCHES
+    fitting = max(1, min(columns, int(width / SMALLEST_PANEL_INCHES)))
+    panel = width / fitting
+    return -(-rows * columns // fitting), fitting, panel, panel * PANEL_INCHES[1] / PANEL_INCHES[0]
+
+
 def _figure(size: tuple[float, float]) -> ShownFigure:
     figure = ShownFigure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05))
     FigureCanvasAgg(figure)
@@ -67,14 +97,14 @@ def _figure(size: tuple[float, float]) -> ShownFigure:
 # --- lines ------------------------------------------------------------------------------------
 
 
-def _lines(chart: LineChart) -> ShownFigure:
+def _lines(chart: LineChart, whole: float | None) -> ShownFigure:
     labels = {line.label: line.style for panel in chart.panels for line in panel.lines}
     labels |= {level.label: level.style for panel in chart.panels for level in panel.levels}
-    rows, columns = grid_shape(len(chart.panels))
-    longest = max(map(len, labels))
-    entries = max(1, min(len(labels), int(columns * LEGEND_CHARACTERS / (longest + 6))))
+    rows, columns, width, height = _shape(*grid_shape(len(chart.panels)), whole)
+    letters = int(LEGEND_CHARACTERS * width / PANEL_INCHES[0])
+    longest = min(max(map(len, labels)), letters)
+    entries = max(1, min(len(labels), int(columns * letters / (longest + 6))))
     legend = LEGEND_LINE_INCHES * (1 + math.ceil(len(labels) / entries))
-    width, height = PANEL_INCHES
     figure = _figure((columns * width, rows * height + legend))
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
     handles: dict[str, Artist] = {}
@@ -82,7 +112,7 @@ def _lines(chart: LineChart) -> ShownFigure:
         handles |= _panel(axes, panel)
     for axes in all_axes[len(chart.panels) :]:
         axes.set_visible(False)
-    texts = [textwrap.fill(label, LEGEND_CHARACTERS) for label in handles]
+    texts = [textwrap.fill(label, letters) for label in handles]
     figure.legend(
         list(handles.values()),
         texts,
@@ -150,11 +180,10 @@ def _line(axes: Axes, line: Line, panel: Panel) -> Artist:
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _grids(chart: GridChart) -> ShownFigure:
+def _grids(chart: GridChart, whole: float | None) -> ShownFigure:
     layers = chart.layers[:MOST_GRIDS]
     columns = min(GRIDS_IN_A_ROW, len(layers))
-    rows = math.ceil(len(layers) / columns)
-    width, height = PANEL_INCHES
+    rows, columns, width, height = _shape(math.ceil(len(layers) / columns), columns, whole)
     figure = _figure((columns * width, rows * height + LEGEND_LINE_INCHES))
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
     finite = [layer.values[np.isfinite(layer.values)] for layer in layers]

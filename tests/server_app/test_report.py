@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -363,3 +364,26 @@ def test_runs_of_the_version_before_are_reported(
     assert {row["strategy"] for row in rows} == {"fedalign", "custom", "composed"}
     assert all((row["completed"], row["rounds_max"]) == ("1", "12") for row in rows)
     assert all(float(row["average_mean"]) > 0 for row in rows)
+
+
+def test_figures_for_a_paper(tmp_path: Path) -> None:
+    """As wide as asked for, in TrueType, the same bytes again; no PDF is written otherwise."""
+    test = {"all": {"accuracy": 0.5}}
+    make_run(tmp_path / "run", [line(n, test=test) for n in (1, 2)])
+    for folder, words in (("a", ["--paper", "3.3"]), ("b", ["--paper=3.3"]), ("screen", [])):
+        assert main([str(tmp_path / "run"), "--output", str(tmp_path / folder), *words]) == 0
+    (drawn,) = (tmp_path / "a" / "figures").glob("*_training.pdf")
+    content = drawn.read_bytes()
+    (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) [\d.]+ \]", content)
+    assert float(box) == pytest.approx(72 * 3.3)
+    assert b"/Type3" not in content
+    assert content == (tmp_path / "b" / "figures" / drawn.name).read_bytes()
+    assert not list((tmp_path / "screen").rglob("*.pdf"))
+
+
+@pytest.mark.parametrize("width", ["0", "abc", "nan", "21"])
+def test_a_width_that_no_paper_has(width: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, with what is allowed."""
+    with pytest.raises(SystemExit):
+        main(["runs", "--paper", width])
+    assert f"must be a width from 2 to 20 inches, got {width}" in capsys.readouterr().err
