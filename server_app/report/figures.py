@@ -75,7 +75,8 @@ def small_picture(path: Path) -> bytes:
 def _use_letters_of_papers() -> None:
     mpl.rc("font", size=8)
     mpl.rc("axes", titlesize=8, labelsize=8)
-    mpl.rc(("xtick", "ytick"), labelsize=7)
+    mpl.rc("xtick", labelsize=7)
+    mpl.rc("ytick", labelsize=7)
     mpl.rc("legend", fontsize=7)
 
 
