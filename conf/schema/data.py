@@ -328,12 +328,14 @@ class TextSettings(NaturalSettings):
 class TableSettings(DataSettings):
     """One table of numbers and categories; see ``client_app.data.tabular``.
 
-    Clients with fewer rows than ``min_samples`` are left out (null for none).
+    Clients with fewer rows than ``min_samples`` are left out (null for none). ``fill``: what a
+    missing number becomes, the median or the mean of its column in the client's training part.
     """
 
     priority: Any = "all"
     test_fraction: float = parameter(0.2, TEST_FRACTION)
     min_samples: int | None = parameter(None, MIN_SAMPLES)
+    fill: str = parameter("median", OneOf(("median", "mean")))
 
 
 @dataclass
