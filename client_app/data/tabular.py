@@ -33,9 +33,10 @@ class TabularData:
     Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``, and of the
     others ``data.validation_fraction`` for validation. Its numbers are
     scaled by what it knows itself: a missing number is the median of its column in the client's
-    training part (with ``data.fill=mean`` the mean), and nothing tells that it was missing; then every column has the mean of the
-    training part subtracted and is divided by its standard deviation (over n, not n - 1), or by 1
-    where that is 0. A column without any number in the training part is 0 in both parts.
+    training part, with ``data.fill=mean`` the mean, and nothing tells that it was missing; then
+    every column has the mean of the training part subtracted and is divided by its standard
+    deviation (over n, not n - 1), or by 1 where that is 0. A column without any number in the
+    training part is 0 in both parts.
     Categories are 0 and 1 and not scaled; their columns are the same for all clients.
 
     Inputs are float32 (n, d): the numbers in the file's order, then the categories.

@@ -130,9 +130,7 @@ def _made(settings: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Mo
     if isinstance(settings, EfficientNetSettings):
         _check_images(settings.name, shapes.input_shape, smallest=1, channels=3)
         weights = settings.pretrained if pretrained else None
-        return efficientnet(
-            settings.variant, shapes.num_outputs, weights, dropout=settings.dropout
-        )
+        return efficientnet(settings.variant, shapes.num_outputs, weights, dropout=settings.dropout)
     if isinstance(settings, DistilBertSettings):
         return DistilBERT(
             shapes.num_tokens,

@@ -1,5 +1,7 @@
 """A convolutional network for waveforms."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -57,8 +59,11 @@ class M5(nn.Module):
     ) -> None:
         super().__init__()
         widths = (channels, channels, 2 * channels, widening * channels)
-        layers = [nn.Conv1d(input_shape[0], widths[0], FIRST, STRIDE), *_after(widths[0])]
-        for before, width in zip(widths[:-1], widths[1:], strict=True):
+        layers: list[nn.Module] = [
+            nn.Conv1d(input_shape[0], widths[0], FIRST, STRIDE),
+            *_after(widths[0]),
+        ]
+        for before, width in pairwise(widths):
             layers += [nn.Conv1d(before, width, KERNEL, padding=padding), *_after(width)]
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten())
         self.logits = nn.Linear(widths[-1], num_classes)
