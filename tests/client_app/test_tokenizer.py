@@ -27,7 +27,7 @@ PAIRS = "".join(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a tokenizer of 15 word pieces and a DistilBERT of one layer."""
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     path = tmp_path_factory.mktemp("distilbert")
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(WORDS)})
@@ -68,7 +68,7 @@ def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None
     assert (data.input_shape, data.num_tokens) == ((200,), 15)
     model = model_for(settings, data)
     assert isinstance(model, DistilBERT)
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     published = transformers.DistilBertModel.from_pretrained(folder).state_dict()
     found = model.state_dict()
@@ -79,7 +79,7 @@ def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None
 
 def test_what_is_no_tokenizer(folder: Path, tmp_path: Path) -> None:
     """No folder, one without a tokenizer, another padding, too few tokens: one line."""
-    import transformers
+    transformers = pytest.importorskip("transformers")
 
     other = tmp_path / "other"
     words = {word: i for i, word in enumerate(reversed(WORDS))}
