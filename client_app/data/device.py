@@ -131,7 +131,8 @@ def device_table(settings: CsvSettings, seed: int) -> DeviceData:
     def read(client: int) -> ClientData:
         table = csv_table(settings)
         rows = np.arange(len(table.clients))
-        return table_part(table, client_rows(table, rows, settings, client=client, seed=seed))
+        shares = client_rows(table, rows, settings, client=client, seed=seed)
+        return table_part(table, shares, settings.fill)
 
     return DeviceData(
         settings,

@@ -1,7 +1,7 @@
 """The clients of one table: each with rows, and a scale, of its own."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -33,9 +33,10 @@ class TabularData:
     Of a client's rows ``data.test_fraction`` are for testing, see ``split_client``, and of the
     others ``data.validation_fraction`` for validation. Its numbers are
     scaled by what it knows itself: a missing number is the median of its column in the client's
-    training part, and nothing tells that it was missing; then every column has the mean of the
-    training part subtracted and is divided by its standard deviation (over n, not n - 1), or by 1
-    where that is 0. A column without any number in the training part is 0 in both parts.
+    training part, with ``data.fill=mean`` the mean, and nothing tells that it was missing; then
+    every column has the mean of the training part subtracted and is divided by its standard
+    deviation (over n, not n - 1), or by 1 where that is 0. A column without any number in the
+    training part is 0 in both parts.
     Categories are 0 and 1 and not scaled; their columns are the same for all clients.
 
     Inputs are float32 (n, d): the numbers in the file's order, then the categories.
@@ -93,7 +94,7 @@ class TabularData:
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        return table_part(self._table, self._rows[client])
+        return table_part(self._table, self._rows[client], self._settings.fill)
 
     def targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the targets of a client's two parts."""
@@ -129,10 +130,10 @@ def client_rows(
     return Shares(rows[train][kept], rows[test], rows[train][validation])
 
 
-def table_part(table: Table, rows: Shares) -> ClientData:
-    """Return the data of a client with these rows."""
+def table_part(table: Table, rows: Shares, fill: str) -> ClientData:
+    """Return the data of a client with these rows, missing numbers filled by ``data.fill``."""
     parts = (rows.train, rows.test, rows.validation)
-    scaled = _scaled([table.numbers[part] for part in parts])
+    scaled = _scaled([table.numbers[part] for part in parts], _FILL[fill])
     x_train, x_test, x_validation = (
         np.concatenate([numbers.astype(np.float32), table.categories[part]], axis=1)
         for numbers, part in zip(scaled, parts, strict=True)
@@ -141,14 +142,17 @@ def table_part(table: Table, rows: Shares) -> ClientData:
     return ClientData(x_train, y_train, x_test, y_test, (x_validation, y_validation))
 
 
-def _scaled(parts: Sequence[Numbers]) -> list[Numbers]:
+_FILL: Mapping[str, Callable[..., Numbers]] = {"median": np.nanmedian, "mean": np.nanmean}
+
+
+def _scaled(parts: Sequence[Numbers], typical: Callable[..., Numbers]) -> list[Numbers]:
     """Return a client's numbers (n, p) part by part, by the statistics of the training part."""
     train = parts[0]
     known = ~np.isnan(train).all(axis=0)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
-        median = np.nanmedian(train, axis=0)
-    filled = [np.where(np.isnan(part), median, part) for part in parts]
+        warnings.filterwarnings("ignore", "All-NaN slice|Mean of empty slice", RuntimeWarning)
+        missing = typical(train, axis=0)
+    filled = [np.where(np.isnan(part), missing, part) for part in parts]
     # By its ends: of equal numbers like 0.1 the mean is rounded, and the deviation not quite 0.
     constant = filled[0].min(axis=0) == filled[0].max(axis=0)
     mean = np.where(constant, filled[0][0], filled[0].mean(axis=0))

@@ -17,7 +17,7 @@ from client_app.models.efficientnet import efficientnet
 from client_app.models.initialisation import initialise
 from client_app.models.logistic_regression import LogisticRegression
 from client_app.models.lstm import LSTM
-from client_app.models.m5 import M5, SMALLEST
+from client_app.models.m5 import M5, shortest
 from client_app.models.mlp import MLP
 from client_app.models.module import check_outputs, imported_model
 from client_app.models.small_cnn import SmallCNN
@@ -130,7 +130,7 @@ def _made(settings: ModelSettings, shapes: Shapes, *, pretrained: bool) -> nn.Mo
     if isinstance(settings, EfficientNetSettings):
         _check_images(settings.name, shapes.input_shape, smallest=1, channels=3)
         weights = settings.pretrained if pretrained else None
-        return efficientnet(settings.variant, shapes.num_outputs, weights)
+        return efficientnet(settings.variant, shapes.num_outputs, weights, dropout=settings.dropout)
     if isinstance(settings, DistilBertSettings):
         return DistilBERT(
             shapes.num_tokens,
@@ -158,13 +158,21 @@ def _small_cnn(settings: SmallCnnSettings, shapes: Shapes) -> nn.Module:
 
 
 def _celeba_cnn(settings: CelebaCnnSettings, shapes: Shapes) -> nn.Module:
-    _check_images(settings.name, shapes.input_shape, smallest=1)
-    return CelebaCNN(shapes.input_shape, shapes.num_outputs)
+    # Group normalisation by a group for each channel needs two numbers in it.
+    smallest = 1 if settings.variant == "leaf" else 2
+    _check_images(settings.name, shapes.input_shape, smallest)
+    return CelebaCNN(shapes.input_shape, shapes.num_outputs, settings.variant)
 
 
 def _m5(settings: M5Settings, shapes: Shapes) -> nn.Module:
-    _check_sound(settings.name, shapes.input_shape)
-    return M5(shapes.input_shape, shapes.num_outputs, settings.channels)
+    _check_sound(settings.name, shapes.input_shape, shortest(settings.padding))
+    return M5(
+        shapes.input_shape,
+        shapes.num_outputs,
+        settings.channels,
+        settings.widening,
+        settings.padding,
+    )
 
 
 def _lstm(settings: LstmSettings, shapes: Shapes) -> nn.Module:
@@ -235,10 +243,10 @@ def _check_images(
         )
 
 
-def _check_sound(name: str, input_shape: tuple[int, ...]) -> None:
+def _check_sound(name: str, input_shape: tuple[int, ...], smallest: int) -> None:
     sound = len(input_shape) == len(("channels", "length"))
-    if not sound or input_shape[1] < SMALLEST:
+    if not sound or input_shape[1] < smallest:
         raise SettingsError(
-            f"model={name} needs sound of a length of at least {SMALLEST}, got inputs of shape "
+            f"model={name} needs sound of a length of at least {smallest}, got inputs of shape "
             f"{input_shape}; model=logistic_regression and model=mlp take any"
         )

@@ -1,51 +1,87 @@
-"""LEAF's convolutional network for CelebA."""
+"""The convolutional networks for CelebA: LEAF's, and that of AAggFF's authors."""
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 BLOCKS = 4
+WIDTH = 32
+AVERAGED = 5
+"""Height and width that AAggFF's network averages to."""
 
 
 class CelebaCNN(nn.Module):
     """Four 3x3 convolutions of 32 channels, and the logits.
 
-    Each convolution pads by 1 and is followed by batch normalisation, a 2x2 maximum pooling that
-    keeps an odd last row and column, and a ReLU: 84 x 84 becomes 6 x 6. All initial values are
-    torch's own.
+    Each convolution pads by 1 and is followed by a normalisation, a 2x2 maximum pooling and a
+    ReLU. All initial values are torch's own.
 
-    The running means and variances of the batch normalisation are part of the model: they are
-    sent, and averaged with the same weights as the parameters. LEAF's has none and always
-    normalises by the batch at hand, so that what it predicts for one image depends on the others.
+    ``leaf``    Convolutions with bias, batch normalisation, and poolings that keep an odd last
+                row and column: 84 x 84 becomes 6 x 6. The running means and variances are part of
+                the model: they are sent, and averaged with the same weights as the parameters.
+                LEAF's network has none and always normalises by the batch at hand, so that what
+                it predicts for one image depends on the others.
+    ``aaggff``  Convolutions without bias; group normalisation by 32, 16, 8 and 4 groups, which
+                looks at one image alone and has no running statistics; poolings that pad by 1:
+                84 x 84 becomes 7 x 7, averaged to 5 x 5.
 
     Parameters
     ----------
     input_shape : tuple of int
-        (channels, height, width).
+        (channels, height, width); height and width at least 2 for ``aaggff``.
     num_classes : int
         Number of logits.
+    variant : str
+        ``leaf`` or ``aaggff``.
 
     References
     ----------
-    Caldas et al., LEAF: a benchmark for federated settings (2018); its models/celeba/cnn.py.
+    Caldas et al., LEAF: a benchmark for federated settings (2018), its models/celeba/cnn.py; Hahn
+    et al., Pursuing overall welfare in federated learning through sequential decision making
+    (ICML 2024), https://github.com/vaseline555/AAggFF, src/models/celebacnn.py.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, variant: str = "leaf"
+    ) -> None:
         super().__init__()
         channels, height, width = input_shape
+        block = _BLOCKS[variant]
         layers: list[nn.Module] = []
-        for _ in range(BLOCKS):
-            layers += [
-                nn.Conv2d(channels, 32, 3, padding=1),
-                nn.BatchNorm2d(32),
-                nn.MaxPool2d(2, ceil_mode=True),
-                nn.ReLU(),
-            ]
-            channels, height, width = 32, -(-height // 2), -(-width // 2)
+        for number in range(BLOCKS):
+            layers += [*block(channels, number), nn.ReLU()]
+            channels, height, width = WIDTH, -(-height // 2), -(-width // 2)
+        if variant == "aaggff":
+            layers.append(nn.AdaptiveAvgPool2d(AVERAGED))
+            height = width = AVERAGED
         self.layers = nn.Sequential(
-            *layers, nn.Flatten(), nn.Linear(32 * height * width, num_classes)
+            *layers, nn.Flatten(), nn.Linear(WIDTH * height * width, num_classes)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of inputs (n, channels, height, width)."""
         logits: torch.Tensor = self.layers(x)
         return logits
+
+
+def _leaf_block(channels: int, _number: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(channels, WIDTH, 3, padding=1),
+        nn.BatchNorm2d(WIDTH),
+        nn.MaxPool2d(2, ceil_mode=True),
+    ]
+
+
+def _aaggff_block(channels: int, number: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(channels, WIDTH, 3, padding=1, bias=False),
+        nn.GroupNorm(WIDTH >> number, WIDTH),
+        nn.MaxPool2d(2, padding=1),
+    ]
+
+
+_BLOCKS: dict[str, Callable[[int, int], list[nn.Module]]] = {
+    "leaf": _leaf_block,
+    "aaggff": _aaggff_block,
+}

@@ -19,10 +19,11 @@ def initialise(model: nn.Module, how: str) -> None:
 
     ``default``  as they are: the model's own, which is torch's unless the model says otherwise
     ``kaiming``  N(0, 2 / fan-in), as in FedALIGN's and FedAU's experiments
-    ``xavier``   N(0, 2 / (fan-in + fan-out)), as in AAggFF's
+    ``xavier``   N(0, 2 / (fan-in + fan-out)), as AAggFF's authors do
     ``zeros``    0, where a convex training is to start from no prejudice
 
-    All other layers keep what they have.
+    All other layers keep what they have: LSTM layers, embeddings and normalisations start from
+    torch's own values under AAggFF's authors' ``xavier`` too (their src/utils.py, init_weights).
 
     Raises
     ------

@@ -1,18 +1,29 @@
 """A convolutional network for waveforms."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
-SMALLEST = 1772  # samples that leave one after four convolutions and poolings
+FIRST, STRIDE = 80, 4
+KERNEL = 3
+POOL = 4
+FOLLOWING = 3
+"""Convolutions after the first."""
 
 
 class M5(nn.Module):
     """Four convolutions of a waveform, its mean over time, and the logits.
 
-    Kernel 80 and stride 4, then three of kernel 3 and stride 1, none padded; batch normalisation,
-    ReLU and a maximum pooling of 4 after each. The four have c, c, 2c and 2c channels, as in
-    PyTorch's tutorial on speech commands, whose c is 32; the paper has 128, 128, 256 and 512. All
-    initial values are torch's own.
+    Kernel 80 and stride 4, then three of kernel 3 and stride 1; batch normalisation, ReLU and a
+    maximum pooling of 4 after each. The four have c, c, 2c and ``widening`` c channels; the last
+    three pad by ``padding``. All initial values are torch's own. The published networks:
+
+    | whose | c | widening | padding |
+    | --- | --- | --- | --- |
+    | Dai et al., Table 1 | 128 | 4 | not said |
+    | PyTorch's tutorial on speech commands, the default here | 32 | 2 | 0 |
+    | AAggFF's authors | 64 | 4 | 1 |
 
     The running means and variances of the batch normalisation are part of the model: they are
     sent, and averaged with the same weights as the parameters.
@@ -20,28 +31,42 @@ class M5(nn.Module):
     Parameters
     ----------
     input_shape : tuple of int
-        (channels, length), length at least 1772: one channel of a second at 8 kHz is (1, 8000).
+        (channels, length), length at least ``shortest(padding)``: one channel of a second at
+        8 kHz is (1, 8000).
     num_classes : int
         Number of logits.
     channels : int
         c.
+    widening : int
+        Channels of the last convolution, as a multiple of c.
+    padding : int
+        Zeros on both sides of the input of each convolution but the first, 0 or 1.
 
     References
     ----------
-    Dai et al., Very deep convolutional neural networks for raw waveforms (ICASSP 2017), Table 1.
+    Dai et al., Very deep convolutional neural networks for raw waveforms (ICASSP 2017);
+    Hahn et al., Pursuing overall welfare in federated learning through sequential decision making
+    (ICML 2024), https://github.com/vaseline555/AAggFF, src/models/m5.py.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int, channels: int = 32) -> None:
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        num_classes: int,
+        channels: int = 32,
+        widening: int = 2,
+        padding: int = 0,
+    ) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            *_block(input_shape[0], channels, kernel=80, stride=4),
-            *_block(channels, channels),
-            *_block(channels, 2 * channels),
-            *_block(2 * channels, 2 * channels),
-            nn.AdaptiveAvgPool1d(1),
-            nn.Flatten(),
-        )
-        self.logits = nn.Linear(2 * channels, num_classes)
+        widths = (channels, channels, 2 * channels, widening * channels)
+        layers: list[nn.Module] = [
+            nn.Conv1d(input_shape[0], widths[0], FIRST, STRIDE),
+            *_after(widths[0]),
+        ]
+        for before, width in pairwise(widths):
+            layers += [nn.Conv1d(before, width, KERNEL, padding=padding), *_after(width)]
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten())
+        self.logits = nn.Linear(widths[-1], num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits (n, num_classes) of inputs (n, channels, length)."""
@@ -49,10 +74,13 @@ class M5(nn.Module):
         return logits
 
 
-def _block(before: int, after: int, kernel: int = 3, stride: int = 1) -> tuple[nn.Module, ...]:
-    return (
-        nn.Conv1d(before, after, kernel, stride),
-        nn.BatchNorm1d(after),
-        nn.ReLU(),
-        nn.MaxPool1d(4),
-    )
+def shortest(padding: int) -> int:
+    """Return the length that leaves one number after all convolutions and poolings."""
+    length = 1
+    for _ in range(FOLLOWING):
+        length = POOL * length + KERNEL - 1 - 2 * padding
+    return STRIDE * (POOL * length - 1) + FIRST
+
+
+def _after(width: int) -> tuple[nn.Module, ...]:
+    return nn.BatchNorm1d(width), nn.ReLU(), nn.MaxPool1d(POOL)

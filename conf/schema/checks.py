@@ -28,6 +28,9 @@ from conf.schema.rules import is_custom, requirement_of, rules_of, told_of
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 
+TOKENIZED_TEXTS = 2
+"""As many texts of a row a published tokenizer takes."""
+
 
 def check(settings: Settings) -> None:
     """Compare every value with its range, the values with each other, and the rules likewise.
@@ -266,6 +269,11 @@ def _check_texts(data: DataSettings) -> None:
     if data.target is None and len(columns) > 1:
         raise SettingsError(
             f"data.text_columns must be one column where data.target is null, got {columns}"
+        )
+    if data.tokenizer is not None and (data.target is None or len(columns) > TOKENIZED_TEXTS):
+        raise SettingsError(
+            "data.tokenizer must be null where data.target is null or there are more than two "
+            f"data.text_columns, got {data.tokenizer!r}"
         )
     least = 2 * len(columns) - 1
     if data.length < least:

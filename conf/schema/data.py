@@ -306,8 +306,9 @@ class TextSettings(NaturalSettings):
     ``header``: the names of the columns where the file's first line has none. ``length`` in tokens.
     ``tokens`` words or characters. With a ``target``: ``vocabulary_size`` is that of the hashed
     words, and rows with the same value of ``group_column`` stay together; without one the next
-    token is the target. ``rows`` and ``classes``: what the file must have, as far as it is known,
-    so that another, a truncated or a damaged one is noticed.
+    token is the target. ``tokenizer``: a folder with the tokenizer of a published model, in place
+    of hashed words. ``rows`` and ``classes``: what the file must have, as far as it is known, so
+    that another, a truncated or a damaged one is noticed.
     """
 
     name: str = "text"
@@ -320,6 +321,7 @@ class TextSettings(NaturalSettings):
     group_column: str | None = parameter(None, COLUMN)
     rows: int | None = parameter(None, COUNT)
     tokens: str = parameter("words", OneOf(("words", "characters")))
+    tokenizer: str | None = parameter(None, FilePath("a folder with a tokenizer"))
     length: int = parameter(80, TEXT_LENGTH)
     vocabulary_size: int = parameter(10000, HASHED_WORDS)
 
@@ -328,12 +330,14 @@ class TextSettings(NaturalSettings):
 class TableSettings(DataSettings):
     """One table of numbers and categories; see ``client_app.data.tabular``.
 
-    Clients with fewer rows than ``min_samples`` are left out (null for none).
+    Clients with fewer rows than ``min_samples`` are left out (null for none). ``fill``: what a
+    missing number becomes, the median or the mean of its column in the client's training part.
     """
 
     priority: Any = "all"
     test_fraction: float = parameter(0.2, TEST_FRACTION)
     min_samples: int | None = parameter(None, MIN_SAMPLES)
+    fill: str = parameter("median", OneOf(("median", "mean")))
 
 
 @dataclass

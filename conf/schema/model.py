@@ -62,31 +62,38 @@ class SmallCnnSettings(ModelSettings):
 
 @dataclass
 class M5Settings(ModelSettings):
-    """Four convolutions of sound; see ``client_app.models.M5``."""
+    """Four convolutions of sound, of c, c, 2c and ``widening`` c ``channels``.
+
+    See ``client_app.models.M5``.
+    """
 
     name: str = "m5"
     channels: int = parameter(32, COUNT)
+    widening: int = parameter(2, COUNT)
+    padding: int = parameter(0, OneOf((0, 1)))
 
 
 @dataclass
 class CelebaCnnSettings(ModelSettings):
-    """Four 3x3 convolutions of 32 channels with batch normalisation.
+    """Four 3x3 convolutions of 32 channels, LEAF's network or that of AAggFF's authors.
 
     See ``client_app.models.CelebaCNN``.
     """
 
     name: str = "celeba_cnn"
+    variant: str = parameter("leaf", OneOf(("leaf", "aaggff")))
 
 
 @dataclass
 class EfficientNetSettings(ModelSettings):
     """EfficientNet of torchvision, for colour images; only the server reads ``pretrained``.
 
-    See ``client_app.models.efficientnet``.
+    See ``client_app.models.efficientnet``; ``dropout`` null is torchvision's for the variant.
     """
 
     name: str = "efficientnet"
     variant: str = parameter("b0", OneOf(tuple(f"b{i}" for i in range(8))))
+    dropout: float | None = parameter(None, SHARE_BELOW_ONE)
     pretrained: str | None = parameter(None, FilePath("a file of weights"))
 
 

@@ -46,11 +46,12 @@ class Changed(SmallCNN):
         lambda: SmallCNN(SHAPE, CLASSES, (8,), 0.3),
         lambda: Changed(SHAPE, CLASSES, (8,)),
         lambda: MLP(SHAPE, CLASSES, 7),
+        lambda: CelebaCNN(SHAPE, CLASSES, "aaggff"),
         lambda: M5((1, 1800), CLASSES, 2),
         lambda: LSTM(9, CLASSES, 5, 6, 1, every_position=False),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 2)),
     ],
-    ids=["frozen", "torch's dropout", "subclass", "mlp", "m5", "lstm", "another model"],
+    ids=["frozen", "torch's dropout", "subclass", "mlp", "groups", "m5", "lstm", "another model"],
 )
 def test_models_without_a_closed_form(make: Callable[[], nn.Module]) -> None:
     """A part that does not train, numbers from torch's generators, or no chain known here."""

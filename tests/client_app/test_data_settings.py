@@ -1,8 +1,9 @@
 """Settings of the data sets, checked before any data is read."""
 
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from conf.compose import compose
 from conf.schema.data import (
     Cinic10Settings,
     CsvSettings,
-    NpzSettings,
     PartitionedSettings,
     TorchvisionSettings,
 )
@@ -215,53 +215,103 @@ def test_rates_of_the_strategies_on_cifar10(strategy: str, lr: float, server_lr:
     assert (settings.client.lr, method.server_lr) == (lr, server_lr)
 
 
+@dataclass(frozen=True)
+class Published:
+    """A data set of AAggFF's as its authors' commands have it, or a stand-in for one."""
+
+    cdf: str
+    numbers: tuple[float, ...]
+    """Rounds, lr, weight decay, lr decay, and every how many rounds."""
+    clients: int
+    model: Mapping[str, Any]
+    metric: str = "accuracy"
+    loss: str = "cross_entropy"
+    class_weights: str | None = None
+
+    @property
+    def strategy(self) -> str:
+        """Few clients are all asked; of many there are five a round."""
+        return "aaggff_s" if self.clients <= 11 else "aaggff_d"
+
+
+LOGISTIC = {"name": "logistic_regression"}
+M5 = {"name": "m5", "channels": 64, "widening": 4, "padding": 1}
+LSTM = {"name": "lstm", "embedding": 200, "hidden": 256, "layers": 2}
 AAGGFF = {
-    # cdf; rounds, lr, weight_decay, lr_decay, lr_decay_every; metric; model
-    "berka": ("normal", (100, 1.0, 0.001, 0.99, 10), "auroc", "logistic_regression"),
-    "heart": ("normal", (100, 1.0, 0.001, 0.99, 10), "auroc", "logistic_regression"),
-    "mnist_writers": ("gumbel", (3000, 0.1, 0.0001, 0.96, 300), "accuracy", "small_cnn"),
-    "spoken_digits": ("weibull", (100, 0.1, 0.0, 0.999, 10), "accuracy", "m5"),
+    "berka": Published("normal", (100, 1.0, 0.001, 0.99, 10), 7, LOGISTIC, "auroc", "binary"),
+    "heart": Published("frechet", (200, 0.01, 0.0, 0.999, 2), 4, LOGISTIC, "auroc", "binary"),
+    "mqp": Published(
+        "logistic", (100, 0.1, 0.0001, 0.99, 15), 11, {"name": "text"}, "auroc", "binary"
+    ),
+    "isic": Published(
+        "weibull",
+        (50, 0.0001, 0.01, 0.95, 5),
+        6,
+        {"name": "efficientnet", "variant": "b0", "dropout": 0.1, "pretrained": None},
+        "top5",
+        class_weights="balanced",
+    ),
+    "celeba": Published(
+        "gumbel",
+        (3000, 0.1, 0.0001, 0.96, 300),
+        9343,
+        {"name": "celeba_cnn", "variant": "aaggff"},
+        loss="binary",
+    ),
+    "reddit": Published("frechet", (300, 7.5, 0.000001, 0.95, 20), 817, LSTM),
+    "speech": Published("weibull", (500, 0.1, 0.0, 0.999, 10), 2005, M5, "top5"),
+    "mnist_writers": Published(
+        "gumbel", (3000, 0.1, 0.0001, 0.96, 300), 539, {"name": "small_cnn", "hidden": [128]}
+    ),
+    "shakespeare": Published("frechet", (300, 7.5, 0.000001, 0.95, 20), 256, LSTM),
+    "spoken_digits": Published("weibull", (100, 0.1, 0.0, 0.999, 10), 6, M5),
 }
 
 
 @pytest.mark.parametrize("name", AAGGFF)
 def test_aaggff_presets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AAggFF's experiments: the clients that the data has, one local epoch, batches of 20."""
-    cdf, numbers, metric, model = AAGGFF[name]
+    """One local epoch, batches of 20, xavier, and the authors' rates, losses and networks."""
+    published = AAGGFF[name]
     monkeypatch.setenv("FEDQUORUM_DATA", "/aaggff")
     settings = compose(f"aaggff/{name}", "seed=77").settings
-    strategy: Any = settings.strategy
-    client, data = settings.client, settings.data
-    assert strategy.name == ("aaggff_d" if name == "mnist_writers" else "aaggff_s")
-    assert getattr(strategy, "cdf", None) == cdf
+    strategy, data = vars(settings.strategy), vars(settings.data)
+    client, model = settings.client, asdict(settings.model)
+    assert (strategy["name"], strategy["cdf"]) == (published.strategy, published.cdf)
     decay = client.lr_decay, client.lr_decay_every
-    assert (settings.rounds, client.lr, client.weight_decay, *decay) == numbers
+    assert (settings.rounds, client.lr, client.weight_decay, *decay) == published.numbers
     assert (client.local_epochs, client.batch_size, client.lr_schedule) == (1, 20, "step")
-    assert (settings.evaluation.metric, settings.model.name) == (metric, model)
-    assert (data.priority, data.num_clients) == ("all", None)
-    assert isinstance(data, CsvSettings | NpzSettings)
-    assert data.path.startswith("/aaggff/")
-    assert data.test_fraction == 0.2
-    if name == "mnist_writers":
-        assert round(539 * strategy.fraction) == 5
-    else:
-        assert strategy.fraction == 1.0
+    assert (client.loss, client.class_weights) == (published.loss, published.class_weights)
+    assert settings.evaluation.metric == published.metric
+    assert model["init"] == "xavier"
+    assert model.items() >= published.model.items()
+    assert (data["priority"], data["num_clients"], data["test_fraction"]) == ("all", None, 0.2)
+    assert str(data.get("path") or data.get("root")).startswith("/aaggff")
+    assert round(published.clients * strategy["fraction"]) == min(published.clients, 5) or (
+        strategy["fraction"] == 1.0
+    )
 
 
 @pytest.mark.parametrize("name", AAGGFF)
 @pytest.mark.parametrize("strategy", ["fedavg", "fedau", "aaggff_s", "aaggff_d"])
 def test_aaggff_presets_with_other_strategies(name: str, strategy: str) -> None:
     """The distribution is set for AAggFF alone, so that others compare on the same experiment."""
-    sampled = name == "mnist_writers"
+    sampled = AAGGFF[name].strategy == "aaggff_d"
     refused = pytest.raises(SettingsError, match=r"strategy\.fraction must be 1 for AAggFF-S")
     with refused if sampled and strategy == "aaggff_s" else nullcontext():
         experiment = compose(f"aaggff/{name}", f"strategy={strategy} model=logistic_regression")
         assert experiment.settings.strategy.name == strategy
+    whole = f"strategy={strategy} strategy.fraction=1"
+    found = vars(compose(f"aaggff/{name}", whole).settings.strategy).get("cdf")
+    assert found == (AAGGFF[name].cdf if strategy.startswith("aaggff") else None)
 
 
-def test_heart_leaves_out_the_grade() -> None:
-    """num tells the target, and a cholesterol of 0 was not measured."""
+def test_heart_has_the_columns_of_the_authors() -> None:
+    """Without slope, ca, thal and the grade; a cholesterol of 0 stays, gaps become the mean."""
     data = compose("aaggff/heart").settings.data
     assert isinstance(data, CsvSettings)
     assert (data.client_column, data.target) == ("hospital", "target")
-    assert (data.drop, data.zero_is_missing) == (["num"], ["chol"])
+    assert data.columns["numbers"] == [
+        *("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak")
+    ]
+    assert data.columns["categories"] == {"cp": [1, 2, 3, 4], "restecg": [0, 1, 2, None]}
+    assert (data.zero_is_missing, data.fill) == ([], "mean")

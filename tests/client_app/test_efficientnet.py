@@ -17,6 +17,21 @@ def test_the_paper_s_size() -> None:
         assert round(count / 1e6, 1) == millions
 
 
+@pytest.mark.parametrize(
+    ("experiment", "words", "dropped"),
+    [
+        ("custom", "model=efficientnet", 0.2),
+        ("custom", "model=efficientnet model.variant=b2", 0.3),
+        ("aaggff/isic", "", 0.1),
+    ],
+)
+def test_dropout_before_the_logits(experiment: str, words: str, dropped: float) -> None:
+    """torchvision's for the variant where none is set; AAggFF's preset has its authors' 0.1."""
+    settings = compose(experiment, words).settings.model
+    model = build_model(settings, (3, 32, 32), 8, seed=1)
+    assert [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)] == [dropped]
+
+
 def test_it_needs_colour_images() -> None:
     """Grey images are refused in one line."""
     settings = compose("custom", "model=efficientnet").settings.model

@@ -44,6 +44,39 @@ def test_weights_have_the_variance_of_the_papers(
     assert count >= 3
 
 
+def test_recurrent_layers_and_embeddings_keep_torch_s_values() -> None:
+    """As in AAggFF's authors' code: of the LSTM only the logits are drawn."""
+    default, xavier = (
+        build_model(
+            compose("custom", f"model=lstm model.init={init}").settings.model,
+            (7,),
+            11,
+            seed=3,
+            num_tokens=11,
+            sequence=True,
+        ).state_dict()
+        for init in ("default", "xavier")
+    )
+    changed = {name for name, tensor in default.items() if not torch.equal(tensor, xavier[name])}
+    assert changed == {"logits.weight", "logits.bias"}
+    assert not xavier["logits.bias"].any()
+
+
+def test_layers_without_bias() -> None:
+    """Their weights are drawn, and normalisations stay at scale 1 and shift 0."""
+    settings = compose("aaggff/celeba").settings.model
+    model = build_model(settings, (3, 20, 20), 1, seed=3)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            assert layer.bias is None
+            expected = 2 / (9 * (layer.in_channels + 32))
+            tolerance = 5 * (2 / layer.weight.numel()) ** 0.5
+            assert float(layer.weight.detach().var()) == pytest.approx(expected, rel=tolerance)
+        if isinstance(layer, nn.GroupNorm):
+            assert (layer.weight == 1).all()
+            assert not layer.bias.any()
+
+
 def test_the_default_is_the_model_s_own() -> None:
     """Nothing is changed, and nothing is drawn."""
     layer = nn.Linear(3, 2)

@@ -115,6 +115,9 @@ KINDS = {
     ),
     "cnn": Kind(lambda: CNN(IMAGE, CLASSES), IMAGE, lr=0.001),
     "celeba_cnn": Kind(lambda: CelebaCNN((3, 10, 9), CLASSES), (3, 10, 9), lr=0.001),
+    "celeba_cnn, groups": Kind(
+        lambda: CelebaCNN((3, 6, 5), CLASSES, "aaggff"), (3, 6, 5), lr=0.001
+    ),
     "m5": Kind(lambda: M5((1, 1800), CLASSES, 2), (1, 1800), lr=0.001),
     "lstm": Kind(lambda: LSTM(11, CLASSES, 5, 6, 2, every_position=False), (8,), tokens=11),
     "text_cnn": Kind(lambda: TextCNN(11, CLASSES, 5, 4, 0.3), (9,), tokens=11),

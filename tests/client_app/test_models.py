@@ -232,21 +232,31 @@ def test_convolutions_need_images(settings: ModelSettings, input_shape: tuple[in
         build_model(settings, input_shape, 10, seed=1)
 
 
-@pytest.mark.parametrize("channels", [32, 5])
-def test_m5_has_the_papers_layers(channels: int) -> None:
-    """Kernels of 80, 3, 3 and 3, as many channels, then twice as many, and one linear layer."""
-    state = M5((1, 8000), 10, channels).state_dict()
-    c = channels
+@pytest.mark.parametrize(
+    ("settings", "widths"),
+    [
+        ((), (32, 32, 64, 64)),
+        ((5,), (5, 5, 10, 10)),
+        ((64, 4, 1), (64, 64, 128, 256)),
+        ((128, 4), (128, 128, 256, 512)),
+    ],
+    ids=["tutorial", "small", "AAggFF", "paper"],
+)
+def test_m5_has_the_published_layers(settings: tuple[int, ...], widths: tuple[int, ...]) -> None:
+    """Kernels of 80, 3, 3 and 3, channels as published, and one linear layer."""
+    state = M5((1, 8000), 10, *settings).state_dict()
+    a, b, c, d = widths
     weights = [tuple(t.shape) for t in state.values() if t.dim() > 1]
-    assert weights == [(c, 1, 80), (c, c, 3), (2 * c, c, 3), (2 * c, 2 * c, 3), (10, 2 * c)]
+    assert weights == [(a, 1, 80), (b, a, 3), (c, b, 3), (d, c, 3), (10, d)]
     normalised = [tuple(t.shape) for name, t in state.items() if "running_mean" in name]
-    assert normalised == [(c,), (c,), (2 * c,), (2 * c,)]
+    assert normalised == [(width,) for width in widths]
 
 
-def test_m5_by_hand() -> None:
-    """Strides, poolings of 4, normalisation before the ReLU, and the mean over time."""
+@pytest.mark.parametrize(("widening", "padding"), [(2, 0), (4, 1)])
+def test_m5_by_hand(widening: int, padding: int) -> None:
+    """Strides, padding, poolings of 4, normalisation before the ReLU, and the mean over time."""
     rng = np.random.default_rng(0)
-    model = M5((2, 4000), 3, channels=4).double().eval()
+    model = M5((2, 4000), 3, 4, widening, padding).double().eval()
     state = model.state_dict()
     for tensor in state.values():
         if tensor.is_floating_point():
@@ -260,6 +270,8 @@ def test_m5_by_hand() -> None:
     for block, stride in enumerate((4, 1, 1, 1)):
         weight, bias, scale, shift, mean, variance = numbers[6 * block : 6 * block + 6]
         kernel = weight.shape[2]
+        if block:
+            h = np.pad(h, ((0, 0), (0, 0), (padding, padding)))
         windows = np.lib.stride_tricks.sliding_window_view(h, kernel, axis=2)[:, :, ::stride]
         h = np.einsum("nctk,ock->not", windows, weight) + bias[:, None]
         h = (h - mean[:, None]) / np.sqrt(variance + 1e-5)[:, None] * scale[:, None]
@@ -272,33 +284,47 @@ def test_m5_by_hand() -> None:
     assert h.shape[2] > 1
 
 
-def test_the_smallest_sound() -> None:
-    """A length of 1772 is enough, one less is not, and is refused before the layers are."""
-    model = build_model(M5Settings(), (1, 1772), 10, seed=1)
+@pytest.mark.parametrize(("padding", "length"), [(0, 1772), (1, 1100)])
+def test_the_smallest_sound(padding: int, length: int) -> None:
+    """That length is enough, one less is not."""
+    model = build_model(M5Settings(padding=padding), (1, length), 10, seed=1)
     assert isinstance(model, M5)
-    assert model(torch.rand(2, 1, 1772)).shape == (2, 10)
+    assert model(torch.rand(2, 1, length)).shape == (2, 10)
     with pytest.raises(RuntimeError):
-        model(torch.rand(2, 1, 1771))
+        model(torch.rand(2, 1, length - 1))
 
 
-@pytest.mark.parametrize("input_shape", [(60,), (1, 1771), (1, 28, 28), (3, 2000, 2000)])
-def test_m5_needs_sound(input_shape: tuple[int, ...]) -> None:
-    """Inputs that are no waveforms, or too short, are refused in one line."""
-    message = f"model=m5 needs sound of .* at least 1772, got inputs of shape {input_shape};"
+@pytest.mark.parametrize(
+    ("input_shape", "padding"),
+    [((60,), 0), ((1, 1771), 0), ((1, 28, 28), 0), ((3, 2000, 2000), 0), ((1, 1099), 1)],
+)
+def test_m5_needs_sound(input_shape: tuple[int, ...], padding: int) -> None:
+    """Inputs that are no waveforms, or too short, are refused before the layers are made."""
+    least = (1772, 1100)[padding]
+    message = f"model=m5 needs sound of .* at least {least}, got inputs of shape {input_shape};"
     with pytest.raises(SettingsError, match=message.replace("(", r"\(").replace(")", r"\)")):
-        build_model(M5Settings(), input_shape, 10, seed=1)
+        build_model(M5Settings(padding=padding), input_shape, 10, seed=1)
 
 
 def test_settings_of_m5() -> None:
-    """The channels come from the settings, 32 by default."""
+    """The tutorial's network by default; AAggFF's preset has its authors', of 158,183 numbers."""
     model = build_model(compose("custom", "model=m5").settings.model, (1, 8000), 10, seed=1)
     assert sum(p.numel() for p in model.parameters()) == (
         32 * 81 + 32 * 97 + 64 * 97 + 64 * 193 + 2 * (32 + 32 + 64 + 64) + 10 * 65
     )
-    with pytest.raises(
-        SettingsError, match=r"^model\.channels must be a whole number >= 1, got 0$"
-    ):
-        compose("custom", "model=m5 model.channels=0")
+    model = build_model(compose("aaggff/speech").settings.model, (1, 16000), 35, seed=1)
+    assert sum(p.numel() for p in model.parameters()) == (
+        64 * 81 + 64 * 193 + 128 * 193 + 256 * 385 + 2 * (64 + 64 + 128 + 256) + 35 * 257
+    )
+    paddings = {layer.padding for layer in model.modules() if isinstance(layer, nn.Conv1d)}
+    assert paddings == {(0,), (1,)}
+    for word, allowed in {
+        "model.channels=0": r"a whole number >= 1, got 0",
+        "model.widening=0": r"a whole number >= 1, got 0",
+        "model.padding=2": r"one of 0, 1, got 2",
+    }.items():
+        with pytest.raises(SettingsError, match=rf"^{word[:-2]} must be {allowed}$"):
+            compose("custom", f"model=m5 {word}")
 
 
 # option -> further words, shape of an input, size of the vocabulary, whether positions have targets

@@ -88,11 +88,13 @@ def test_no_row_is_in_two_parts(tmp_path: Path) -> None:
     assert sorted(seen) == list(range(sum(SIZES.values())))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int) -> None:
-    """(x - mean) / sd, and the median for what is missing, all of the own training rows."""
+@pytest.mark.parametrize(
+    ("seed", "fill"), [(1, "median"), (2, "median"), (3, "median"), (1, "mean")]
+)
+def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int, fill: str) -> None:
+    """(x - mean) / sd, and median or mean for what is missing, all of the own training rows."""
     path = save(tmp_path)
-    data, cells = load(path, seed), raw(path)
+    data, cells = load(path, seed, fill=fill), raw(path)
     for client, (train, test) in enumerate(rows_of(data)):
         client_data = data.client(client)
         for column, name in enumerate(("row", "size")):
@@ -102,11 +104,12 @@ def test_numbers_are_scaled_by_the_training_part(tmp_path: Path, seed: int) -> N
                 if len(known) % 2
                 else (sum(sorted(known)[len(known) // 2 - 1 : len(known) // 2 + 1]) / 2)
             )
-            filled = [float(cells[name][row] or median) for row in train]
+            missing = median if fill == "median" else sum(known) / len(known)
+            filled = [float(cells[name][row] or missing) for row in train]
             mean = sum(filled) / len(filled)
             sd = (sum((v - mean) ** 2 for v in filled) / len(filled)) ** 0.5 or 1.0
             for x, rows in ((client_data.x_train, train), (client_data.x_test, test)):
-                expected = [(float(cells[name][row] or median) - mean) / sd for row in rows]
+                expected = [(float(cells[name][row] or missing) - mean) / sd for row in rows]
                 np.testing.assert_allclose(x[:, column], expected, rtol=1e-5, atol=1e-5)
         if len(train) > 1:
             np.testing.assert_allclose(client_data.x_train[:, :2].mean(axis=0), 0, atol=1e-6)
@@ -178,10 +181,11 @@ def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -
     np.testing.assert_allclose(client.x_test[:, column], [2.5, *[0] * (len(client.x_test) - 1)])
 
 
-def test_a_column_without_numbers_is_0(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fill", ["median", "mean"])
+def test_a_column_without_numbers_is_0(tmp_path: Path, fill: str) -> None:
     """Clients b and c have none at all; one that only the test part has says nothing either."""
     path = save(tmp_path)
-    data = load(path)
+    data = load(path, fill=fill)
     column = data._table.columns.index("sparse")
     for client in (1, 2):
         assert not data.client(client).x_train[:, column].any()
@@ -190,7 +194,7 @@ def test_a_column_without_numbers_is_0(tmp_path: Path) -> None:
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:3], "9", *cells[4:]])
     path.write_text("\n".join(lines))
-    assert not load(path, num_clients=3).client(1).x_test[:, column].any()
+    assert not load(path, num_clients=3, fill=fill).client(1).x_test[:, column].any()
 
 
 def test_one_hot_columns_are_the_same_for_all(tmp_path: Path) -> None:
@@ -300,17 +304,25 @@ def test_real_berka(real_data: Path) -> None:
 
 
 def test_real_heart(real_data: Path) -> None:
-    """920 patients of 4 hospitals; num is no input, and Switzerland has no cholesterol."""
+    """920 patients of 4 hospitals, the authors' 15 columns and one for a missing restecg."""
     data = real("aaggff/heart", real_data, "heart_uci.csv")
-    assert (data.num_clients, data.num_classes, data.input_shape) == (4, 2, (13,))
+    assert (data.num_clients, data.num_classes, data.input_shape) == (4, 2, (16,))
     assert data._table.client_names == ("cleveland", "hungarian", "switzerland", "va")
-    assert "num" not in data._table.columns
+    assert data._table.columns == (
+        *("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak"),
+        *("cp=1", "cp=2", "cp=3", "cp=4", "restecg=0", "restecg=1", "restecg=2", "restecg="),
+    )
+    np.testing.assert_array_equal(
+        data._table.categories.sum(axis=0), [46, 174, 204, 496, 551, 179, 188, 2]
+    )
     clients = [data.client(k) for k in range(4)]
     assert [len(client.y_train) + len(client.y_test) for client in clients] == [303, 294, 123, 200]
     positive = [int(client.y_train.sum() + client.y_test.sum()) for client in clients]
     assert positive == [139, 106, 115, 149]
     chol = data._table.columns.index("chol")
-    assert not clients[2].x_train[:, chol].any()
-    assert np.isnan(data._table.numbers[:, chol]).sum() == 30 + 172
+    assert np.isnan(data._table.numbers[:, chol]).sum() == 30
+    assert (data._table.numbers[:, chol] == 0).sum() == 172
+    assert not clients[2].x_train[:, chol].any()  # Switzerland has nothing but 0
     for client in clients:
+        np.testing.assert_allclose(client.x_train[:, :8].mean(axis=0), 0, atol=1e-5)
         assert 0 < client.y_test.sum() < len(client.y_test)

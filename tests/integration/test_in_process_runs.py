@@ -382,7 +382,7 @@ def test_every_aaggff_preset_runs_two_rounds(
     assert os.environ["FEDQUORUM_DATA"] == str(real_data)
     if experiment == "spoken_digits" and not is_long():
         path = fewer_rows(real_data / "spoken_digits_by_speaker.npz", tmp_path / "fewer.npz")
-        words = (f"data.path={path}", "client.batch_size=5")
+        words = (f"data.path={path}", "client.batch_size=5", "model.channels=8")
     directory = run(tmp_path / "run", f"experiment=aaggff/{experiment}", "rounds=2", *words)
     table = pq.read_table(directory / "clients").to_pylist()
     assert len(table) == 2 * clients

@@ -13,6 +13,7 @@ from pyarrow import csv
 
 from client_app.data.base import Labels
 from client_app.data.sources.base import NO_TARGET, LabelledArrays, pooled_arrays
+from client_app.data.sources.tokenizer import tokenized_texts
 from client_app.data.sources.vocabulary import (
     PADDING,
     SEPARATOR,
@@ -33,7 +34,8 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
 
     With a ``data.target`` a row is one sample: the words of the texts of ``data.text_columns``,
     with a separator in between, int32 (n, length), cut or padded to ``data.length`` (of several
-    texts each to an equal part of it). Words are in lower case and hashed, see ``hashed_id``.
+    texts each to an equal part of it). Words are in lower case and hashed, see ``hashed_id``; with
+    ``data.tokenizer`` they are the tokens of a published model, see ``tokenized_texts``.
     Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
     same value of ``data.group_column`` stay together, so that a text in two rows is not tested on
     after being trained on.
@@ -78,13 +80,18 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
         return replace(arrays, client_names=client_names)
     classes, labels = _classes(table, settings.target, settings.classes, path)
     groups = _distinct(table, settings.group_column)[1] if settings.group_column else None
+    if settings.tokenizer is None:
+        num_tokens = settings.vocabulary_size
+        x = hashed_texts(texts, settings.length, num_tokens)
+    else:
+        x, num_tokens = tokenized_texts(texts, settings.length, settings.tokenizer)
     return pooled_arrays(
-        hashed_texts(texts, settings.length, settings.vocabulary_size),
+        x,
         labels,
         len(classes),
         client_train=clients,
         client_names=client_names,
-        num_tokens=settings.vocabulary_size,
+        num_tokens=num_tokens,
         groups=groups,
     )
 

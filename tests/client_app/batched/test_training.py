@@ -21,7 +21,7 @@ from client_app.batched import BatchedTraining
 from client_app.data.base import part_of, pooled
 from client_app.dropout import give_dropout
 from client_app.examples import Examples
-from client_app.models import CNN, M5, MLP, LogisticRegression, SmallCNN
+from client_app.models import CNN, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN
 from client_app.randomness import torch_seeded
 from client_app.tasks import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
 from client_app.training import LocalTraining, train
@@ -55,6 +55,9 @@ KINDS = {
         lambda: SmallCNN((1, 8, 8), CLASSES, (6, 5), 0.3), (1, 8, 8), RAGGED, 0.05
     ),
     "cnn": Kind(lambda: CNN((1, 16, 16), CLASSES), (1, 16, 16), NORMALISED, 0.001),
+    "celeba_cnn, groups": Kind(
+        lambda: CelebaCNN((3, 6, 5), CLASSES, "aaggff"), (3, 6, 5), RAGGED, 0.01
+    ),
     "m5": Kind(lambda: M5((1, 1800), CLASSES, 2), (1, 1800), NORMALISED, 0.001),
 }
 OPTIONS = {

@@ -1,0 +1,65 @@
+"""Texts as the tokens of a published model, by transformers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fedquorum.errors import DataError, one_line
+from numpy.typing import NDArray
+
+from client_app.data.sources.vocabulary import PADDING
+
+
+def tokenized_texts(
+    texts: Sequence[Sequence[str]], length: int, folder: str
+) -> tuple[NDArray[np.int32], int]:
+    """Return the tokens of all rows, (n, length), 0 after the last one, and the vocabulary's size.
+
+    Two texts are a pair to the tokenizer: the longer one is cut first.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of str
+        One or two texts of every row, (texts, n).
+    length : int
+        Number of tokens of a row, the tokenizer's own marks among them.
+    folder : str
+        A folder with a tokenizer as transformers saves it; nothing is downloaded.
+
+    Raises
+    ------
+    DataError
+        If transformers is not installed, the folder has no tokenizer whose padding is 0, or its
+        marks fill a row.
+    """
+    tokenizer = _tokenizer(folder)
+    marks = tokenizer.num_special_tokens_to_add(pair=len(texts) > 1)
+    if length < marks + len(texts):
+        raise DataError(
+            f"data.length must be at least {marks + len(texts)} for {len(texts)} texts and the "
+            f"{marks} marks of the tokenizer in {folder}, got {length}"
+        )
+    encoded = tokenizer(*map(list, texts), padding="max_length", truncation=True, max_length=length)
+    return np.array(encoded["input_ids"], dtype=np.int32), len(tokenizer)
+
+
+def _tokenizer(folder: str) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise DataError(
+            "data.tokenizer must be null where transformers is not installed (pip install "
+            f"transformers), got {folder!r}"
+        ) from None
+    path = Path(folder).expanduser()
+    wanted = f"data.tokenizer must be a folder with a tokenizer of transformers, got {folder!r}"
+    if not path.is_dir():
+        raise DataError(f"{wanted}: there is no such folder")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # of foreign files anything may be expected
+        raise DataError(f"{wanted}: {one_line(error)}") from None
+    if tokenizer.pad_token_id != PADDING:
+        raise DataError(f"{wanted}: its padding is {tokenizer.pad_token_id}, not {PADDING}")
+    return tokenizer
