@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from client_app.batched.aligned import aligned, copies, padded_rows
 from client_app.models import MLP, LogisticRegression
-from client_app.tasks import CrossEntropy, Task
+from client_app.tasks import BinaryCrossEntropy, CrossEntropy, Task
 from client_app.transfers import sent
 
 Stacked = dict[str, torch.Tensor]
@@ -94,28 +94,32 @@ class Gradients(Protocol):
 
 @dataclass(frozen=True)
 class DenseGradients:
-    """Closed form for fully connected layers with ReLU between and cross entropy after them.
+    """Closed form for fully connected layers with ReLU between and a cross entropy after them.
 
     With z_l = W_l a_{l-1} + b_l, a_l = max(z_l, 0) and p the softmax of the last z, the
     gradient of the mean loss, weight v_i of sample i and v their sum, is
 
         d_L = v_i (p - onehot(y)) / v,   d_l = (W_{l+1}^T d_{l+1}) [z_l > 0],
-        dW_l = d_l a_{l-1}^T,            db_l = sum_i d_l,
+        dW_l = d_l a_{l-1}^T,            db_l = sum_i d_l;
 
+    with one logit of two classes p is its sigmoid, and y is in the place of onehot(y). These are
     two products of matrices for each layer and client, the first layer one.
 
     Parameters
     ----------
     layers : sequence of (str, str)
         Names of weight and bias of each layer.
-    classes : int
+    outputs : int
         Number of units of the last layer.
+    binary : bool
+        Whether the cross entropy is that of one logit.
     class_weights : tensor, optional
         Of the cross entropy.
     """
 
     layers: Sequence[tuple[str, str]]
-    classes: int
+    outputs: int
+    binary: bool = False
     class_weights: torch.Tensor | None = None
 
     def padded(self, model: Stacked) -> Stacked:
@@ -180,10 +184,13 @@ class DenseGradients:
             torch.baddbmm(parameters[bias].unsqueeze(2), w, activations[-1], out=out)
             activations.append(out)
         delta = activations.pop()  # 0 for padded units, whose weights are 0
-        output = delta[:, : self.classes]
-        error = functional.softmax(output, dim=1)
-        minus_one = _minus_one(error.dtype, error.device).expand(m, 1, b)
-        error.scatter_add_(1, y.unsqueeze(1), minus_one)
+        output = delta[:, : self.outputs]
+        if self.binary:
+            error = output.sigmoid().sub_(y.unsqueeze(1))
+        else:
+            error = functional.softmax(output, dim=1)
+            minus_one = _minus_one(error.dtype, error.device).expand(m, 1, b)
+            error.scatter_add_(1, y.unsqueeze(1), minus_one)
         torch.mul(error, batches.coefficients.unsqueeze(1), out=output)
         for weight, bias in reversed(self.layers):
             before = activations.pop()
@@ -323,7 +330,10 @@ def _put(stacked: torch.Tensor, places: torch.Tensor | None, rows: torch.Tensor)
 
 def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
     """Return the closed form for ``model``, None where there is none."""
-    if type(task) is not CrossEntropy or type(model) not in {LogisticRegression, MLP}:
+    # of these types exactly: a loss derived from one may compute something else
+    if type(task) is not CrossEntropy and type(task) is not BinaryCrossEntropy:
+        return None
+    if type(model) not in {LogisticRegression, MLP}:
         return None
     if not all(parameter.requires_grad for parameter in model.parameters()):
         return None
@@ -332,5 +342,6 @@ def dense_gradients(model: nn.Module, task: Task) -> DenseGradients | None:
     return DenseGradients(
         [(f"{name}.weight", f"{name}.bias") for name in layers],
         last.out_features,
+        isinstance(task, BinaryCrossEntropy),
         task.class_weights,
     )
