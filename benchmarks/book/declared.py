@@ -155,7 +155,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Figure 1",
         "fedalign-fmnist",
         "Fashion-MNIST, epsilon 0.2 and then 0",
-        "(fedalign \\(.*)?step\\)?",
+        "fedalign",
         headline=True,
     ),
     *_above(
