@@ -1,8 +1,10 @@
 """The options of every settings group, in Hydra's store."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.config_store import ConfigStore
 
 from conf.schema.availability import (
@@ -117,10 +119,18 @@ BASES: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": Torchvi
 """Schemas that only YAML files inherit from."""
 
 
+TUNING = Path(__file__).parent.parent / "tuning.yaml"
+
+
 def register() -> None:
-    """Put all of them into Hydra's store."""
+    """Put all of them into Hydra's store, and what experiments set for one option only."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Settings)
     for group, options in {**OPTIONS, "base": BASES}.items():
         for name, node in options.items():
             store.store(group=group, name=name, node=node)
+    for experiment, groups in yaml.safe_load(TUNING.read_text(encoding="utf-8")).items():
+        for group, settings in groups.items():
+            folder = f"tuning/{group}/{experiment}"
+            for name, node in settings.items():
+                store.store(group=folder, name=name, node=node, package="_global_")

@@ -136,7 +136,7 @@ class Rules:
         memory = "" if self.memory is None else self.memory.unbounded
         told = self.weighting.needs_losses or self.weighting.by_data
         weights = self.weighting.unbounded or (_TOLD if told else "")
-        optimizer = "" if self.server_optimizer.follows_update else _NOT_ALONG
+        optimizer = _NOT_ALONG if self.server_optimizer.largest_rate is None else ""
         return self.selection.unbounded or memory or weights or optimizer
 
     @property
@@ -155,7 +155,9 @@ class Rules:
         ParameterError
             Where there is no such bound.
         """
-        return self.server_optimizer.learning_rate * self.largest_weight(num_clients)
+        weight, rate = self.largest_weight(num_clients), self.server_optimizer.largest_rate
+        assert rate is not None  # noqa: S101 - refused with the weight
+        return rate * weight
 
     def largest_weight(self, num_clients: int) -> float:
         """Return the most that c_k can be, before the server's learning rate.

@@ -33,6 +33,7 @@ from fedquorum.server_optimizer import (
     Adagrad,
     Adam,
     Momentum,
+    RisingSGD,
     ServerOptimizer,
     Yogi,
 )
@@ -230,6 +231,7 @@ ROWS = (
         total=corrected_share,
     ),
     Row(SGD),
+    Row(RisingSGD, ({"decay": 0.9},), {"decay": 0.0}),
     Row(Momentum, ({"momentum": 0.0},), {"momentum": 1.0}),
     Row(Adam, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),
     Row(Yogi, ({"beta1": 0.0},), {"beta2": 1.0, **ADAPTIVE}),

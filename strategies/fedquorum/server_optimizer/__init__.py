@@ -7,11 +7,12 @@ from .adagrad import Adagrad
 from .adam import Adam
 from .base import Parameters, ServerOptimizer
 from .momentum import Momentum
+from .rising_sgd import RisingSGD
 from .sgd import SGD
 from .yogi import Yogi
 
 SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer[Any]]] = table(
-    (SGD, Momentum, Adam, Yogi, Adagrad)
+    (SGD, RisingSGD, Momentum, Adam, Yogi, Adagrad)
 )
 """All server optimizers by their keys."""
 
@@ -22,6 +23,7 @@ __all__ = [
     "Adam",
     "Momentum",
     "Parameters",
+    "RisingSGD",
     "ServerOptimizer",
     "Yogi",
 ]

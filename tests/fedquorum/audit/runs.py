@@ -59,7 +59,7 @@ PARTS: Mapping[str, tuple[str, str, str, str]] = {
     "gate x data x empirical": ("epsilon_gate", "data_fraction", "empirical", "sgd"),
     "gate x afl x fedau": ("epsilon_gate", "afl", "fedau", "sgd"),
     "gate x average_all x fedau": ("epsilon_gate", "average_all", "fedau", "sgd"),
-    "gate x term": ("epsilon_gate", "term", "none", "sgd"),
+    "gate x term": ("epsilon_gate", "term", "none", "rising_sgd"),
     "gate x propfair": ("epsilon_gate", "propfair", "none", "adam"),
     "priority x qfedavg": ("priority_only", "qfedavg", "none", "sgd"),
     "gate x maxfl": ("epsilon_gate", "maxfl", "none", "sgd"),

@@ -1,0 +1,48 @@
+"""The constants of the baselines in AAggFF's experiments, as their authors set them."""
+
+import pytest
+
+from conf.compose import compose
+
+PARAMETERS = {
+    "afl": "step_size",
+    "qfedavg": "q",
+    "term": "tilt",
+    "propfair": "bound",
+    "fedmgda": "deviation",
+}
+CONSTANTS = {
+    ("berka", "heart"): (0.01, 1.0, 0.1, 3.0, 1.0),
+    ("mqp",): (0.01, 0.1, 0.1, 2.0, 0.1),
+    ("isic",): (0.01, 0.1, 0.1, 3.0, 0.5),
+    ("celeba", "mnist_writers"): (0.1, 0.1, 0.1, 2.0, 0.5),
+    ("reddit", "shakespeare"): (0.01, 1.0, 1.0, 2.0, 0.5),
+    ("speech", "spoken_digits"): (0.1, 0.1, 0.1, 3.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("experiments", CONSTANTS, ids="-".join)
+def test_the_authors_constants(experiments: tuple[str, ...]) -> None:
+    """Stand-ins have those of what they stand for, heart disease those of Berka."""
+    for experiment in experiments:
+        for (strategy, key), value in zip(PARAMETERS.items(), CONSTANTS[experiments], strict=True):
+            composed = compose(f"aaggff/{experiment}", f"strategy={strategy}")
+            assert getattr(composed.settings.strategy, key) == value, (experiment, strategy)
+
+
+def test_a_value_of_the_users_own_wins() -> None:
+    """It stands on the command line."""
+    composed = compose("aaggff/mqp", "strategy=term strategy.tilt=2")
+    assert vars(composed.settings.strategy)["tilt"] == 2
+
+
+@pytest.mark.parametrize("experiment", [name for names in CONSTANTS for name in names])
+def test_the_servers_rate_rises_as_the_clients_falls(experiment: str) -> None:
+    """By the same factor, in the same rounds; with another optimizer nothing of it is left."""
+    settings = compose(f"aaggff/{experiment}").settings
+    client, optimizer = settings.client, vars(settings.server_optimizer)
+    assert optimizer["name"] == "rising_sgd"
+    assert optimizer["decay"] == client.lr_decay
+    assert optimizer["decay_every"] == client.lr_decay_every
+    other = compose(f"aaggff/{experiment}", "server_optimizer=adam").settings
+    assert not hasattr(other.server_optimizer, "decay")
