@@ -46,6 +46,14 @@ _LATER = {
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
     "strategy.weighting.prior": "data",
+    "strategy.form": "paper",
+    "strategy.weighting.form": "paper",
+    "model.widening": 2,
+    "model.padding": 0,
+    "model.variant": "leaf",
+    "model.dropout": None,
+    "data.fill": "median",
+    "data.tokenizer": None,
 }
 """Settings that older runs lack, with what such a run did."""
 

@@ -44,6 +44,13 @@ _LATER = {
     "data.unseen_fraction": 0.0,
     "evaluation.requirement": None,
     "data.validation_fraction": 0.0,
+    "strategy.form": "paper",
+    "model.widening": 2,
+    "model.padding": 0,
+    "model.variant": "leaf",
+    "model.dropout": None,
+    "data.fill": "median",
+    "data.tokenizer": None,
     **_QUORUM,
 }
 """Settings that older runs lack, and what says the same."""

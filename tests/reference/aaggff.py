@@ -74,6 +74,35 @@ def newton_trajectory(
     return np.array(trajectory)
 
 
+def published_trajectory(
+    rounds: Sequence[dict[int, float]], num_clients: int, cdf: str
+) -> NDArray[np.float64]:
+    """Return p after every round as the authors' published code decides it, shape (T, K).
+
+    In its own terms: it minimises <sum g, p> + alpha |p|^2 / 2 + beta p^T (alpha I + sum g g^T) p / 2
+    with L = 1 / K, and its normal transform is (1 + erfc((x - 1) / sqrt 2)) / 2.
+    """
+    published = CDFS | {"normal": lambda x: (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2}
+    alpha, beta = mpmath.mpf(4), mpmath.mpf(num_clients) / 4
+    one, zero = mpmath.mpf(1), mpmath.mpf(0)
+    eye = np.array(
+        [[one if i == j else zero for j in range(num_clients)] for i in range(num_clients)]
+    )
+    outer, linear = alpha * eye, np.array([zero] * num_clients)
+    mixing = np.array([one / num_clients] * num_clients)
+    support = np.ones(num_clients, dtype=np.bool_)
+    trajectory = []
+    for losses in rounds:
+        exact = [mpmath.mpf(float(losses[k])) for k in range(num_clients)]
+        mean = sum(exact) / num_clients
+        response = np.array([published[cdf](loss / mean) / num_clients for loss in exact])
+        gradient = -response / (mixing @ response + 1)
+        linear, outer = linear + gradient, outer + np.outer(gradient, gradient)
+        mixing, support = _quadratic_program(alpha * eye + beta * outer, linear, support)
+        trajectory.append([float(p) for p in mixing])
+    return np.array(trajectory)
+
+
 def _same(x: Real) -> Real:
     return x
 

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError
+from ..parameters import NEWTON_FORM
 from ..regret import regret_bound_s
 from ..report import Decided
 from ..responses import (
+    PUBLISHED_NORMAL,
     bounded_responses,
     decision_loss,
     positions,
     response_range,
     scattered,
 )
+from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
@@ -33,6 +36,7 @@ from .response_mixing import ResponseMixing
 from .simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
+CODE = "code"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     (times L K, which is 1 by default), so that p is within 7e-6 of its minimum; in practice it
     is within 1e-9.
 
+    ``form`` ``code`` is what the authors' published code does instead, with which the published
+    numbers were made: there b = sum g without the term with p_tau, H = alpha (1 + beta) I +
+    beta sum g g^T, and the ``normal`` transform is (1 + erfc((x - 1) / sqrt 2)) / 2, which falls
+    with the loss: who has the larger loss gets the smaller coefficient. It has no regret bound.
+
     All clients are to answer in every round. Of one that does not, the response is taken as the
     mean of those heard, and the updates are weighed by p restricted to who answered, normalised.
     Where nobody is heard the state stays; where those heard hold no mass (less than 1e-9, below
@@ -78,6 +87,8 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         The response's transform; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
+    form : {"paper", "code"}
+        Whose rule.
 
     Raises
     ------
@@ -87,14 +98,15 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     References
     ----------
     Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision
-    Making", ICML 2024, Algorithm 2 (with eq. 8). The authors' published code leaves
-    out the term with p_tau and adds alpha twice; this is the paper's.
+    Making", ICML 2024, Algorithm 2 (with eq. 8); their code, github.com/vaseline555/AAggFF.
     """
 
     key = "aaggff_s"
     summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
     needs_everyone = True
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
+
+    form: str = parameter("paper", NEWTON_FORM)
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
@@ -105,10 +117,12 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     def init(self, population: Population) -> AAggFFSState:
         """Return the state before round 0: uniform p, nothing seen."""
         size = len(population.clients)
+        alpha, beta = self._constants(size)
+        again = 1.0 + beta if self.form == CODE else 1.0
         return AAggFFSState(
             client=population.ascending,
             linear=np.zeros(size),
-            quadratic=4.0 * size * self._lipschitz(size) * np.eye(size),
+            quadratic=again * alpha * np.eye(size),
             mixing=np.full(size, 1.0 / size),
         )
 
@@ -142,7 +156,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         """Return the state after the Newton step, and its p on the clients heard."""
         position = positions(state.client, responses)
         heard_responses = bounded_responses(
-            responses.loss[counts], self.cdf, *self._range(len(state.client))
+            responses.loss[counts], self._transform, *self._range(len(state.client))
         )
         response = np.full(len(state.client), heard_responses.mean())
         response[position[counts]] = heard_responses
@@ -158,14 +172,23 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     def _step(self, state: AAggFFSState, response: FloatArray) -> AAggFFSState:
         """Return the state after the response of all clients, shape (K,)."""
         size = len(response)
-        lipschitz = self._lipschitz(size)
-        beta = 1.0 / (4.0 * lipschitz)
+        alpha, beta = self._constants(size)
         gradient = -response / (1.0 + state.mixing @ response)
-        linear = state.linear + gradient * (1.0 - beta * (gradient @ state.mixing))
+        at_p = 0.0 if self.form == CODE else beta * (gradient @ state.mixing)
+        linear = state.linear + gradient * (1.0 - at_p)
         quadratic = state.quadratic + beta * np.outer(gradient, gradient)
-        scale = size * lipschitz  # so that H begins as 4 I and the gap means the same for any L
+        scale = alpha / 4.0  # so that the paper's H begins as 4 I and the gap is one for any L
         mixing = minimise_quadratic(quadratic / scale, linear / scale, gap=GAP)
         return replace(state, linear=linear, quadratic=quadratic, mixing=mixing)
+
+    @property
+    def _transform(self) -> str:
+        return PUBLISHED_NORMAL if (self.form, self.cdf) == (CODE, "normal") else self.cdf
+
+    def _constants(self, size: int) -> tuple[float, float]:
+        """Return alpha = 4 K L and beta = 1 / (4 L)."""
+        lipschitz = self._lipschitz(size)
+        return 4.0 * size * lipschitz, 1.0 / (4.0 * lipschitz)
 
     def _range(self, size: int) -> tuple[float, float]:
         return response_range(self.c1, self.c2, 1.0 / size)
@@ -190,7 +213,9 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
             )
 
     def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
-        """Return 2 L K (1 + log(1 + T / (16 K)))."""
+        """Return 2 L K (1 + log(1 + T / (16 K))), None of the published code's form."""
+        if self.form == CODE:
+            return None
         return regret_bound_s(rounds, clients, self._lipschitz(clients))
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
@@ -198,7 +223,9 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         if decided.weights is None:
             return
         before, after = decided.state, decided.following
-        yield from explain_response(self.cdf, *self._range(len(before.client)), decided, place)
+        yield from explain_response(
+            self._transform, *self._range(len(before.client)), decided, place
+        )
         i = place_in(before.client, decided, place)
         yield (
             "p = argmin over the simplex of <b, p> + p' H p / 2, with b_k = "

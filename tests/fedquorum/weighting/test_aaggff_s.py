@@ -36,6 +36,21 @@ def test_s_follows_the_reference(
     assert (expected[-1] == 0).any(), "a case without an active constraint tests less"
 
 
+@pytest.mark.parametrize("cdf", ["normal", "frechet"])
+def test_the_published_codes_form(cdf: str) -> None:
+    """It is another rule: with its normal transform the largest loss has the smallest p."""
+    history = losses_of(7, 60, 7)
+    got, told = mixing_path(NewtonMixing(cdf, form="code"), history, 7)
+    expected = aaggff.published_trajectory(history, 7, cdf)
+    np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
+    paper, _ = mixing_path(NewtonMixing(cdf), history, 7)
+    assert np.abs(np.array(got) - np.array(paper)).max() > 1e-3
+    losses = np.array([history[0][k] for k in range(7)])
+    order = np.argsort(-losses if cdf == "normal" else losses)
+    assert (np.diff(got[0][order]) >= 0).all()
+    assert NewtonMixing(form="code").regret_bound(100, 7, 1.0) is None
+
+
 @pytest.mark.parametrize(("size", "sample"), [(7, 4), (20, 13)])
 def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> None:
     """Missing responses are the mean of those heard; the updates are weighed by p on who is."""
