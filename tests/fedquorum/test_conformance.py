@@ -186,8 +186,8 @@ ROWS = (
     ),
     Row(
         NewtonMixing,
-        ({"cdf": "weibull", "c2": 1.0},),
-        {"cdf": "cauchy", **MIXING_RANGE},
+        ({"cdf": "weibull", "c2": 1.0}, {"form": "code"}),
+        {"cdf": "cauchy", "form": "published", **MIXING_RANGE},
     ),
     Row(
         DoublyRobustMixing,

@@ -40,7 +40,7 @@ def test_s_follows_the_reference(
 def test_the_published_codes_form(cdf: str) -> None:
     """It is another rule: with its normal transform the largest loss has the smallest p."""
     history = losses_of(7, 60, 7)
-    got, told = mixing_path(NewtonMixing(cdf, form="code"), history, 7)
+    got, _ = mixing_path(NewtonMixing(cdf, form="code"), history, 7)
     expected = aaggff.published_trajectory(history, 7, cdf)
     np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
     paper, _ = mixing_path(NewtonMixing(cdf), history, 7)
