@@ -79,7 +79,8 @@ def published_trajectory(
 ) -> NDArray[np.float64]:
     """Return p after every round as the authors' published code decides it, shape (T, K).
 
-    It minimises <sum g, p> + alpha |p|^2 / 2 + beta p^T (alpha I + sum g g^T) p / 2 with L = 1 / K, and its normal transform is (1 + erfc((x - 1) / sqrt 2)) / 2.
+    It minimises <sum g, p> + alpha |p|^2 / 2 + beta p^T (alpha I + sum g g^T) p / 2 with
+    L = 1 / K, and its normal transform is (1 + erfc((x - 1) / sqrt 2)) / 2.
     """
     published = CDFS | {"normal": lambda x: (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2}
     alpha, beta = mpmath.mpf(4), mpmath.mpf(num_clients) / 4
