@@ -45,7 +45,9 @@ _LATER = {
     "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
+    "strategy.objective_client": None,
     "strategy.weighting.prior": "data",
+    "strategy.selection.objective_client": None,
 }
 """Settings that older runs lack, with what such a run did."""
 

@@ -38,6 +38,7 @@ SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
         ("strategy.fraction=0.5",),
         ("strategy.fraction=0.5", "strategy.objective=sampled"),
+        ("strategy.objective_client=7", "strategy.epsilon=1.0"),
         ("strategy.priority_draws=6", "strategy.fraction=0.7"),
         ("data.priority_weights={10: 0.5, 11: 0.25, 3: 0.1}",),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
