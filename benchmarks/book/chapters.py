@@ -18,7 +18,13 @@ from benchmarks.book.answers import (
 from benchmarks.book.bound import bound_numbers, bound_tables
 from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.decisions import decision_tables
-from benchmarks.book.fedalign import fedalign_numbers, fedalign_tables, synth_tables
+from benchmarks.book.fedalign import (
+    fedalign_numbers,
+    fedalign_tables,
+    one_client_numbers,
+    one_client_tables,
+    synth_tables,
+)
 from benchmarks.book.fedau import fedau_numbers, fedau_published, fedau_tables
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.local_only import local_only_numbers, local_only_tables
@@ -216,6 +222,7 @@ SYNTH = (
 )
 # EMNIST's stand-in: a third of its samples, and half of its rounds, to be measured in the time.
 MNIST = "rounds=100 data.samples_per_shard=60"
+ONE_CLIENT = f"experiment=fedalign/fmnist data.priority=[0,1] rounds=100 {FIVE_SEEDS}"
 BOUND = (
     "experiment=fedalign/synth_low data.noise=additive,flip client.lr_schedule=constant,theorem "
     f"client.strong_convexity=0.01 client.smoothness=2.5 {FIVE_SEEDS}"
@@ -313,6 +320,18 @@ CHAPTERS: tuple[Chapter, ...] = (
         "strategy.epsilon_schedule=constant,linear,cosine,exponential,sqrt",
         f"experiment=fedalign/eps_decay {FIVE_SEEDS} strategy=fedavg_priority,fedavg",
         **{"strategy": "fedalign", "strategy.epsilon_schedule": "linear"},
+    ),
+    replace(
+        _fedalign(
+            "fedalign-one_client",
+            "A gate on one priority client's objective (paper: future work, 004, section 5)",
+            f"{ONE_CLIENT} strategy=fedalign strategy.epsilon_schedule=constant "
+            "strategy.objective_client=null,0",
+            f"{ONE_CLIENT} strategy=fedavg_priority,fedavg",
+            **{"strategy": "fedalign", "strategy.objective_client": "0"},
+        ),
+        numbers=one_client_numbers,
+        tables=one_client_tables,
     ),
     _fedalign(
         "fedalign-cifar10",

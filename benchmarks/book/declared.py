@@ -287,6 +287,20 @@ CLAIMS: tuple[Claim, ...] = (
             FOR_EMNIST,
         )
     ),
+    Claim(
+        "FedALIGN, section 5",
+        "Fashion-MNIST: a gate on client 0's objective ends above one on that of all priority "
+        "clients, for client 0.",
+        "future work",
+        "fedalign-one_client",
+        Place(
+            "clients",
+            "fedalign \\(.*objective_client=0\\)",
+            "client 0.*",
+            minus="fedalign \\(.*objective_client=null\\)",
+        ),
+        lacking=QUEUED,
+    ),
     _bound("theta_T", "theta_T falls", -1),
     _bound("rho_T", "rho_T grows", 1),
     *(

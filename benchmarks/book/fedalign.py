@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -91,6 +92,39 @@ def synth_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
             found, "difference of the training loss, nats", moments_of(found, losses), digits=4
         ),
     }
+
+
+def one_client_numbers(run: Run) -> Mapping[str, Any]:
+    """Return the numbers of a run, and each priority client's last test accuracy (``tested``)."""
+    wanted = [("round", "=", len(run.rounds)), ("priority", "=", True)]
+    last = pq.read_table(run.directory / "evaluations", filters=wanted).to_pylist()
+    return {
+        **fedalign_numbers(run),
+        "tested": {row["client"]: row["test_accuracy"] for row in last},
+    }
+
+
+def one_client_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
+    """Return the tables of a gate that compares with one priority client, client 0.
+
+    ``clients``: the last test accuracy of this client and, unweighted, of the other priority
+    clients, percent. ``gains``: the same of every FedALIGN variant minus each baseline.
+    """
+    found = methods(runs)
+    tested = {"client 0, end": _of_first, "other priority clients, end": _of_others}
+    return {
+        **fedalign_tables(runs),
+        "clients": of_methods(found, "test accuracy, %", tested),
+        "gains": to_baselines(found, "difference, points", tested),
+    }
+
+
+def _of_first(run: KeptRun) -> float:
+    return 100 * run.number("tested", "0")
+
+
+def _of_others(run: KeptRun) -> float:
+    return 100 * fmean(run.number("tested", k) for k in run.numbers["tested"] if k != "0")
 
 
 Values = Mapping[str, Callable[[KeptRun], float]]
