@@ -125,7 +125,8 @@ def _gaps(runs: Sequence[KeptRun]) -> Mapping[World, Gaps]:
 
 
 def _gaps_at(optimum: KeptRun, lowest: Gaps) -> Gaps:
-    return optimality_gaps(optimum.numbers["losses"], lowest, optimum.numbers["others"])
+    others = map(str, optimum.numbers["others"])
+    return optimality_gaps(optimum.numbers["losses"], lowest, others)
 
 
 def _rho(gaps: Mapping[World, Gaps], run: KeptRun) -> float:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from fedquorum.records.reader import load_run
 
-from benchmarks.book.bound import bound_tables
+from benchmarks.book.bound import bound_numbers, bound_tables
 from benchmarks.book.chapters import CHAPTERS, Sweeps
 from benchmarks.book.declared import CLAIMS
 from benchmarks.book.fedalign import fedalign_numbers, synth_tables
-from benchmarks.book.kept import KeptRun
+from benchmarks.book.kept import KeptRun, kept
 from benchmarks.book.local_only import _models_kept, local_only_numbers, local_only_tables
 from benchmarks.book.measured import Number
 from benchmarks.book.running import Job, jobs_of
@@ -22,6 +22,7 @@ from client_app.evaluation import evaluate
 from client_app.examples import Examples
 from conf.compose import compose_words
 from server_app.job import run_in_process
+from server_app.report.bound import bound_terms
 from server_app.report.data import run_data, trained_model
 
 SMALL = (
@@ -52,7 +53,7 @@ def invented(job: Job) -> KeptRun:
         **dict.fromkeys(("theta", "theta_of_iterations"), level),
         **{key: {"0": level, "1": level} for key in by_client},
         "admitted": [1],
-        "others": ["1"],
+        "others": [0, 1],
     }
     return kept_run(job.words, numbers)
 
@@ -127,7 +128,7 @@ def test_the_bounds_terms_of_kept_runs() -> None:
             "theta_of_iterations": theta / 2,
             "weights": weights,
             "objective": at_moments([3, 2, 1, loss]),
-            "others": ["2", "3"],
+            "others": [2, 3],
             "losses": {"1": loss, "2": 1 + loss, "3": 0.1},
         }
         return kept_run(words, numbers)
@@ -152,11 +153,38 @@ def test_the_bounds_terms_of_kept_runs() -> None:
     assert without[4:7] == (None, None, None)
 
 
-def test_numbers_of_runs(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of clients alone, of FedALIGN and of the priority clients."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("local_only", "fedalign", "fedavg_priority"):
+        gate = ("strategy.epsilon=2.0",) if name == "fedalign" else ()
+        words = (f"strategy={name}", *SMALL, *gate)
+        run_in_process(compose_words(words), str(folder / name))
+    return folder
+
+
+def test_the_books_terms_are_the_reports(runs: Path) -> None:
+    """theta_T, rho_T and Gamma_k from the numbers kept of runs, as from the runs themselves."""
+    loaded = [load_run(folder) for folder in sorted(runs.iterdir())]
+    words = ("data.num_clients=5", "seed=1")
+    ours = bound_tables(
+        [kept(run, (*words, f"strategy={run.strategy}"), bound_numbers(run)) for run in loaded]
+    )
+    rows = {row[0]: row for row in ours["terms"].rows}
+    theirs = bound_terms(loaded)
+    assert len(theirs) == len(rows) == 2
+    for terms in theirs:
+        mean_gap = np.mean(list(terms.gamma.values()))
+        expected = [terms.theta, terms.theta_of_iterations, terms.rho, mean_gap]
+        told = [cell.mean for cell in rows[terms.run.strategy][2:6] if isinstance(cell, Number)]
+        assert told == pytest.approx(expected, rel=1e-5)
+    assert max(terms.rho for terms in theirs) > 0
+
+
+def test_numbers_of_runs(runs: Path) -> None:
     """F after a round, and the models that clients train alone, are those that the run measured."""
-    for name in ("local_only", "fedavg_priority"):
-        run_in_process(compose_words((f"strategy={name}", *SMALL)), str(tmp_path / name))
-    alone = load_run(tmp_path / "local_only")
+    alone = load_run(runs / "local_only")
     data, settings = run_data(alone)
     everyone = range(data.num_clients)
     examples = Examples(data.pool("test", everyone), torch.device("cpu"))
@@ -173,7 +201,7 @@ def test_numbers_of_runs(tmp_path: Path) -> None:
     whole = local_only_numbers(alone)["whole"]
     assert whole.keys() == set(everyone) - set(data.priority)
     assert len(set(whole.values())) > 1
-    together = load_run(tmp_path / "fedavg_priority")
+    together = load_run(runs / "fedavg_priority")
     assert len(set(local_only_numbers(together)["whole"].values())) == 1
     objective = fedalign_numbers(together)["objective"]
     for after in (1, 2):
