@@ -45,6 +45,7 @@ _LATER = {
     "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
+    "strategy.objective_client": None,
     "strategy.weighting.prior": "data",
     "strategy.form": "paper",
     "strategy.weighting.form": "paper",
@@ -54,6 +55,7 @@ _LATER = {
     "model.dropout": None,
     "data.fill": "median",
     "data.tokenizer": None,
+    "strategy.selection.objective_client": None,
 }
 """Settings that older runs lack, with what such a run did."""
 

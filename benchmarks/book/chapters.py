@@ -15,16 +15,19 @@ from benchmarks.book.answers import (
     fedawe_published,
     rates_tables,
 )
+from benchmarks.book.bound import bound_numbers, bound_tables
 from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.decisions import decision_tables
 from benchmarks.book.fedalign import (
     fedalign_numbers,
     fedalign_tables,
-    local_only_numbers,
-    local_only_tables,
+    one_client_numbers,
+    one_client_tables,
+    synth_tables,
 )
 from benchmarks.book.fedau import fedau_numbers, fedau_published, fedau_tables
 from benchmarks.book.kept import KeptRun
+from benchmarks.book.local_only import local_only_numbers, local_only_tables
 from benchmarks.book.measured import Table
 from benchmarks.book.priority import priority_numbers, priority_tables
 
@@ -109,6 +112,17 @@ def _fedalign(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
     picture = "training" if name == "fedalign-fmnist" else ""
     measures = (fedalign_numbers, fedalign_tables)
     return Sweeps(name, title, words, *measures, picture=picture, quick=small | quick)
+
+
+def _synth(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
+    """Return a chapter of FedALIGN that tells the training loss too, as the paper's Figure 2."""
+    return replace(_fedalign(name, title, *sweeps, **quick), tables=synth_tables)
+
+
+def _local_only(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
+    """Return a chapter of FedALIGN and its baselines beside clients that train alone."""
+    chapter = _fedalign(name, title, sweep, strategy="fedalign,local_only", **quick)
+    return replace(chapter, numbers=local_only_numbers, tables=local_only_tables)
 
 
 ON_ALL = "strategy=fedavg"
@@ -196,6 +210,7 @@ RATES_FOUND = (
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
 )
 ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
+AND_ALONE = "strategy=fedalign,local_only,fedavg_priority,fedavg"
 AVERAGES = "average_participating,average_all,known_statistics,fedvarp,mifa"
 FEDAU_SMALL = "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=20"
 OF_ALL = "seed=1,2,3 availability=bernoulli,markov,cyclic"
@@ -205,6 +220,14 @@ SYNTH = (
     "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
     f"data.noise=additive,flip seed={','.join(map(str, range(1, 21)))}"
 )
+# EMNIST's stand-in: a third of its samples, and half of its rounds, to be measured in the time.
+MNIST = "rounds=100 data.samples_per_shard=60"
+ONE_CLIENT = f"experiment=fedalign/fmnist data.priority=[0,1] rounds=100 {FIVE_SEEDS}"
+BOUND = (
+    "experiment=fedalign/synth_low data.noise=additive,flip client.lr_schedule=constant,theorem "
+    f"client.strong_convexity=0.01 client.smoothness=2.5 {FIVE_SEEDS}"
+)
+EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
 FAIR = "qfedavg,term,propfair"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
 # a client is there under the interleaved sine too, in 7 rounds of 20.
@@ -221,7 +244,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         f"experiment=fedalign/fmnist {ALL_THREE} {TEN_SEEDS}",
         f"experiment=fedalign/fmnist strategy.epsilon_schedule=constant {TEN_SEEDS}",
     ),
-    _fedalign(
+    _synth(
         "fedalign-synth",
         "FedALIGN on SYNTH(1,1) (paper: Figure 2)",
         f"{SYNTH} strategy=fedalign strategy.criterion=loss,accuracy "
@@ -236,7 +259,7 @@ CHAPTERS: tuple[Chapter, ...] = (
             "strategy.epsilon_schedule": "constant",
         },
     ),
-    _fedalign(
+    _synth(
         "fedalign-synth_other",
         "FedALIGN on other SYNTH(alpha, beta) (paper: supplement, section 4)",
         f"experiment=fedalign/synth_low {ALL_THREE} {TEN_SEEDS} data.alpha=0,0.5 data.beta=0,0.5",
@@ -250,16 +273,23 @@ CHAPTERS: tuple[Chapter, ...] = (
         f"experiment=fedalign/fmnist_partial {ALL_THREE} {FIVE_SEEDS} strategy.priority_draws=5",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
-    replace(
-        _fedalign(
-            "fedalign-local_only",
-            "Alone or together (paper: supplement, Figure 3)",
-            "experiment=fedalign/local_only strategy=fedalign,local_only,fedavg_priority,"
-            f"fedavg {FIVE_SEEDS}",
-            strategy="fedalign,local_only",
-        ),
-        numbers=local_only_numbers,
-        tables=local_only_tables,
+    _local_only(
+        "fedalign-local_only",
+        "Alone or together (paper: supplement, Figure 3)",
+        f"experiment=fedalign/local_only {AND_ALONE} {FIVE_SEEDS}",
+    ),
+    _local_only(
+        "fedalign-local_only_mnist",
+        "Alone or together on MNIST for EMNIST (paper: supplement, Figure 3; a stand-in)",
+        f"experiment=fedalign/mnist data.samples_per_shard=10 rounds=100 {AND_ALONE} {FIVE_SEEDS}",
+        **{"data.samples_per_shard": "10"},
+    ),
+    _local_only(
+        "fedalign-local_only_cifar10",
+        "Alone or together on a part of CIFAR-10 (paper: supplement, Figure 3, on all of it)",
+        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 data.samples_per_shard=25 "
+        f"rounds=20 {AND_ALONE} seed=1,2,3",
+        **{"data.num_clients": "4", "data.shard_size": "32", "data.samples_per_shard": "8"},
     ),
     _fedalign(
         "fedalign-fmnist_fedprox",
@@ -291,11 +321,81 @@ CHAPTERS: tuple[Chapter, ...] = (
         f"experiment=fedalign/eps_decay {FIVE_SEEDS} strategy=fedavg_priority,fedavg",
         **{"strategy": "fedalign", "strategy.epsilon_schedule": "linear"},
     ),
+    replace(
+        _fedalign(
+            "fedalign-one_client",
+            "A gate on one priority client's objective (paper: future work, 004, section 5)",
+            f"{ONE_CLIENT} strategy=fedalign strategy.epsilon_schedule=constant "
+            "strategy.objective_client=null,0",
+            f"{ONE_CLIENT} strategy=fedavg_priority,fedavg",
+            **{"strategy": "fedalign", "strategy.objective_client": "0"},
+        ),
+        numbers=one_client_numbers,
+        tables=one_client_tables,
+    ),
     _fedalign(
         "fedalign-cifar10",
         "FedALIGN on a part of CIFAR-10 (paper: Figure 1, on all of it)",
         f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=10 seed=1",
         **{"data.num_clients": "4", "data.shard_size": "32", "strategy": "fedalign"},
+    ),
+    _fedalign(
+        "fedalign-cifar10_partial",
+        "FedALIGN with partial participation on a part of CIFAR-10 (paper: Figure 5, on all of it)",
+        f"experiment=fedalign/cifar10_partial {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=20 "
+        "seed=1,2,3",
+        **{
+            "data.num_clients": "4",
+            "data.num_priority": "2",
+            "data.shard_size": "32",
+            "strategy": "fedalign",
+        },
+    ),
+    _fedalign(
+        "fedalign-mnist",
+        "FedALIGN on MNIST for EMNIST (paper: Figure 1; a stand-in)",
+        f"experiment=fedalign/mnist {MNIST} {ALL_THREE} {FIVE_SEEDS}",
+        f"experiment=fedalign/mnist_writers rounds=100 {ALL_THREE} {FIVE_SEEDS}",
+        strategy="fedalign",
+    ),
+    _fedalign(
+        "fedalign-mnist_fedprox",
+        "FedALIGN with FedProx on MNIST for EMNIST (paper: Figure 4; a stand-in)",
+        f"experiment=fedalign/mnist_fedprox {MNIST} {ALL_THREE} {FIVE_SEEDS}",
+        strategy="fedalign",
+    ),
+    _fedalign(
+        "fedalign-mnist_partial",
+        "FedALIGN with partial participation on MNIST for EMNIST (paper: Figure 5; a stand-in)",
+        f"experiment=fedalign/mnist_partial {MNIST} {ALL_THREE} {FIVE_SEEDS}",
+        strategy="fedalign",
+    ),
+    _fedalign(
+        "fedalign-mnist_priority_count",
+        "FedALIGN with more priority clients on MNIST for EMNIST (paper: Figure 6; a stand-in)",
+        *(
+            f"experiment=fedalign/mnist {MNIST} {ALL_THREE} seed=1,2,3 "
+            f"data.num_priority={count} client.local_epochs={epochs}"
+            for count, epochs in ((9, 3), (18, 5))
+        ),
+        **{"data.num_priority": "4", "strategy": "fedalign"},
+    ),
+    Sweeps(
+        "fedalign-bound",
+        "The terms of FedALIGN's bound over epsilon (paper: Theorem 1)",
+        (
+            (*BOUND.split(), "strategy=fedalign", f"strategy.epsilon={EPSILONS}"),
+            (*BOUND.split(), "strategy=local_only"),
+        ),
+        bound_numbers,
+        bound_tables,
+        quick={
+            "data.num_clients": "6",
+            "data.num_priority": "2",
+            "data.noise": "additive",
+            "client.lr_schedule": "theorem",
+            "strategy.epsilon": "0.1,0.2",
+        },
     ),
     _fedau(
         "fedau-fmnist",

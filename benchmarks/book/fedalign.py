@@ -1,9 +1,10 @@
 """FedALIGN's claims, measured: accuracy over the run, and paired differences to both baselines."""
 
-import statistics
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from benchmarks.book.methods import Method, methods, paired
 from server_app.report.data import run_data
 from server_app.report.groups import metric_after_round, short_setting
-from server_app.report.methods import has_gate, trains_alone
+from server_app.report.methods import has_gate
 
 BASELINES = {
     key: "priority only" if declared.answers is Question.PRIORITY else "all"
@@ -32,34 +33,23 @@ def fedalign_numbers(run: Run) -> Mapping[str, Any]:
     """Return the raw numbers of a run.
 
     ``priority`` and ``non_priority``: their test accuracies, as fractions, at the moments that are
-    compared. ``admissions``, where the data is in shards and the run has a gate: of the clients
-    whose classes lie inside the priority clients', and of the others, how often they were admitted
-    while the gate was open, and how often asked.
+    compared. ``objective``: F(w) on the priority clients' training parts, in nats, at the same
+    moments; runs that were kept before 2026-11-24 lack it. ``admissions``, where the data is in
+    shards and the run has a gate: of the clients whose classes lie inside the priority clients',
+    and of the others, how often they were admitted while the gate was open, and how often asked.
     """
+    moments = _moments(len(run.rounds)).values()
     found: dict[str, Any] = {
         clients: {
             after: metric_after_round(run.rounds[after - 1], clients, "accuracy")
-            for after in _moments(len(run.rounds)).values()
+            for after in moments
         }
         for clients in ("priority", "non_priority")
     }
-    if has_gate(run.strategy) and run.settings.get("data.shard_size"):
+    found["objective"] = _objectives(run, moments)
+    if has_gate(run.strategy) and run.settings.get("data.partition") == "shards":
         found["admissions"] = _admissions(run)
     return found
-
-
-def local_only_numbers(run: Run) -> Mapping[str, Any]:
-    """Return the same, ``tested``, the last test accuracy by client, and who was ever admitted."""
-    table = pq.read_table(run.directory / "clients").to_pylist()
-    admitted = {row["client"] for row in table if row["weight"] > 0 and not row["priority"]}
-    last = pq.read_table(
-        run.directory / "evaluations", filters=[("round", "=", len(run.rounds))]
-    ).to_pylist()
-    return {
-        **fedalign_numbers(run),
-        "admitted": sorted(admitted),
-        "tested": {row["client"]: row["test_accuracy"] for row in last if not row["priority"]},
-    }
 
 
 def fedalign_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
@@ -73,8 +63,8 @@ def fedalign_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """
     found = methods(runs)
     tables = {
-        "accuracy": _accuracies(found, "priority"),
-        "differences": _differences(found),
+        "accuracy": of_methods(found, "strategy", accuracies(found)),
+        "differences": to_baselines(found, "difference, points", accuracies(found)),
         "changes": _changes(found),
     }
     if any("admissions" in run.numbers for run in runs):
@@ -82,14 +72,104 @@ def fedalign_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     return tables
 
 
-def local_only_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
-    """Return the tables of an experiment beside clients that train alone.
+def synth_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
+    """Return the same, and what Figure 2 shows beside the accuracy: F on the training data.
 
-    ``non_priority``: accuracy on those clients' own test parts. ``admitted``: the same for the
-    clients that the gate ever admitted.
+    ``objective``: F(w) of the priority clients' training parts, nats, at the same moments.
+    ``objective_differences``: the same of every FedALIGN variant minus each baseline. Neither is
+    there where no run kept F.
+    """
+    tables = dict(fedalign_tables(runs))
+    if not any("objective" in run.numbers for run in runs):
+        return tables
+    found = methods(runs)
+    losses = {moment: partial(objective_at, moment=moment) for moment in _moments(1)}
+    told = "training loss of the priority clients, nats"
+    return {
+        **tables,
+        "objective": of_methods(found, told, moments_of(found, losses), digits=4),
+        "objective_differences": to_baselines(
+            found, "difference of the training loss, nats", moments_of(found, losses), digits=4
+        ),
+    }
+
+
+def one_client_numbers(run: Run) -> Mapping[str, Any]:
+    """Return the numbers of a run, and each priority client's last test accuracy (``tested``)."""
+    wanted = [("round", "=", len(run.rounds)), ("priority", "=", True)]
+    last = pq.read_table(run.directory / "evaluations", filters=wanted).to_pylist()
+    return {
+        **fedalign_numbers(run),
+        "tested": {row["client"]: row["test_accuracy"] for row in last},
+    }
+
+
+def one_client_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
+    """Return the tables of a gate that compares with one priority client, client 0.
+
+    ``clients``: the last test accuracy of this client and, unweighted, of the other priority
+    clients, percent. ``gains``: the same of every FedALIGN variant minus each baseline.
     """
     found = methods(runs)
-    return {"non_priority": _accuracies(found, "non_priority"), "admitted": _of_admitted(found)}
+    tested = {"client 0, end": _of_first, "other priority clients, end": _of_others}
+    return {
+        **fedalign_tables(runs),
+        "clients": of_methods(found, "test accuracy, %", tested),
+        "gains": to_baselines(found, "difference, points", tested),
+    }
+
+
+def _of_first(run: KeptRun) -> float:
+    return 100 * run.number("tested", "0")
+
+
+def _of_others(run: KeptRun) -> float:
+    return 100 * fmean(run.number("tested", k) for k in run.numbers["tested"] if k != "0")
+
+
+Values = Mapping[str, Callable[[KeptRun], float]]
+"""What is told of a run, by its heading."""
+
+
+def of_methods(found: Sequence[Method], heading: str, values: Values, digits: int = 2) -> Table:
+    """Return mean and standard deviation over seeds of values of each method."""
+    rows = tuple(
+        (method.name, len(method.runs), *(numbers(method.values(v)) for v in values.values()))
+        for method in found
+    )
+    return Table((heading, "seeds", *values), rows, digits)
+
+
+def to_baselines(found: Sequence[Method], heading: str, values: Values, digits: int = 2) -> Table:
+    """Return values of every method with a gate minus those of each baseline, seed by seed."""
+    rows = tuple(
+        (
+            f"{method.name} - {_baseline(baseline)}",
+            *(differences(paired(method, baseline, value)) for value in values.values()),
+        )
+        for method in found
+        if has_gate(method.strategy)
+        for baseline in found
+        if _met_the_same(baseline, method)
+    )
+    return Table((heading, *values), rows, digits)
+
+
+def moments_of(found: Sequence[Method], values: Values) -> Values:
+    """Return values by moment with headings that say after how many rounds."""
+    moments = _moments(found[0].runs[0].rounds)
+    return {f"{moment} ({moments[moment]})": value for moment, value in values.items()}
+
+
+def accuracies(found: Sequence[Method], clients: str = "priority") -> Values:
+    """Return the test accuracies of clients, percent, at the moments compared."""
+    percent = {m: partial(_accuracy, moment=m, clients=clients) for m in _moments(1)}
+    return moments_of(found, percent)
+
+
+def objective_at(run: KeptRun, moment: str) -> float:
+    """Return F(w) on the priority clients' training parts at a moment, NaN where it is not kept."""
+    return run.number("objective", str(_moments(run.rounds)[moment]))
 
 
 def _moments(total: int) -> dict[str, int]:
@@ -102,37 +182,9 @@ def _moments(total: int) -> dict[str, int]:
     }
 
 
-def _headings(found: Sequence[Method]) -> tuple[str, ...]:
-    moments = _moments(found[0].runs[0].rounds)
-    return tuple(f"{moment} ({after})" for moment, after in moments.items())
-
-
 def _accuracy(run: KeptRun, moment: str, clients: str = "priority") -> float:
     """Return these clients' test accuracy at a moment, in percent."""
     return 100 * run.number(clients, str(_moments(run.rounds)[moment]))
-
-
-def _accuracies(found: Sequence[Method], clients: str) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for method in found:
-        cells = [
-            numbers(method.values(partial(_accuracy, moment=moment, clients=clients)))
-            for moment in _moments(1)
-        ]
-        rows.append((method.name, len(method.runs), *cells))
-    return Table(("strategy", "seeds", *_headings(found)), tuple(rows))
-
-
-def _differences(found: Sequence[Method]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for method in (one for one in found if has_gate(one.strategy)):
-        for baseline in (one for one in found if _met_the_same(one, method)):
-            cells = [
-                differences(paired(method, baseline, partial(_accuracy, moment=moment)))
-                for moment in _moments(1)
-            ]
-            rows.append((f"{method.name} - {_baseline(baseline)}", *cells))
-    return Table(("difference, points", *_headings(found)), tuple(rows))
 
 
 def _baseline(method: Method) -> str:
@@ -146,11 +198,12 @@ def _baseline(method: Method) -> str:
 def _changes(found: Sequence[Method]) -> Table:
     """Return how far each method is above its accuracy at the end of warm-up, seed by seed."""
     first, *later = _moments(1)
-    rows: list[tuple[Cell, ...]] = []
-    for method in found:
-        cells = [differences(method.values(partial(_gain, first=first, last=m))) for m in later]
-        rows.append((method.name, *cells))
-    return Table(("change since the end of warm-up, points", *_headings(found)[1:]), tuple(rows))
+    gains = moments_of(found, {m: partial(_gain, first=first, last=m) for m in later})
+    rows = tuple(
+        (method.name, *(differences(method.values(gain)) for gain in gains.values()))
+        for method in found
+    )
+    return Table(("change since the end of warm-up, points", *gains), rows)
 
 
 def _gain(run: KeptRun, first: str, last: str) -> float:
@@ -164,30 +217,18 @@ def _met_the_same(baseline: Method, method: Method) -> bool:
     return same and baseline.strategy in BASELINES
 
 
-def _of_admitted(found: Sequence[Method]) -> Table:
-    alone = {run.seed: run for m in found if trains_alone(m.strategy) for run in m.runs}
-    rows: list[tuple[Cell, ...]] = []
-    for method in (one for one in found if has_gate(one.strategy)):
-        counts: list[float] = []
-        ours: list[float] = []
-        theirs: list[float] = []
-        for run in (one for one in method.runs if one.seed in alone):
-            admitted = run.numbers["admitted"]
-            counts.append(float(len(admitted)))
-            if admitted:
-                ours.append(statistics.mean(_tested(run, admitted)))
-                theirs.append(statistics.mean(_tested(alone[run.seed], admitted)))
-        ahead = sum(a > b for a, b in zip(ours, theirs, strict=True))
-        cells = (numbers(counts), numbers(ours), numbers(theirs), f"{ahead} of {len(ours)}")
-        rows.append((method.name, *cells))
-    headings = ("strategy", "clients ever admitted", "global model", "their own models")
-    return Table((*headings, "seeds with the global one ahead"), tuple(rows))
+def _objectives(run: Run, moments: Iterable[int]) -> dict[int, float]:
+    """Return F(w) = sum over priority clients of p_k F_k(w) after rounds, NaN if not measured."""
+    wanted = [("round", "in", list(moments)), ("priority", "=", True)]
+    columns = ["round", "num_examples", "loss"]
+    table = pq.read_table(run.directory / "evaluations", columns=columns, filters=wanted)
+    rows = [row for row in table.to_pylist() if row["loss"] is not None]
+    return {after: _mean_loss([row for row in rows if row["round"] == after]) for after in moments}
 
 
-def _tested(run: KeptRun, clients: Sequence[int]) -> Iterator[float]:
-    """Yield the clients' test accuracies after the last round, in percent."""
-    for client in clients:
-        yield 100 * run.number("tested", str(client))
+def _mean_loss(rows: Sequence[Mapping[str, Any]]) -> float:
+    total = sum(row["num_examples"] for row in rows)
+    return sum(row["num_examples"] / total * row["loss"] for row in rows) if total else math.nan
 
 
 def _admissions(run: Run) -> Mapping[str, Mapping[str, int]]:

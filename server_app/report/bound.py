@@ -28,6 +28,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from fedquorum.intake import shown
@@ -43,6 +44,8 @@ from conf import Settings
 from server_app.build import build_population
 from server_app.report.data import SHARED_GROUPS, WHERE_DATA_LIES, run_data, trained_model
 from server_app.report.methods import trains_alone
+
+Id = TypeVar("Id", int, str)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
     if not alone or not aggregating:
         return
     data, settings = run_data(runs[0])
-    measured = {run.directory: _training_losses(run, settings, data) for run in aggregating}
+    measured = {run.directory: training_losses(run, settings, data) for run in aggregating}
     population = build_population(settings, data)
     counts = {
         k: population.priority_weight(k) * len(data.client(k).y_train) for k in population.priority
@@ -122,20 +125,39 @@ def _terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
         aggregating, key=lambda run: sum(n * measured[run.directory][k] for k, n in counts.items())
     )
     at_optimum = measured[optimum.directory]
-    best = _lowest_losses(alone)
-    gamma = {
-        k: at_optimum[k] - min(best.get(k, at_optimum[k]), at_optimum[k])
-        for k in range(data.num_clients)
-        if k not in population.priority
-    }
+    others = (k for k in range(data.num_clients) if k not in population.priority)
+    gamma = optimality_gaps(at_optimum, lowest_losses(alone), others)
     for run in aggregating:
-        thetas = [record.theta for record in run.rounds if record.theta is not None]
-        if thetas:
-            weights, admitted = _non_priority_weights(run)
-            rho = sum(weight * gamma[k] for k, weight in weights.items()) / len(run.rounds)
-            theta = sum(thetas) / len(thetas)
-            summed = theta_of_iterations(thetas, _steps(run))
-            yield BoundTerms(run, optimum, theta, summed, rho, gamma, admitted)
+        theta = theta_terms(run)
+        if theta is not None:
+            weights, admitted = non_priority_weights(run)
+            rho = rho_of(weights, gamma, len(run.rounds))
+            yield BoundTerms(run, optimum, *theta, rho, gamma, admitted)
+
+
+def optimality_gaps(
+    at_optimum: Mapping[Id, float],
+    lowest: Mapping[Id, float],
+    clients: Iterable[Id],
+) -> dict[Id, float]:
+    """Return Gamma_k = F_k(w*) - F_k* >= 0 of these clients, by F_k(w*) and the estimates of F_k*.
+
+    A client without an estimate has Gamma_k = 0.
+    """
+    return {k: at_optimum[k] - min(lowest.get(k, at_optimum[k]), at_optimum[k]) for k in clients}
+
+
+def rho_of(weights: Mapping[Id, float], gamma: Mapping[Id, float], rounds: int) -> float:
+    """Return rho_T / (2 L / mu), of non-priority clients' weights summed over the rounds."""
+    return sum(weight * gamma[k] for k, weight in weights.items()) / rounds
+
+
+def theta_terms(run: Run) -> tuple[float, float] | None:
+    """Return theta_T as the mean over rounds and by eq. 7; None of a run that knows no A."""
+    thetas = [record.theta for record in run.rounds if record.theta is not None]
+    if not thetas:
+        return None
+    return sum(thetas) / len(thetas), theta_of_iterations(thetas, _steps(run))
 
 
 def theta_of_iterations(thetas: Sequence[float], steps: int) -> float:
@@ -155,7 +177,7 @@ def _steps(run: Run) -> int:
     return int(steps or run.settings["client.local_epochs"])
 
 
-def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
+def training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[int, float]:
     """Return F_k of a run's last model for every client."""
     model = trained_model(run, settings, data)
     everyone = range(data.num_clients)
@@ -166,7 +188,8 @@ def _training_losses(run: Run, settings: Settings, data: FederatedData) -> dict[
     return {k: measurements.measure(arrays, "train", k).loss for k in everyone}
 
 
-def _lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
+def lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
+    """Return the lowest F_k that each client measured before it trained in any round."""
     lowest: dict[int, float] = {}
     for run in runs:
         table = read_parts(run.directory / "clients", ["client", "loss"])
@@ -176,7 +199,7 @@ def _lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
     return lowest
 
 
-def _non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
+def non_priority_weights(run: Run) -> tuple[dict[int, float], dict[int, int]]:
     """Return each non-priority client's weights summed over rounds, and in how many it had one."""
     weights: dict[int, float] = defaultdict(float)
     admitted: dict[int, int] = defaultdict(int)

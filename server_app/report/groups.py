@@ -41,6 +41,7 @@ _LATER = {
     "data.normalise": False,
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
+    "strategy.objective_client": None,
     "data.unseen_fraction": 0.0,
     "evaluation.requirement": None,
     "data.validation_fraction": 0.0,

@@ -229,7 +229,9 @@ def decide(
         What the weighting raises.
     """
     if objective is None:
-        objective = answered_objective(population, answers.usable)
+        compared = rules.selection.compared(frozenset(a.client for a in answers.usable))
+        heard = [answer for answer in answers.usable if answer.client in compared]
+        objective = answered_objective(population, heard)
     told = _told(state.told, answers.usable)
     responses = _responses(population, answers, told)
     admission = admit(rules, call, objective, responses)

@@ -158,6 +158,7 @@ ROWS = (
             "warmup_rounds": -1,
             "criterion": "f1",
             "objective": "all",
+            "objective_client": -1,
         },
         {"num_rounds": 10},
     ),

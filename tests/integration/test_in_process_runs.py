@@ -38,6 +38,7 @@ SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
         ("strategy.criterion=accuracy", "strategy.epsilon=0.05"),
         ("strategy.fraction=0.5",),
         ("strategy.fraction=0.5", "strategy.objective=sampled"),
+        ("strategy.objective_client=7", "strategy.epsilon=1.0"),
         ("strategy.priority_draws=6", "strategy.fraction=0.7"),
         ("data.priority_weights={10: 0.5, 11: 0.25, 3: 0.1}",),
         ("data.noise=flip", "data.noise_skew=5.0", "strategy.epsilon=0.1"),
@@ -117,7 +118,7 @@ def test_every_fedalign_preset_runs_two_rounds(
 ) -> None:
     """One round of warm-up and one with the gate, at one local epoch, for every preset.
 
-    CIFAR-10 is its real subset here and EMNIST noise in the official format.
+    CIFAR-10 is its real subset here, EMNIST noise in the official format, and its stand-in MNIST.
     """
     words = [f"experiment={experiment}", "rounds=2", "strategy.warmup_rounds=1"]
     words.append("client.local_epochs=1")
@@ -127,6 +128,9 @@ def test_every_fedalign_preset_runs_two_rounds(
     elif data == "emnist":
         write_emnist(tmp_path, rows_per_class=(62, 31))
         words += [f"data.root={tmp_path}", "data.shard_size=2"]
+    elif data == "npz":
+        words.append(f"data.path={real_data / 'mnist_by_writer.npz'}")
+        words += [] if is_long() else ["data.samples_per_shard=10"]
     elif data == "cifar10":
         words += ["data=npz", f"data.path={cifar10_subset}"]
         few = ["data.num_clients=6", "data.num_priority=2", "data.shard_size=20"]

@@ -103,7 +103,8 @@ def recompute(directory: Path) -> Recomputed:
                 problems.append(f"{where}: admitted should be {inside}")
         problems += _weight_problems(config, here, share, record, examples)
         asked = [r for r in here if r["priority"] and r["client"] in share]
-        everybody = [r for r in evaluations if r["round"] == t]
+        one = strategy.get("objective_client")
+        everybody = [r for r in evaluations if r["round"] == t and one in (None, r["client"])]
         measured = asked if strategy["objective"] == "sampled" else everybody
         problems += _loss_problems(config, measured, record)
         weights += len(here)

@@ -467,8 +467,9 @@ def _objective(rules: Rules, recorded: Recorded, record: RoundRecord, call: Call
     chosen = rules.needs_objective and selection.samples_objective and not selection.by_losses
     needed = chosen and not recorded.joined
     evaluations = recorded.evaluations(record.round - 1)
+    compared = selection.compared(frozenset(e.client for e in evaluations))
     return priority_objective(
-        [e for e in evaluations if not needed or e.client in asked],
+        [e for e in evaluations if e.client in compared and (not needed or e.client in asked)],
         [_last_measured(recorded, client, record.round - 1) for client in record.stale],
     )
 

@@ -385,7 +385,7 @@ class ComposedStrategy(Strategy):
         measuring: Measuring,
         extra: ConfigRecord,
     ) -> list[Message]:
-        self._measured = frozenset(measuring.measured)
+        self._measured = self.rules.selection.compared(frozenset(measuring.measured))
         priority = self.population.priority
         return self._exchange.evaluate_messages(
             server_round, grid, arrays, measuring, priority=priority, extra=extra

@@ -58,6 +58,10 @@ class Selection(Rule, ABC):
         """Whether F(w_t) is taken over the priority clients that round t asks, not over all."""
         return True
 
+    def compared(self, clients: frozenset[int]) -> frozenset[int]:
+        """Return those of the clients asked for F_k(w_t) that make up F(w_t): all of them."""
+        return clients
+
     @property
     def measures_ahead(self) -> bool:
         """Whether the candidates of a round measure its model before the call."""

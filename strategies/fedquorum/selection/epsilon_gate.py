@@ -62,6 +62,10 @@ class EpsilonGate(WarmUp):
         Under partial participation: whether F, with which clients are compared, is that of all
         priority clients (003, eq. 5; 004, eq. 55: updates are sampled, F is not) or of those that
         the round asks, which is noisier and saves the others the measuring.
+    objective_client : int, optional
+        The priority client whose F_k, and accuracy, stand for F in the gate; by default F is that
+        of all. Every priority client goes on to train and to measure (004, section 5: "align with
+        specific priority clients' objective"; that the gate alone changes is ours).
     sampling : Sampling
         Partial participation; by default everyone takes part.
 
@@ -98,6 +102,7 @@ class EpsilonGate(WarmUp):
     warmup_rounds: int | None = parameter(None, NON_NEGATIVE_COUNT)
     criterion: str = parameter("loss", CRITERION)
     objective: str = parameter("priority", OBJECTIVE)
+    objective_client: int | None = parameter(None, NON_NEGATIVE_COUNT)
     sampling: Sampling = field(default_factory=Sampling)
 
     @classmethod
@@ -112,6 +117,19 @@ class EpsilonGate(WarmUp):
     def samples_objective(self) -> bool:
         """Whether F is that of the priority clients asked."""
         return self.objective == "sampled"
+
+    def compared(self, clients: frozenset[int]) -> frozenset[int]:
+        """Return the client whose objective the gate compares with, by default all of them."""
+        one = self.objective_client
+        return clients if one is None else clients & {one}
+
+    def check_population(self, population: Population) -> None:
+        """Refuse a population in which ``objective_client`` has no priority."""
+        super().check_population(population)
+        one = self.objective_client
+        if one is not None and one not in population.priority:
+            allowed = "the id of a priority client, or none"
+            raise ParameterError("objective_client", allowed, one)
 
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return a call to priority clients during warm-up, to both groups after it."""

@@ -7,6 +7,7 @@ CONFIGURATIONS = {
     "accuracy": ("strategy.criterion=accuracy", "strategy.epsilon_schedule=linear"),
     "open": ("strategy.epsilon=inf", "strategy.fraction=0.5", "evaluation.every=2"),
     "sampled": ("strategy.fraction=0.5", "strategy.objective=sampled", "strategy.epsilon=1"),
+    "one_client": ("strategy.objective_client=1", "data.priority=[1,4]", "strategy.epsilon=0.5"),
     "draws": ("strategy.priority_draws=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
     "weighted": ("data.priority_weights={5: 0.5, 3: 0.1}", "strategy.epsilon=0.5"),
     "fedavg": ("strategy=fedavg", "strategy.priority_draws=3"),

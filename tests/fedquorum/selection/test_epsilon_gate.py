@@ -87,6 +87,18 @@ def test_warmup_in_rounds_wins_over_the_fraction() -> None:
     assert asked == [2] * 3 + [4] * 17
 
 
+def test_one_priority_client_stands_for_the_objective() -> None:
+    """Of the clients that measure, F is of this one; it must have priority."""
+    gate = EpsilonGate(num_rounds=5, objective_client=2)
+    gate.check_population(POPULATION)
+    assert gate.compared(frozenset({0, 2})) == {2}
+    assert gate.compared(frozenset({0})) == frozenset()
+    assert EpsilonGate(num_rounds=5).compared(frozenset({0, 2})) == {0, 2}
+    message = "objective_client must be the id of a priority client, or none, got 1"
+    with pytest.raises(ParameterError, match=message):
+        EpsilonGate(num_rounds=5, objective_client=1).check_population(POPULATION)
+
+
 @pytest.mark.parametrize(
     ("criterion", "loss", "accuracy", "epsilon", "admitted"),
     [

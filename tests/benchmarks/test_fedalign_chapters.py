@@ -1,0 +1,209 @@
+"""FedALIGN's chapters: their tables of runs kept, and the claims that look into these tables."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from fedquorum.records.reader import load_run
+
+from benchmarks.book.bound import bound_numbers, bound_tables
+from benchmarks.book.chapters import CHAPTERS, Sweeps
+from benchmarks.book.declared import CLAIMS
+from benchmarks.book.fedalign import fedalign_numbers, synth_tables
+from benchmarks.book.kept import KeptRun, kept
+from benchmarks.book.local_only import _models_kept, local_only_numbers, local_only_tables
+from benchmarks.book.measured import Number
+from benchmarks.book.running import Job, jobs_of
+from client_app.evaluation import evaluate
+from client_app.examples import Examples
+from conf.compose import compose_words
+from server_app.job import run_in_process
+from server_app.report.bound import bound_terms
+from server_app.report.data import run_data, trained_model
+
+SMALL = (
+    *("rounds=4", "data.num_clients=5", "data.num_priority=2", "data.sizes=equal"),
+    "data.samples_per_client=40",
+)
+FEDALIGN = [c for c in CHAPTERS if isinstance(c, Sweeps) and c.name.startswith("fedalign-")]
+
+
+def kept_run(words: tuple[str, ...], numbers: Mapping[str, Any], rounds: int = 8) -> KeptRun:
+    """Return a run with these words and numbers, as if it had been measured."""
+    settings = dict(word.split("=", 1) for word in words)
+    strategy, seed = settings.get("strategy", "fedalign"), int(settings.get("seed", "1"))
+    return KeptRun(words, strategy, seed, rounds, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+
+
+def at_moments(values: list[float]) -> dict[str, float]:
+    """Return values at the end of warm-up, a quarter, half and the end of 8 rounds."""
+    return dict(zip(("1", "2", "4", "8"), values, strict=True))
+
+
+def invented(job: Job) -> KeptRun:
+    """Return a run of a chapter with all numbers that any of FedALIGN's chapters looks at."""
+    level = float(int(job.folder(Path()).name, 16) % 997) / 997
+    by_client = ("tested", "whole", "weights", "losses", "lowest")
+    numbers = {
+        **{key: at_moments([level] * 4) for key in ("priority", "non_priority", "objective")},
+        **dict.fromkeys(("theta", "theta_of_iterations"), level),
+        **{key: {"0": level, "1": level} for key in by_client},
+        "admitted": [1],
+        "others": [0, 1],
+    }
+    return kept_run(job.words, numbers)
+
+
+@pytest.mark.parametrize("chapter", FEDALIGN, ids=lambda chapter: chapter.name)
+def test_every_claim_finds_its_cell_once_all_runs_are_made(chapter: Sweeps) -> None:
+    """Even where nothing is measured yet, the rows and columns that claims name must be there."""
+    tables = chapter.tables([invented(job) for job in jobs_of(chapter)])
+    claims = [claim for claim in CLAIMS if claim.chapter == chapter.name]
+    for claim in claims:
+        assert claim.place is not None
+        cells = claim.place.cells(tables)
+        assert cells, claim.claim
+        assert all(isinstance(cell, Number) for cell in cells)
+
+
+def test_the_training_loss_of_kept_runs() -> None:
+    """Its mean over seeds and its paired differences; runs kept without it leave a cell empty."""
+    words = ("experiment=fedalign/synth_low",)
+    accuracy = {"priority": at_moments([0.5] * 4)}
+    runs = [
+        kept_run(
+            (*words, f"strategy={name}", f"seed={seed}"),
+            accuracy | ({"objective": at_moments([2, 1, loss, loss])} if loss else {}),
+        )
+        for name, losses in (("fedalign", (0.5, 0.25)), ("fedavg_priority", (0.75, None)))
+        for seed, loss in enumerate(losses, 1)
+    ]
+    tables = synth_tables(runs)
+    assert tables["objective"].rows == (
+        ("fedalign", 2, Number(2, 0), Number(1, 0), *[Number(0.375, 0.176777)] * 2),
+        ("fedavg_priority", 2, Number(2), Number(1), *[Number(0.75)] * 2),
+    )
+    ((_, *gaps),) = tables["objective_differences"].rows
+    assert gaps[-1] == Number(-0.25, None, 0, 1)
+    without = synth_tables([kept_run((*words, "strategy=fedalign", "seed=1"), accuracy)])
+    assert without.keys().isdisjoint({"objective", "objective_differences"})
+
+
+def test_clients_that_are_better_off() -> None:
+    """A tie is not above; over all classes there is no share where older runs kept none."""
+    tested = {
+        "fedalign": {"2": 0.9, "3": 0.5, "4": 0.7, "5": 0.1},
+        "fedavg_priority": {"2": 0.9, "3": 0.5, "4": 0.1, "5": 0.1},
+        "local_only": {"2": 0.8, "3": 0.5, "4": 0.6, "5": 0.2},
+    }
+    runs = [
+        kept_run(
+            ("experiment=fedalign/local_only", f"strategy={name}", "seed=1"),
+            {"tested": values, "admitted": [2, 3]},
+        )
+        for name, values in tested.items()
+    ]
+    tables = local_only_tables(runs)
+    assert tables["better_off"].rows == (
+        ("fedalign", 1, Number(50.0), None),
+        ("fedavg_priority", 1, Number(25.0), None),
+    )
+    assert tables["better_off_differences"].rows == (
+        ("fedalign - priority only", Number(25.0, None, 1, 1), None),
+    )
+    assert "whole" not in tables
+
+
+def test_the_bounds_terms_of_kept_runs() -> None:
+    """w* is of the run with the lowest F; Gamma_k = F_k(w*) - F_k*, 0 where F_k* is above."""
+
+    def run(epsilon: str, theta: float, loss: float, weights: dict[str, float]) -> KeptRun:
+        words = (*words_of_all, "strategy=fedalign", f"strategy.epsilon={epsilon}", "seed=1")
+        numbers = {
+            "theta": theta,
+            "theta_of_iterations": theta / 2,
+            "weights": weights,
+            "objective": at_moments([3, 2, 1, loss]),
+            "others": [2, 3],
+            "losses": {"1": loss, "2": 1 + loss, "3": 0.1},
+        }
+        return kept_run(words, numbers)
+
+    words_of_all = ("experiment=fedalign/synth_low", "data.noise=flip")
+    lowest = {"lowest": {"1": 0.0, "2": 0.5, "3": 0.2}}
+    alone = kept_run((*words_of_all, "strategy=local_only", "seed=1"), lowest)
+    open_gate = run("inf", 0.5, 0.4, {"2": 6.0, "3": 2.0})
+    tables = bound_tables([run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, alone])
+    # Gamma_2 = 1.2 - 0.5, Gamma_3 = 0.1 - min(0.1, 0.2); 8 rounds.
+    (_, *narrow), (_, *wide) = tables["terms"].rows
+    means = [cell.mean for cell in (*narrow[1:], *wide[1:]) if isinstance(cell, Number)]
+    narrow_terms = [0.8, 0.4, 2 * 0.7 / 8, 0.35, 0.7, 2, 0.2]
+    wide_terms = [0.5, 0.25, 6 * 0.7 / 8, 0.35, 0.7 * 6 / 8, 2, 0.4]
+    assert means == pytest.approx([*narrow_terms, *wide_terms])
+    ((name, theta, rho),) = tables["steps"].rows
+    assert name == "fedalign (epsilon=inf) - 0.2"
+    assert isinstance(theta, Number)
+    assert isinstance(rho, Number)
+    assert [theta.mean, rho.mean] == pytest.approx([-0.3, 0.35])
+    without = bound_tables([open_gate])["terms"].rows[0]
+    assert without[4:7] == (None, None, None)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of clients alone, of FedALIGN and of the priority clients."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("local_only", "fedalign", "fedavg_priority"):
+        gate = ("strategy.epsilon=2.0",) if name == "fedalign" else ()
+        words = (f"strategy={name}", *SMALL, *gate)
+        run_in_process(compose_words(words), str(folder / name))
+    return folder
+
+
+def test_the_books_terms_are_the_reports(runs: Path) -> None:
+    """theta_T, rho_T and Gamma_k from the numbers kept of runs, as from the runs themselves."""
+    loaded = [load_run(folder) for folder in sorted(runs.iterdir())]
+    words = ("data.num_clients=5", "seed=1")
+    ours = bound_tables(
+        [kept(run, (*words, f"strategy={run.strategy}"), bound_numbers(run)) for run in loaded]
+    )
+    rows = {row[0]: row for row in ours["terms"].rows}
+    theirs = bound_terms(loaded)
+    assert len(theirs) == len(rows) == 2
+    for terms in theirs:
+        mean_gap = np.mean(list(terms.gamma.values()))
+        expected = [terms.theta, terms.theta_of_iterations, terms.rho, mean_gap]
+        told = [cell.mean for cell in rows[terms.run.strategy][2:6] if isinstance(cell, Number)]
+        assert told == pytest.approx(expected, rel=1e-5)
+    assert max(terms.rho for terms in theirs) > 0
+
+
+def test_numbers_of_runs(runs: Path) -> None:
+    """F after a round, and the models that clients train alone, are those that the run measured."""
+    alone = load_run(runs / "local_only")
+    data, settings = run_data(alone)
+    everyone = range(data.num_clients)
+    examples = Examples(data.pool("test", everyone), torch.device("cpu"))
+    measured = {
+        k: evaluate(model, *examples.of([k]), [examples.count(k)])[0].accuracy
+        for k, model in _models_kept(alone, trained_model(alone, settings, data))
+    }
+    last = [
+        row
+        for row in pq.read_table(alone.directory / "evaluations").to_pylist()
+        if row["round"] == 4
+    ]
+    assert measured == {row["client"]: row["test_accuracy"] for row in last}
+    whole = local_only_numbers(alone)["whole"]
+    assert whole.keys() == set(everyone) - set(data.priority)
+    assert len(set(whole.values())) > 1
+    together = load_run(runs / "fedavg_priority")
+    assert len(set(local_only_numbers(together)["whole"].values())) == 1
+    objective = fedalign_numbers(together)["objective"]
+    for after in (1, 2):
+        assert objective[after] == pytest.approx(together.rounds[after].global_loss, rel=1e-12)
+    assert np.isfinite(objective[4])
