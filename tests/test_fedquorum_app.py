@@ -260,7 +260,7 @@ def test_a_sweep_has_a_row_for_each_run() -> None:
     assert result[3].settings["strategy.name"] == "fedavg"
     assert result.failed == {}
     labels = [text.get_text() for text in result.plot().legends[0].get_texts()]
-    assert labels == ["fedalign", "fedavg"]
+    assert labels == ["FedALIGN", "FedAvg"]
     assert "data:image/png" in result._repr_html_()
     pd.testing.assert_frame_equal(load_sweep(result.directory).frame, frame)
 

@@ -167,8 +167,8 @@ def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
     assert isinstance(chart, LineChart)
     assert [panel.x_label for panel in chart.panels] == ["simulated seconds"] * 3
     ends = {line.label: line.x[-1] for line in chart.panels[0].lines}
-    patient = next(value for label, value in ends.items() if "engine.quorum=null" in label)
-    hasty = next(value for label, value in ends.items() if "engine.quorum=0.5" in label)
+    patient = next(value for label, value in ends.items() if "quorum null" in label)
+    hasty = next(value for label, value in ends.items() if "quorum 0.5" in label)
     assert hasty < patient
 
 
