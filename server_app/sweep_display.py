@@ -105,7 +105,8 @@ class SweepDisplay:
         if time.monotonic() - self._last_line >= PLAIN_SECONDS:
             running = [w for w in self._watched if w.status == "running"]
             rounds = [f"job {w.job.number} round {w.round}/{w.job.rounds}" for w in running]
-            self._plain("  ".join((self._summary(), *rounds)))
+            if words := "  ".join((self._summary(), *rounds)).strip():
+                self._plain(words)
 
     def _show_bar(self, watched: "_Watched") -> None:
         job = watched.job
