@@ -192,7 +192,7 @@ def test_a_metric_must_fit_what_is_predicted() -> None:
     check_metric("top5", 6, numbers=False)
     for name in ("loss", *OF_NUMBERS):
         check_metric(name, 1, numbers=True)
-    with pytest.raises(SettingsError, match="another than top5 where there are 5 classes, got top"):
+    with pytest.raises(SettingsError, match="top5 needs more than 5 classes, got 5"):
         check_metric("top5", 5, numbers=False)
     for name in ("accuracy", *MEASURED):
         message = f"must be one of rmse, mae, r2, loss where targets are numbers, got {name}"
