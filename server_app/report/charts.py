@@ -13,7 +13,9 @@ from fedquorum.types import FloatArray
 from numpy.typing import NDArray
 
 # Okabe and Ito's colours, told apart with any colour vision; without yellow, too pale on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C564B"),
+)
 NUM_DASHES = 4
 MAX_POINTS = 400
 FEW_POINTS = 12  # each is marked: between them nothing was measured

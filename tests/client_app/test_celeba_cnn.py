@@ -97,7 +97,7 @@ def test_aaggff_s_preset_has_its_network() -> None:
     numbers = 9 * 32 * (3 + 3 * 32) + 4 * 2 * 32 + (25 * 32 + 1)
     assert sum(p.numel() for p in model.parameters()) == numbers == 29_569
     assert build_model(settings, (1, 2, 2), 1, seed=1)(torch.rand(1, 1, 2, 2)).shape == (1, 1)
-    with pytest.raises(SettingsError, match="no images of at least 2 x 2, got inputs of shape"):
+    with pytest.raises(SettingsError, match="needs images of at least 2 x 2, got inputs of shape"):
         build_model(settings, (1, 2, 1), 1, seed=1)
     with pytest.raises(SettingsError, match=r"model\.variant must be one of leaf, aaggff, got 'x'"):
         compose("custom", "model=celeba_cnn model.variant=x")
