@@ -52,11 +52,29 @@ def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
 
     References
     ----------
-    Hahn, Kim and Lee 2024, eq. 8 and appendix B. The authors' published normal function falls
-    from 3/2 to 1/2; this one is the distribution function.
+    Hahn, Kim and Lee 2024, eq. 8 and appendix B. The authors' published normal function is
+    another one, see ``published_value``.
     """
     with np.errstate(divide="ignore", over="ignore"):  # the limits are right
         return np.asarray(_CDFS[cdf](x), dtype=np.float64)
+
+
+def published_value(cdf: str, x: FloatArray) -> FloatArray:
+    """Return what the authors' published code computes in the place of ``cdf``, elementwise.
+
+    For ``normal`` (1 + erfc((x - 1) / sqrt 2)) / 2 = 3/2 - Phi(x - 1), which falls with x, from
+    1.34 at 0 towards 1/2; for all others ``cdf_value``.
+
+    References
+    ----------
+    github.com/vaseline555/AAggFF, src/server/aaggffserver.py, ``fair_const == 3``.
+    """
+    value = cdf_value(cdf, x)
+    return 1.5 - value if cdf == "normal" else value
+
+
+Transform = Callable[[str, FloatArray], FloatArray]
+"""Computes the CDF of that name, elementwise: ``cdf_value`` or ``published_value``."""
 
 
 def relative_losses(loss: FloatArray) -> FloatArray:
@@ -72,14 +90,18 @@ def relative_losses(loss: FloatArray) -> FloatArray:
     return ratio
 
 
-def bounded_responses(loss: FloatArray, cdf: str, c1: float, c2: float) -> FloatArray:
+def bounded_responses(
+    loss: FloatArray, cdf: str, c1: float, c2: float, value: Transform = cdf_value
+) -> FloatArray:
     """Return r_i = C1 + (C2 - C1) CDF(F_i / mean F) in [C1, C2] of m losses >= 0, shape (m,).
+
+    ``value`` computes the CDF. With ``published_value`` a response may be above C2.
 
     References
     ----------
     Hahn, Kim and Lee 2024, eq. 8.
     """
-    return c1 + (c2 - c1) * cdf_value(cdf, relative_losses(loss))
+    return c1 + (c2 - c1) * value(cdf, relative_losses(loss))
 
 
 def check_response_range(c1: float | None, c2: float | None) -> None:

@@ -74,6 +74,43 @@ def newton_trajectory(
     return np.array(trajectory)
 
 
+def published_normal(x: Real) -> Real:
+    """Return what the authors' code has in the place of the normal CDF."""
+    return (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2
+
+
+def published_trajectory(
+    rounds: Sequence[dict[int, float]], num_clients: int, cdf: str
+) -> NDArray[np.float64]:
+    """Return p after every round by AAggFF-S as in the authors' code, shape (T, K).
+
+    That code has the range [0, 1 / K] built in: L = 1 / K, alpha = 4 K L, beta = 1 / (4 L). It
+    minimises <sum g, p> + (alpha / 2) |p|^2 + (beta / 2) p' (alpha I + sum g g') p. All clients are
+    heard in every round; p starts uniform here.
+    """
+    size = mpmath.mpf(num_clients)
+    alpha, beta = mpmath.mpf(4), size / 4
+    value = published_normal if cdf == "normal" else CDFS[cdf]
+    zero = mpmath.mpf(0)
+    identity = np.array(
+        [[mpmath.mpf(int(i == j)) for j in range(num_clients)] for i in range(num_clients)]
+    )
+    total, hessian = np.array([zero] * num_clients), alpha * identity
+    mixing = np.array([1 / size] * num_clients)
+    support = np.ones(num_clients, dtype=np.bool_)
+    trajectory = []
+    for losses in rounds:
+        exact = [mpmath.mpf(losses[k]) for k in range(num_clients)]
+        mean = sum(exact) / size
+        response = np.array([value(loss / mean) / size for loss in exact])
+        gradient = -response / (mixing @ response + 1)
+        total = total + gradient
+        hessian = hessian + np.outer(gradient, gradient)
+        mixing, support = _quadratic_program(alpha * identity + beta * hessian, total, support)
+        trajectory.append([float(p) for p in mixing])
+    return np.array(trajectory)
+
+
 def _same(x: Real) -> Real:
     return x
 

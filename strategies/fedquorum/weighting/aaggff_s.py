@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError
-from ..regret import regret_bound_s
+from ..parameters import NEWTON_FORM
+from ..regret import Bound, proves_bound_s, regret_bound_s
 from ..report import Decided
 from ..responses import (
     bounded_responses,
+    cdf_value,
     decision_loss,
     positions,
+    published_value,
     response_range,
     scattered,
 )
+from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
@@ -33,6 +37,10 @@ from .response_mixing import ResponseMixing
 from .simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
+_FORMS = {
+    "paper": "",
+    "authors_code": " (as in the authors' code: b = sum g, H = alpha (1 + beta) I + beta sum g g')",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,8 @@ class AAggFFSState:
     """The sums that stand for the history, by the clients ascending.
 
     ``linear`` is b = sum g - beta sum g <g, p_tau>, shape (K,). ``quadratic`` is
-    H = alpha I + beta sum g g^T, shape (K, K). ``mixing`` is p, shape (K,).
+    H = alpha I + beta sum g g^T, shape (K, K). ``mixing`` is p, shape (K,). In the form of the
+    authors' code b = sum g and H = alpha (1 + beta) I + beta sum g g^T.
     """
 
     client: IntArray
@@ -70,6 +79,16 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     Where nobody is heard the state stays; where those heard hold no mass (less than 1e-9, below
     what the solver resolves) the model does.
 
+    The authors' published code, ``form="authors_code"``, differs from the paper in three places.
+    It adds alpha to H twice, once of them times beta, and leaves out the term with p_tau:
+
+        p^(t+1) = argmin <sum g, p> + p^T (alpha (1 + beta) I + beta sum g g^T) p / 2.
+
+    And its normal CDF falls with the loss, (1 + erfc((x - 1) / sqrt 2)) / 2: with the default
+    ``cdf`` clients with a smaller loss have the larger response. It has no bound on the regret.
+    (Its first gradient is taken at p = (1, ..., 1), which is not on the simplex; here at the
+    uniform p, as in the paper.)
+
     Memory and time: K^2 numbers, O(K^3) a round.
 
     Parameters
@@ -78,6 +97,8 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         The response's transform; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
+    form : {"paper", "authors_code"}
+        Whose step it is, see above.
 
     Raises
     ------
@@ -87,14 +108,16 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     References
     ----------
     Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision
-    Making", ICML 2024, Algorithm 2 (with eq. 8). The authors' published code leaves
-    out the term with p_tau and adds alpha twice; this is the paper's.
+    Making", ICML 2024, Algorithm 2 (with eq. 8); the authors' code, github.com/vaseline555/AAggFF,
+    src/server/aaggffserver.py, which made the paper's tables.
     """
 
     key = "aaggff_s"
     summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
     needs_everyone = True
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
+
+    form: str = parameter("paper", NEWTON_FORM)
 
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
@@ -108,7 +131,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         return AAggFFSState(
             client=population.ascending,
             linear=np.zeros(size),
-            quadratic=4.0 * size * self._lipschitz(size) * np.eye(size),
+            quadratic=self._ridge(size) * np.eye(size),
             mixing=np.full(size, 1.0 / size),
         )
 
@@ -141,8 +164,9 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     ) -> tuple[AAggFFSState, Weights]:
         """Return the state after the Newton step, and its p on the clients heard."""
         position = positions(state.client, responses)
+        value = cdf_value if self._as_in_paper else published_value
         heard_responses = bounded_responses(
-            responses.loss[counts], self.cdf, *self._range(len(state.client))
+            responses.loss[counts], self.cdf, *self._range(len(state.client)), value
         )
         response = np.full(len(state.client), heard_responses.mean())
         response[position[counts]] = heard_responses
@@ -161,11 +185,22 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         lipschitz = self._lipschitz(size)
         beta = 1.0 / (4.0 * lipschitz)
         gradient = -response / (1.0 + state.mixing @ response)
-        linear = state.linear + gradient * (1.0 - beta * (gradient @ state.mixing))
+        slope = 1.0 - beta * (gradient @ state.mixing) if self._as_in_paper else 1.0
+        linear = state.linear + gradient * slope
         quadratic = state.quadratic + beta * np.outer(gradient, gradient)
         scale = size * lipschitz  # so that H begins as 4 I and the gap means the same for any L
         mixing = minimise_quadratic(quadratic / scale, linear / scale, gap=GAP)
         return replace(state, linear=linear, quadratic=quadratic, mixing=mixing)
+
+    @property
+    def _as_in_paper(self) -> bool:
+        return self.form == "paper"
+
+    def _ridge(self, size: int) -> float:
+        """Return what H begins with on its diagonal."""
+        lipschitz = self._lipschitz(size)
+        alpha = 4.0 * size * lipschitz
+        return alpha if self._as_in_paper else alpha * (1.0 + 1.0 / (4.0 * lipschitz))
 
     def _range(self, size: int) -> tuple[float, float]:
         return response_range(self.c1, self.c2, 1.0 / size)
@@ -189,19 +224,25 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
                 f"{why}; with sampling use AAggFF-D",
             )
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
-        """Return 2 L K (1 + log(1 + T / (16 K)))."""
-        return regret_bound_s(rounds, clients, self._lipschitz(clients))
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+        """Return 2 L K (1 + log(1 + T / (16 K))) of the paper's form; the other has none."""
+        if not self._as_in_paper:
+            return None
+        lipschitz = self._lipschitz(clients)
+        bound = regret_bound_s(rounds, clients, lipschitz)
+        return Bound(bound, proves_bound_s(lipschitz))
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the response, the Newton step and the restriction with their numbers."""
         if decided.weights is None:
             return
         before, after = decided.state, decided.following
-        yield from explain_response(self.cdf, *self._range(len(before.client)), decided, place)
+        falls = self.cdf == "normal" and not self._as_in_paper
+        name = f"(3/2 - {self.cdf})" if falls else self.cdf
+        yield from explain_response(name, *self._range(len(before.client)), decided, place)
         i = place_in(before.client, decided, place)
         yield (
-            "p = argmin over the simplex of <b, p> + p' H p / 2, with b_k = "
+            f"p = argmin over the simplex of <b, p> + p' H p / 2{_FORMS[self.form]}, with b_k = "
             f"{digits(after.linear[i])} and H_kk = {digits(after.quadratic[i, i])} after this "
             f"round's response: p_k = {digits(after.mixing[i])}, before it "
             f"{digits(before.mixing[i])}"
