@@ -46,6 +46,9 @@ _LATER = {
     "strategy.warmup_fraction": 0.0,
     "strategy.warmup_rounds": None,
     "strategy.weighting.prior": "data",
+    "strategy.form": "paper",
+    "strategy.weighting.form": "paper",
+    "server_optimizer.lr_schedule": "constant",
 }
 """Settings that older runs lack, with what such a run did."""
 

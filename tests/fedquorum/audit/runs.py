@@ -35,6 +35,13 @@ CONFIGURATIONS = {
     "fedvarp": ("strategy=fedvarp", "availability=bernoulli", "availability.p=0.5"),
     "mifa": ("strategy=mifa", "availability=bernoulli", "availability.p=0.5"),
     "aaggff_s": ("strategy=aaggff_s", "availability=bernoulli", "availability.p=0.7"),
+    "authors' code": (
+        "strategy=aaggff_s",
+        "strategy.form=authors_code",
+        "client.lr_schedule=step",
+        "client.lr_decay=0.5",
+        "server_optimizer.lr_schedule=inverse_client",
+    ),
     "aaggff_d": ("strategy=aaggff_d", "strategy.fraction=0.5", "strategy.rbar=running"),
     "qfedavg": ("strategy=qfedavg",),
     "lipschitz": ("strategy=qfedavg", "strategy.lipschitz=10", "evaluation.metric=auroc"),
