@@ -3,7 +3,6 @@
 Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 from fedquorum.errors import DataError
+from fedquorum.schedules import ClientRate
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -42,17 +42,12 @@ class LocalTraining:
     ``batch_sizes``.
 
     ``mu`` is the weight of FedProx's proximal term. The learning rate in round t (from 0) and
-    local step i (from 0, of s steps a round) is, by ``lr_schedule``:
+    local step i (from 0, of s steps a round) is that of ``fedquorum.schedules.ClientRate``; with
+    ``lr_schedule``
 
-    ``constant``     lr
-    ``step``         lr * lr_decay^floor(t / lr_decay_every)
-    ``exponential``  lr * lr_decay^(t / lr_decay_every)
-    ``inverse_sqrt`` lr / sqrt(t / lr_decay_every + 1)
     ``theorem``      2 / (m (t s + i + gamma)), gamma = max(8 L / m, s), with m
                      ``strong_convexity`` and L ``smoothness``: FedALIGN's Theorem 1, which
                      counts local iterations; ``lr`` is not used.
-
-    The second to fourth begin in round ``lr_decay_from``: in its place t is max(t - that, 0).
     """
 
     lr: float
@@ -82,14 +77,8 @@ class LocalTraining:
         if self.lr_schedule == "theorem":
             gamma = max(8.0 * self.smoothness / self.strong_convexity, float(steps))
             return 2.0 / (self.strong_convexity * (t * steps + step + gamma))
-        t = max(t - self.lr_decay_from, 0)
-        if self.lr_schedule == "step":
-            return self.lr * self.lr_decay ** (t // self.lr_decay_every)
-        if self.lr_schedule == "exponential":
-            return float(self.lr * self.lr_decay ** (t / self.lr_decay_every))
-        if self.lr_schedule == "inverse_sqrt":
-            return self.lr / math.sqrt(t / self.lr_decay_every + 1.0)
-        return self.lr
+        every, since = self.lr_decay_every, self.lr_decay_from
+        return ClientRate(self.lr, self.lr_schedule, self.lr_decay, every, since).at(t)
 
 
 def batch_sizes(num_examples: int, batch_size: int, *, normalises: bool = False) -> list[int]:

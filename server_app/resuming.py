@@ -56,6 +56,7 @@ _LATER = {
     "data.fill": "median",
     "data.tokenizer": None,
     "strategy.selection.objective_client": None,
+    "server_optimizer.lr_schedule": "constant",
 }
 """Settings that older runs lack, with what such a run did."""
 

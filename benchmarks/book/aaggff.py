@@ -1,5 +1,6 @@
 """AAggFF's claims, measured: how the clients' test metrics are spread, for every method."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,21 +12,54 @@ from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from benchmarks.book.methods import Method, methods, paired
 from server_app.report.groups import Group
-from server_app.report.measures import client_measures, measured_groups, run_measures
+from server_app.report.measures import (
+    client_measures,
+    measured_groups,
+    measures_by_rows,
+    run_measures,
+)
 from server_app.report.methods import is_baseline
 from server_app.report.published import published_values
 
 SHARES = {
-    "average": "average",
+    "average": "average, unweighted",
+    "average_by_rows": "average, weighted by test rows",
     "worst": "worst",
-    "worst10": "worst 10 %",
+    "worst10": "worst 10 %, unweighted",
+    "worst10_by_rows": "worst 10 %, weighted by test rows",
     "best": "best",
-    "best10": "best 10 %",
+    "best10": "best 10 %, unweighted",
+    "best10_by_rows": "best 10 %, weighted by test rows",
     "gini": "Gini",
 }
 LOSS = {"largest_training_loss": "largest training loss, nats"}
-COMPARED = ("average", "worst", "worst10", "gini", "largest_training_loss")
-ORDER = ("average", "worst", "worst10", "best", "best10", "gini")
+COMPARED = ("average", "average_by_rows", "worst", "worst10", "gini", "largest_training_loss")
+PUBLISHED = {
+    "average": SHARES["average_by_rows"],
+    "worst": SHARES["worst"],
+    "worst10": SHARES["worst10_by_rows"],
+    "best": SHARES["best"],
+    "best10": SHARES["best10_by_rows"],
+    "gini": SHARES["gini"],
+}
+"""The headings of the published measures: the authors' means are weighted by test rows."""
+
+FORMS = {
+    "afl": "projected step",
+    "fedmgda": "min-norm in a box",
+    "propfair": "mixing form",
+    "qfedavg": "mixing form",
+    "term": "mixing form",
+}
+WITH_H = "qfedavg, authors' form with h"
+AUTHORS_CODE = "aaggff_s, authors' code"
+PUBLISHED_FORMS = {"qfedavg": WITH_H, "aaggff_s": AUTHORS_CODE}
+"""The forms that made the published rows."""
+
+OF_THE_RULE = ("strategy.lipschitz", "strategy.form")
+"""The settings that say which form of a rule it is."""
+
+PROVEN = {1.0: "yes", 0.0: "not proven here"}
 STAND_INS = {
     "aaggff/mnist_writers": ("aaggff/celeba", "CelebA"),
     "aaggff/shakespeare": ("aaggff/reddit", "Reddit"),
@@ -36,15 +70,16 @@ STAND_INS = {
 def aaggff_numbers(run: Run) -> Mapping[str, Any]:
     """Return what a run comes to, over the clients whose test parts it measured."""
     (clients, *_) = measured_groups(Group(run.experiment, run.strategy, (), (run,))) or ("all",)
-    return {**client_measures(run, clients), **run_measures(run)}
+    return {**client_measures(run, clients), **measures_by_rows(run), **run_measures(run)}
 
 
 def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """Return the tables of one experiment.
 
     ``fairness``: the test metric over the clients' own test parts (percent, but for a loss), and
-    the largest training loss of a client. ``differences``: AAggFF minus each other method, seed by
-    seed. ``regret``: AAggFF's beside its bound.
+    the largest training loss of a client. ``differences``: AAggFF minus each other method that ran
+    with the same settings but for those of the rule, seed by seed. ``regret``: AAggFF's beside its
+    bound, and whether that is proven.
     """
     found = sorted(methods(runs), key=lambda m: (not m.strategy.startswith("aaggff"), m.strategy))
     names = SHARES | LOSS
@@ -54,19 +89,22 @@ def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     return {
         "fairness": Table(
             ("method", "seeds", *names.values()),
-            tuple((method.name, len(method.runs), *_cells(method, names)) for method in found),
+            tuple((_title(method), len(method.runs), *_cells(method, names)) for method in found),
         ),
         "differences": Table(
             ("difference", *(names[name] for name in COMPARED)),
             tuple(
-                (f"{one.name} - {other.name}", *_gaps(one, other))
+                (f"{_title(one)} - {_title(other)}", *_gaps(one, other))
                 for one in ours
                 for other in others
+                if _world(one) == _world(other)
             ),
         ),
         "regret": Table(
-            ("method", "regret", "bound"),
-            tuple((m.name, *_cells(m, ("regret", "regret_bound"))) for m in with_regret),
+            ("method", "regret", "bound", "bound proven"),
+            tuple(
+                (_title(m), *_cells(m, ("regret", "regret_bound")), _proof(m)) for m in with_regret
+            ),
         ),
     }
 
@@ -74,17 +112,46 @@ def aaggff_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
 def aaggff_published(experiment: str, tables: Mapping[str, Table]) -> Mapping[str, Table]:
     """Return the paper's numbers for the methods measured, of what ``experiment`` stands in for."""
     source, data = STAND_INS.get(experiment, (experiment, ""))
-    rows: list[tuple[Cell, ...]] = []
+    rows: dict[str, tuple[Cell, ...]] = {}
     keys: list[str] = []
     for method, *_ in tables["fairness"].rows:
-        for name in _published_names(str(method)):
+        for name in _published_names(re.split("[ ,]", str(method))[0]):
             found = published_values(source, {"strategy.name": name})
             if found:
-                keys = [key for key in ORDER if key in found[0].values]
-                rows.append((name, *(Number(100 * found[0].values[key]) for key in keys)))
+                keys = [key for key in PUBLISHED if key in found[0].values]
+                title = PUBLISHED_FORMS.get(name, name)
+                rows[title] = (title, *(Number(100 * found[0].values[key]) for key in keys))
                 break
     title = f"published on {data}, %" if data else "published, %"
-    return {"published": Table((title, *(SHARES[key] for key in keys)), tuple(rows))}
+    headings = (title, *(PUBLISHED[key] for key in keys))
+    return {"published": Table(headings, tuple(rows.values()))}
+
+
+def _title(method: Method) -> str:
+    """Return the method's name, with the form of its rule and the optimizer it is plugged into."""
+    words = method.runs[0].settings
+    plugged = "server_optimizer" in words or "client.mu" in words
+    form = FORMS.get(method.strategy, "")
+    title = f"{method.strategy}, {form}" if form else method.strategy
+    if "strategy.lipschitz" in words:
+        title = WITH_H
+    elif "strategy.form" in words:
+        title = AUTHORS_CODE
+    elif plugged:
+        title = f"{method.strategy}, Fed{words.get('server_optimizer', 'prox').title()}"
+    share = words.get("strategy.fraction")
+    return title if share is None else f"{title}, {float(share):.1%} in a round"
+
+
+def _world(method: Method) -> Mapping[str, str]:
+    """Return the words that two methods must share to be compared."""
+    apart = ("seed", "strategy", *OF_THE_RULE)
+    return {key: of for key, of in method.runs[0].settings.items() if key not in apart}
+
+
+def _proof(method: Method) -> str | None:
+    (found, *_) = method.values(lambda run: run.number("regret_bound_proven"))
+    return PROVEN.get(found)
 
 
 def _published_names(method: str) -> Sequence[str]:

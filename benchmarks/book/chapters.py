@@ -178,17 +178,27 @@ def _fedawe(
     )
 
 
-def _aaggff(name: str, title: str, sweep: str, **quick: str) -> Sweeps:
+def _aaggff(name: str, title: str, *sweeps: str, **quick: str) -> Sweeps:
     experiment = name.replace("-", "/", 1)
     return Sweeps(
         name,
         title,
-        (tuple(sweep.split()),),
+        tuple(tuple(sweep.split()) for sweep in sweeps),
         aaggff_numbers,
         aaggff_tables,
         partial(aaggff_published, experiment),
         quick={"strategy": "aaggff_s", **quick},
     )
+
+
+def _both_forms(words: str, rules: str, lipschitz: str, *, code: bool = True) -> tuple[str, ...]:
+    """Return the sweeps of rules, of q-FedAvg with h, and of AAggFF-S as the authors' code has it.
+
+    ``lipschitz`` is the authors' L of q-FedAvg, their server rate 1 over the clients'.
+    """
+    with_h = f"{words} strategy=qfedavg strategy.lipschitz={lipschitz}"
+    as_published = f"{words} strategy=aaggff_s strategy.form=authors_code"
+    return (f"{words} strategy={rules}", with_h, *((as_published,) if code else ()))
 
 
 CIFAR10 = "data=npz data.path=${oc.env:FEDQUORUM_DATA,data}/cifar10_15k3k.npz"
@@ -228,7 +238,12 @@ BOUND = (
     f"client.strong_convexity=0.01 client.smoothness=2.5 {FIVE_SEEDS}"
 )
 EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
-FAIR = "qfedavg,term,propfair"
+FIFTY_SEEDS = f"seed={','.join(map(str, range(1, 51)))}"
+FAIR = "qfedavg,term,propfair,fedmgda"
+OF_EVERYBODY = f"aaggff_s,fedavg,afl,{FAIR}"
+OF_SAMPLES = f"aaggff_d,fedavg,{FAIR}"  # AFL is a method for all clients in every round
+PLUGGED = f"experiment=aaggff/heart strategy=aaggff_s,fedavg {TEN_SEEDS}"
+ADAPTIVE = "server_optimizer.tau=0.0001 strategy.server_lr=0.01"
 # The same rates of being there under all patterns, which follow from a client's classes; at 0.12
 # a client is there under the interleaved sine too, in 7 rounds of 20.
 PARTICIPATION = "average_participating,average_all,fedau,empirical,fedvarp,mifa,known_statistics"
@@ -511,31 +526,45 @@ CHAPTERS: tuple[Chapter, ...] = (
     _aaggff(
         "aaggff-berka",
         "AAggFF-S on Berka (paper: Table 2)",
-        f"experiment=aaggff/berka strategy=aaggff_s,fedavg,afl,fedmgda,{FAIR} seed=1,2,3,4,5,6,7,8",
+        *_both_forms(f"experiment=aaggff/berka {FIFTY_SEEDS}", OF_EVERYBODY, "1"),
         strategy="aaggff_s,fedavg",
     ),
     _aaggff(
         "aaggff-heart",
-        "AAggFF-S on heart disease (not in the paper)",
-        f"experiment=aaggff/heart strategy=aaggff_s,fedavg,afl,fedmgda,{FAIR} seed=1,2,3,4,5,6,7,8",
+        "AAggFF-S on heart disease (the data of the authors' plug-and-play study)",
+        *_both_forms(f"experiment=aaggff/heart {FIFTY_SEEDS}", OF_EVERYBODY, "100"),
+    ),
+    _aaggff(
+        "aaggff-plug_and_play",
+        "AAggFF-S plugged into five methods (authors' code: plug-and-play)",
+        f"{PLUGGED}",
+        f"{PLUGGED} client.mu=0.001",
+        f"{PLUGGED} server_optimizer=adam,yogi server_optimizer.beta2=0.999 {ADAPTIVE}",
+        f"{PLUGGED} server_optimizer=adagrad {ADAPTIVE}",
     ),
     _aaggff(
         "aaggff-mqp",
         "AAggFF-S on medical question pairs (paper: Table 2, with DistilBERT)",
-        f"experiment=aaggff/mqp strategy=aaggff_s,fedavg,afl,fedmgda,{FAIR} seed=1,2 rounds=15",
+        *_both_forms("experiment=aaggff/mqp seed=1,2", OF_EVERYBODY, "10"),
         **{"data.length": "10", "client.local_steps": "1"},
     ),
     _aaggff(
         "aaggff-spoken_digits",
         "AAggFF-S on spoken digits by speaker (paper: Table 3, Speech Commands; a stand-in)",
-        f"experiment=aaggff/spoken_digits strategy=aaggff_s,fedavg,{FAIR} seed=1,2 rounds=15",
+        *_both_forms("experiment=aaggff/spoken_digits seed=1,2,3", OF_EVERYBODY, "10"),
         **{"model": "logistic_regression", "client.local_steps": "1"},
     ),
     _aaggff(
         "aaggff-mnist_writers",
         "AAggFF-D on MNIST by writer (paper: Table 3, CelebA; a stand-in)",
-        f"experiment=aaggff/mnist_writers strategy=aaggff_d,fedavg,{FAIR} seed=1,2,3 rounds=300 "
-        "client.lr_decay_every=30 evaluation.every=1000",
+        *_both_forms(
+            "experiment=aaggff/mnist_writers seed=1 evaluation.every=1000",
+            OF_SAMPLES,
+            "10",
+            code=False,
+        ),
+        f"experiment=aaggff/mnist_writers strategy={OF_SAMPLES} seed=1 evaluation.every=1000 "
+        "rounds=300 client.lr_decay_every=30 strategy.fraction=0.0927643784786642",
         **{
             "strategy": "aaggff_d",
             "strategy.fraction": "0.5",
@@ -546,8 +575,12 @@ CHAPTERS: tuple[Chapter, ...] = (
     _aaggff(
         "aaggff-shakespeare",
         "AAggFF-D on Shakespeare by role (paper: Table 3, Reddit; a stand-in)",
-        f"experiment=aaggff/shakespeare strategy=aaggff_d,fedavg,{FAIR} seed=1 rounds=30 "
-        "evaluation.every=1000",
+        *_both_forms(
+            "experiment=aaggff/shakespeare seed=1 evaluation.every=1000",
+            OF_SAMPLES,
+            "0.1333333333333333",
+            code=False,
+        ),
         **{
             "strategy": "aaggff_d",
             "strategy.fraction": "0.5",

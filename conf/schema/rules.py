@@ -10,6 +10,7 @@ from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.named import CUSTOM, build
 from fedquorum.rule import RunFacts
+from fedquorum.schedules import ClientRate
 
 from conf.schema.model import MODULE
 from conf.schema.settings import Settings
@@ -43,7 +44,13 @@ def rules_of(
         If a rule refuses its settings, the rules make no sense together, or there is no custom
         rule at the path given.
     """
-    facts = RunFacts(settings.rounds, settings.seed, clients=clients, requirements=requirements)
+    facts = RunFacts(
+        settings.rounds,
+        settings.seed,
+        clients=clients,
+        requirements=requirements,
+        client_rate=ClientRate.of(asdict(settings.client)),
+    )
     if rates is not None:
         facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
     try:

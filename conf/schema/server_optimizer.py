@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedquorum.named import CUSTOM
+from fedquorum.parameters import SERVER_LR_SCHEDULE
+from fedquorum.rule import parameter
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from omegaconf import MISSING
 
@@ -12,9 +14,14 @@ from conf.schema.derived import custom_schema, schemas_of
 
 @dataclass
 class ServerOptimizerSettings:
-    """How the combined update moves the model, by ``strategy.server_lr``."""
+    """How the combined update moves the model, by ``strategy.server_lr``.
+
+    ``lr_schedule``: constant keeps that rate; inverse_client divides it by what the clients' rate
+    has fallen to, lr_t / lr_0, see ``fedquorum.schedules.ServerRate``.
+    """
 
     name: str = MISSING
+    lr_schedule: str = parameter("constant", SERVER_LR_SCHEDULE)
 
 
 SERVER_OPTIMIZER_SCHEMAS: dict[str, type[Any]] = {

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 from fedquorum.errors import RunError
-from fedquorum.records.fairness import SPREAD
+from fedquorum.metrics import metric_called
+from fedquorum.records.fairness import SPREAD, spread_by_rows
 from fedquorum.records.opportunity import Opportunities, evenness
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
@@ -16,6 +17,9 @@ from server_app.report.groups import Group, is_tested, metric_after_round
 
 OF_CLIENTS = ("test", *SPREAD, "left_out", "appeal", "preferred_accuracy")
 """Measured on the test parts of one of ``TEST_GROUPS``."""
+
+BY_ROWS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
+"""Means over clients that are weighted by their test rows; see ``measures_by_rows``."""
 
 OF_OPPORTUNITIES = (
     "presence",
@@ -32,6 +36,7 @@ OF_RUN = (
     "theta",
     "regret",
     "regret_bound",
+    "regret_bound_proven",
     "seconds",
     "megabytes",
     "state_bytes",
@@ -64,10 +69,11 @@ def run_measures(run: Run) -> Mapping[str, float]:
     """Return what a run comes to as a whole, NaN where there is no such thing.
 
     ``largest_training_loss``: see there. ``global_loss`` is F(w) of the last model broadcast,
-    ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's. Per round, mean over rounds:
-    ``admitted`` updates, ``seconds``, ``megabytes`` of messages both ways; ``state_bytes`` and
-    ``simulated_seconds`` after the last. The others: ``fedquorum.records.opportunity``, means over
-    clients, smallest shares, Jain's index and coefficient of variation.
+    ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's; ``regret_bound_proven`` is 1
+    where the bound is proven for the run, else 0 (NaN in older records). Per round, mean over
+    rounds: ``admitted`` updates, ``seconds``, ``megabytes`` of messages both ways. After the last:
+    ``state_bytes``, ``simulated_seconds``. The others: ``fedquorum.records.opportunity``, means
+    over clients, smallest shares, Jain's index and coefficient of variation.
 
     Raises
     ------
@@ -83,6 +89,7 @@ def run_measures(run: Run) -> Mapping[str, float]:
         "theta": _mean(r.theta for r in run.rounds if r.theta is not None),
         "regret": _number(mixing.get("regret")),
         "regret_bound": _number(mixing.get("regret_bound")),
+        "regret_bound_proven": _number(mixing.get("regret_bound_proven")),
         "seconds": _mean(r.seconds for r in run.rounds),
         "megabytes": _mean((r.bytes_down + r.bytes_up) / 1e6 for r in run.rounds),
         "state_bytes": math.nan if last is None else float(last.state_bytes),
@@ -180,6 +187,38 @@ def largest_training_loss(run: Run) -> float:
     rounds, measured = np.unique(number[counts], return_counts=True)
     complete = rounds[measured == everyone]
     return float(loss[counts & (number == complete[-1])].max()) if len(complete) else math.nan
+
+
+def measures_by_rows(run: Run) -> Mapping[str, float]:
+    """Return average, worst10 and best10 of all clients that train, weighted by their test rows.
+
+    They are those of ``fedquorum.records.fairness.spread_by_rows``, named ``average_by_rows`` and
+    so on, of the last round in which a client's metric was measured; NaN without one.
+
+    Raises
+    ------
+    RunError
+        If the table of evaluations is damaged.
+    """
+    metric = str(run.settings.get("evaluation.metric", "accuracy"))
+    column = f"test_{metric}" if metric in {"loss", "accuracy"} else "test_metric"
+    wanted = ["round", "client", "test_num_examples", column]
+    if not (run.directory / "evaluations").is_dir():
+        return dict.fromkeys(BY_ROWS, math.nan)
+    table = read_parts(run.directory / "evaluations", wanted)
+    if not {*wanted} <= {*table.column_names}:
+        return dict.fromkeys(BY_ROWS, math.nan)
+    number, client, rows, value = (table[name].to_numpy().astype(np.float64) for name in wanted)
+    trains = known_clients(run)
+    counts = ~np.isnan(value) & (rows > 0)
+    if trains is not None:
+        counts &= np.isin(client, trains)
+    if not counts.any():
+        return dict.fromkeys(BY_ROWS, math.nan)
+    counts &= number == number[counts].max()
+    higher = metric_called(metric).higher_is_better
+    found = spread_by_rows(value[counts], rows[counts], higher_is_better=higher)
+    return {f"{name}_by_rows": of for name, of in found.items()}
 
 
 def measured_groups(group: Group) -> tuple[str, ...]:

@@ -208,11 +208,11 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
     metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     headings = {
         "test": f"test {metric_name}, by data",
-        "average": "average",
+        "average": "average, unweighted",
         "worst": "worst",
         "best": "best",
-        "worst10": "worst 10 %",
-        "best10": "best 10 %",
+        "worst10": "worst 10 %, unweighted",
+        "best10": "best 10 %, unweighted",
         "std": "sd",
         "gini": "Gini, %",
         "jain": "Jain",
@@ -228,11 +228,19 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
                 row.group.title,
                 row.clients.replace("_", "-"),
                 str(len(row.by_seed)),
-                *(cell(row.statistic(name), name, row.group.metric) for name in headings),
+                *(_fairness_cell(row, name) for name in headings),
             )
             for row in rows
         ),
     )
+
+
+def _fairness_cell(row: Row, name: str) -> str:
+    """Return a measure in words; a bound on the regret says where nothing proves it."""
+    text = cell(row.statistic(name), name, row.group.metric)
+    proven = row.statistic("regret_bound_proven")
+    unproven = name == "regret_bound" and text != "-" and (proven is None or proven.mean < 1.0)
+    return f"{text} (not proven here)" if unproven else text
 
 
 def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
@@ -241,9 +249,9 @@ def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
     metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
     headings = {
         "test": f"test {metric_name}, by data",
-        "average": "average",
+        "average": "average, unweighted",
         "worst": "worst",
-        "worst10": "worst 10 %",
+        "worst10": "worst 10 %, unweighted",
         "gini": "Gini, %",
         "largest_training_loss": "largest training loss, nats",
     }

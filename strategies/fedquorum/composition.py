@@ -7,12 +7,14 @@ their papers, over the clients admitted in the round. Any server optimizer moves
 sum.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from .errors import ParameterError
 from .parameters import Flag, FolderPath
+from .regret import Bound
 from .rule import Question, check_parameters, parameter, supplied
+from .schedules import ServerRate
 from .selection import Selection
 from .server_optimizer import SGD, ServerOptimizer
 from .types import Call, Population, Proportions, Told
@@ -64,6 +66,8 @@ class Rules:
         How the combined update moves the model.
     memory : LastUpdates, optional
         Whether the clients' last updates are kept.
+    server_rate : ServerRate
+        How the server optimizer's learning rate changes over the rounds.
 
     Raises
     ------
@@ -75,9 +79,11 @@ class Rules:
     weighting: Weighting[Any]
     server_optimizer: ServerOptimizer[Any] = field(default_factory=SGD)
     memory: LastUpdates | None = None
+    server_rate: ServerRate = field(default_factory=ServerRate)
 
     def __post_init__(self) -> None:
         _check_models(self.selection, self.weighting, self.server_optimizer)
+        _check_rate(self.server_optimizer, self.server_rate)
         self.weighting.check_with(self.selection, self.server_optimizer)
         _check_draws(self.selection, self.weighting)
         _check_kept(self.weighting, self.memory)
@@ -136,7 +142,7 @@ class Rules:
         memory = "" if self.memory is None else self.memory.unbounded
         told = self.weighting.needs_losses or self.weighting.by_data
         weights = self.weighting.unbounded or (_TOLD if told else "")
-        optimizer = _NOT_ALONG if self.server_optimizer.largest_rate is None else ""
+        optimizer = "" if self.server_optimizer.follows_update else _NOT_ALONG
         return self.selection.unbounded or memory or weights or optimizer
 
     @property
@@ -147,17 +153,23 @@ class Rules:
             return Question.PRIORITY
         return self.weighting.question
 
-    def largest_share(self, num_clients: int) -> float:
-        """Return c, the most that one client's update can count in a round.
+    def optimizer_in(self, t: int) -> ServerOptimizer[Any]:
+        """Return the server optimizer with the learning rate of round t (from 0)."""
+        optimizer, factor = self.server_optimizer, self.server_rate.factor(t)
+        if factor == 1.0:
+            return optimizer
+        changed = {"learning_rate": optimizer.learning_rate * factor}
+        return replace(optimizer, **changed)  # type: ignore[type-var]
+
+    def largest_share(self, num_clients: int, t: int = 0) -> float:
+        """Return c, the most that one client's update can count in round t (from 0).
 
         Raises
         ------
         ParameterError
             Where there is no such bound.
         """
-        weight, rate = self.largest_weight(num_clients), self.server_optimizer.largest_rate
-        assert rate is not None  # noqa: S101 - refused with the weight
-        return rate * weight
+        return self.optimizer_in(t).learning_rate * self.largest_weight(num_clients)
 
     def largest_weight(self, num_clients: int) -> float:
         """Return the most that c_k can be, before the server's learning rate.
@@ -171,7 +183,7 @@ class Rules:
             raise ParameterError("privacy", "none", "differential privacy", self.unbounded)
         return self.weighting.largest_share(num_clients)
 
-    def regret_bound(self, rounds: int, clients: int) -> float | None:
+    def regret_bound(self, rounds: int, clients: int) -> Bound | None:
         """Return the bound on the regret of the decisions of T rounds, None where there is none."""
         fraction = self.selection.sampling.fraction
         return self.weighting.regret_bound(rounds, clients, fraction)
@@ -203,6 +215,16 @@ def _check_models(
             "sgd where every client has a model of its own",
             server_optimizer.key,
             "the server moves none",
+        )
+
+
+def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerRate) -> None:
+    if rate.schedule != "constant" and not is_dataclass(server_optimizer):
+        raise ParameterError(
+            "server_optimizer.lr_schedule",
+            "constant where the server optimizer is no dataclass",
+            rate.schedule,
+            "each round's optimizer is a copy with another learning_rate",
         )
 
 

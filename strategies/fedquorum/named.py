@@ -20,6 +20,7 @@ from .participation import (
     Participation,
 )
 from .rule import Question, Rule, RunFacts, parameters_of
+from .schedules import ServerRate
 from .selection import (
     SELECTIONS,
     AfterWarmup,
@@ -244,7 +245,7 @@ def build(
         each with a ``name``; a part named ``custom`` has ``path`` and ``args``, see
         ``fedquorum.imports``.
     server_optimizer : mapping
-        ``name`` and the optimizer's parameters.
+        ``name`` and the optimizer's parameters; ``lr_schedule``, see ``ServerRate``.
     facts : RunFacts
         The run.
     custom : callable
@@ -265,15 +266,17 @@ def build(
         options.pop("minimum", None),
         options.pop("min_separation", None),
     )
-    rate = options.pop("server_lr", None)
-    optimizer = _optimizer(server_optimizer, rate, facts, custom)
+    moving = dict(server_optimizer)
+    rate = ServerRate.of(moving.pop("lr_schedule", "constant"), facts.client_rate)
+    optimizer = _optimizer(moving, options.pop("server_lr", None), facts, custom)
     if name == COMPOSED:
-        return _composed(options, facts, sampling, optimizer, custom)
-    if name == CUSTOM:
-        weighting = custom(Weighting, options, facts)
-        return Rules(Everyone(sampling), weighting, optimizer)
-    named: Named = look_up(NAMED, "strategy", name)
-    return named.rules(options, facts, sampling=sampling, server_optimizer=optimizer)
+        rules = _composed(options, facts, sampling, optimizer, custom)
+    elif name == CUSTOM:
+        rules = Rules(Everyone(sampling), custom(Weighting, options, facts), optimizer)
+    else:
+        named: Named = look_up(NAMED, "strategy", name)
+        rules = named.rules(options, facts, sampling=sampling, server_optimizer=optimizer)
+    return replace(rules, server_rate=rate)
 
 
 def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:

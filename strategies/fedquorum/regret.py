@@ -31,6 +31,14 @@ class BestFixed:
     gap: float
 
 
+@dataclass(frozen=True)
+class Bound:
+    """A bound on the regret of the decision losses, and whether it is proven for the run."""
+
+    value: float
+    proven: bool
+
+
 def best_fixed_mixing(responses: FloatArray, alike: IntArray | None = None) -> BestFixed:
     """Return argmin over the simplex of sum_t -log(1 + <p, r_t>).
 
@@ -125,6 +133,11 @@ def regret_bound_s(num_rounds: int, num_clients: int, lipschitz: float) -> float
     """
     growth = math.log1p(num_rounds / (16.0 * num_clients))
     return 2.0 * lipschitz * num_clients * (1.0 + growth)
+
+
+def proves_bound_s(lipschitz: float) -> bool:
+    """Say whether the proof of ``regret_bound_s`` covers responses with this L."""
+    return math.log1p(lipschitz) <= 0.875 * lipschitz
 
 
 def regret_bound_d(num_rounds: int, num_clients: int, lipschitz: float) -> float:

@@ -27,7 +27,6 @@ def _logistic(x: FloatArray) -> Any:
     return expit(x - 1.0)
 
 
-PUBLISHED_NORMAL = "published normal"
 _CDFS: Mapping[str, Callable[[FloatArray], Any]] = {
     "weibull": lambda x: -np.expm1(-np.square(x)),
     "exponential": lambda x: -np.expm1(-x),
@@ -35,7 +34,6 @@ _CDFS: Mapping[str, Callable[[FloatArray], Any]] = {
     "normal": _normal,
     "gumbel": lambda x: np.exp(-np.exp(1.0 - x)),
     "logistic": _logistic,
-    PUBLISHED_NORMAL: lambda x: 1.5 - _normal(x),
 }
 
 
@@ -45,8 +43,7 @@ def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
     ``weibull`` (shape 2, scale 1): 1 - exp(-x^2). ``exponential`` (rate 1): 1 - exp(-x).
     ``frechet`` (shape 1, scale 1): exp(-1/x), 0 at 0. ``normal`` (mean 1, sd 1). ``gumbel``
     (location 1, scale 1): exp(-exp(1 - x)). ``logistic`` (location 1, scale 1):
-    1 / (1 + exp(1 - x)). And what is none of them, ``published normal``: 3/2 less the normal one,
-    that is (1 + erfc((x - 1) / sqrt 2)) / 2, which falls from 1.34 at 0 to 1/2.
+    1 / (1 + exp(1 - x)).
 
     Raises
     ------
@@ -55,11 +52,29 @@ def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
 
     References
     ----------
-    Hahn, Kim and Lee 2024, eq. 8 and appendix B; ``published normal`` is what stands for the normal
-    distribution function in the authors' published code.
+    Hahn, Kim and Lee 2024, eq. 8 and appendix B. The authors' published normal function is
+    another one, see ``published_value``.
     """
     with np.errstate(divide="ignore", over="ignore"):  # the limits are right
         return np.asarray(_CDFS[cdf](x), dtype=np.float64)
+
+
+def published_value(cdf: str, x: FloatArray) -> FloatArray:
+    """Return what the authors' published code computes in the place of ``cdf``, elementwise.
+
+    For ``normal`` (1 + erfc((x - 1) / sqrt 2)) / 2 = 3/2 - Phi(x - 1), which falls with x, from
+    1.34 at 0 towards 1/2; for all others ``cdf_value``.
+
+    References
+    ----------
+    github.com/vaseline555/AAggFF, src/server/aaggffserver.py, ``fair_const == 3``.
+    """
+    value = cdf_value(cdf, x)
+    return 1.5 - value if cdf == "normal" else value
+
+
+Transform = Callable[[str, FloatArray], FloatArray]
+"""Computes the CDF of that name, elementwise: ``cdf_value`` or ``published_value``."""
 
 
 def relative_losses(loss: FloatArray) -> FloatArray:
@@ -75,14 +90,18 @@ def relative_losses(loss: FloatArray) -> FloatArray:
     return ratio
 
 
-def bounded_responses(loss: FloatArray, cdf: str, c1: float, c2: float) -> FloatArray:
+def bounded_responses(
+    loss: FloatArray, cdf: str, c1: float, c2: float, value: Transform = cdf_value
+) -> FloatArray:
     """Return r_i = C1 + (C2 - C1) CDF(F_i / mean F) in [C1, C2] of m losses >= 0, shape (m,).
+
+    ``value`` computes the CDF. With ``published_value`` a response may be above C2.
 
     References
     ----------
     Hahn, Kim and Lee 2024, eq. 8.
     """
-    return c1 + (c2 - c1) * cdf_value(cdf, relative_losses(loss))
+    return c1 + (c2 - c1) * value(cdf, relative_losses(loss))
 
 
 def check_response_range(c1: float | None, c2: float | None) -> None:

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from .parameters import Range
+from .schedules import ClientRate
 from .search import Search
 from .types import FloatArray
 
@@ -62,6 +63,8 @@ class RunFacts:
         How ``rates`` change with time; None where they stay the same.
     requirements : mapping of int to float, optional
         rho_k, the loss that each client wants the model to be below, where the run has them.
+    client_rate : ClientRate, optional
+        lr_t, the clients' learning rate of a round, where the run knows it.
     """
 
     num_rounds: int | None = None
@@ -70,6 +73,7 @@ class RunFacts:
     clients: tuple[int, ...] = ()
     pattern: RatePattern | None = None
     requirements: Mapping[int, float] | None = None
+    client_rate: ClientRate | None = None
 
 
 def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any:

@@ -13,7 +13,9 @@ from fedquorum.errors import FedQuorumError
 import benchmarks.book.__main__ as book
 from benchmarks.book import writing
 from benchmarks.book.__main__ import main
+from benchmarks.book.aaggff import aaggff_tables
 from benchmarks.book.chapters import CHAPTERS, Chapter, Direct, Sweeps
+from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import (
     Measurement,
     Number,
@@ -151,7 +153,46 @@ def test_published_numbers_stand_beside_the_measured_ones() -> None:
         ("fedavg", *map(Number, (80.09, 48.06, 99.03, 10.87))),
     )
     book = (DOCS / "results.md").read_text()
-    assert "| published on CelebA, % | average | worst 10 % | best 10 % | Gini |" in book
+    means = " | ".join(f"{name}, weighted by test rows" for name in ("average", "worst 10 %"))
+    assert f"| published on CelebA, % | {means} | best 10 %, weighted by test rows | Gini |" in book
+
+
+def test_a_table_of_aaggff_says_which_form_a_row_is() -> None:
+    """Forms, optimizers and samples tell rows apart; only runs of like settings are compared."""
+    words = (
+        ("strategy=aaggff_s",),
+        ("strategy=aaggff_s", "strategy.form=authors_code"),
+        ("strategy=qfedavg",),
+        ("strategy=qfedavg", "strategy.lipschitz=10"),
+        ("strategy=fedavg", "server_optimizer=adam"),
+        ("strategy=aaggff_s", "server_optimizer=adam"),
+        ("strategy=fedavg", "client.mu=0.001"),
+        ("strategy=fedavg", "strategy.fraction=0.0927"),
+    )
+    runs = [
+        KeptRun(
+            ("experiment=aaggff/heart", *told, "seed=1"),
+            *(told[0].removeprefix("strategy="), 1, 2, "", "", 1.0, {}),
+            {"average": 0.5, "average_by_rows": 0.25, "regret": 0.1, "regret_bound_proven": 0.0},
+        )
+        for told in words
+    ]
+    tables = aaggff_tables(runs)
+    assert {row[0] for row in tables["fairness"].rows} == {
+        *("aaggff_s", "aaggff_s, authors' code", "aaggff_s, FedAdam", "fedavg, FedAdam"),
+        *("qfedavg, mixing form", "qfedavg, authors' form with h"),
+        *("fedavg, FedProx", "fedavg, 9.3% in a round"),
+    }
+    assert {row[0] for row in tables["differences"].rows} == {
+        "aaggff_s - qfedavg, mixing form",
+        "aaggff_s - qfedavg, authors' form with h",
+        "aaggff_s, authors' code - qfedavg, mixing form",
+        "aaggff_s, authors' code - qfedavg, authors' form with h",
+        "aaggff_s, FedAdam - fedavg, FedAdam",
+    }
+    assert {row[-1] for row in tables["regret"].rows} == {"not proven here"}
+    (cells,) = (row for row in tables["fairness"].rows if row[0] == "aaggff_s")
+    assert cells[2:4] == (Number(50.0), Number(25.0))
 
 
 def test_a_mistake_in_a_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:

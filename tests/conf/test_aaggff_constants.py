@@ -34,15 +34,3 @@ def test_a_value_of_the_users_own_wins() -> None:
     """It stands on the command line."""
     composed = compose("aaggff/mqp", "strategy=term strategy.tilt=2")
     assert vars(composed.settings.strategy)["tilt"] == 2
-
-
-@pytest.mark.parametrize("experiment", [name for names in CONSTANTS for name in names])
-def test_the_servers_rate_rises_as_the_clients_falls(experiment: str) -> None:
-    """By the same factor, in the same rounds; with another optimizer nothing of it is left."""
-    settings = compose(f"aaggff/{experiment}").settings
-    client, optimizer = settings.client, vars(settings.server_optimizer)
-    assert optimizer["name"] == "rising_sgd"
-    assert optimizer["decay"] == client.lr_decay
-    assert optimizer["decay_every"] == client.lr_decay_every
-    other = compose(f"aaggff/{experiment}", "server_optimizer=adam").settings
-    assert not hasattr(other.server_optimizer, "decay")

@@ -117,7 +117,7 @@ def test_these_are_all_that_the_settings_offer() -> None:
     assert len(ALLOWED) + len(REFUSED) == math.prod(
         map(len, (SELECTED, WEIGHED, CORRECTED, OPTIMIZERS))
     )
-    assert len(ALLOWED) == 587
+    assert len(ALLOWED) == 490
 
 
 def test_a_sample_has_every_part() -> None:
@@ -236,7 +236,7 @@ def moved_by(optimizer: str, sums: list[FloatArray]) -> list[list[float]]:
     """Return both weights of the model after every round, by the optimizer's reference."""
     paths = []
     for start, deltas in zip(MODEL["w"].tolist(), np.transpose(sums).tolist(), strict=True):
-        if optimizer in ("sgd", "rising_sgd", "momentum"):
+        if optimizer in ("sgd", "momentum"):
             x, velocity, path = start, 0.0, []
             for delta in deltas:
                 velocity = (0.9 if optimizer == "momentum" else 0.0) * velocity + delta

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from fedquorum.composition import LastUpdates, Rules
 from fedquorum.errors import ParameterError
+from fedquorum.schedules import ClientRate, ServerRate
 from fedquorum.selection import Alone, EpsilonGate, Everyone, PriorityOnly, Sampling, Selection
-from fedquorum.server_optimizer import SGD, Adam, Momentum
+from fedquorum.server_optimizer import SGD, Adam, Momentum, Parameters, ServerOptimizer
 from fedquorum.types import (
     Admission,
     Call,
@@ -208,11 +209,45 @@ def test_a_selection_that_judges_updates_needs_all_of_them() -> None:
     assert Rules(Judging(), AverageAll()).proportions(None, call) is None
 
 
+def test_the_optimizer_of_a_round_has_the_rounds_rate() -> None:
+    """All else stays; where the rate is constant it is the same object."""
+    adam = Adam(0.01, beta1=0.5)
+    assert Rules(Everyone(), AverageAll(), adam).optimizer_in(7) is adam
+    rising = ServerRate("inverse_client", ClientRate(0.1, "step", 0.5, 10))
+    rules = Rules(Everyone(), AverageAll(), adam, server_rate=rising)
+    assert rules.optimizer_in(9) is adam
+    assert rules.optimizer_in(20) == Adam(0.04, beta1=0.5)
+
+
+def test_a_rate_that_changes_needs_a_dataclass() -> None:
+    """An optimizer of the user's own that cannot be copied with another rate is refused."""
+
+    class Plain(ServerOptimizer[None]):
+        learning_rate = 1.0
+
+        def init(self, parameters: Parameters) -> None:
+            """Return nothing."""
+
+        def step(
+            self, state: None, parameters: Parameters, update: Parameters
+        ) -> tuple[None, Parameters]:
+            """Stay."""
+            return None, parameters
+
+    rising = ServerRate("inverse_client", ClientRate(0.1))
+    assert Rules(Everyone(), AverageAll(), Plain()).optimizer_in(3).learning_rate == 1.0
+    with pytest.raises(ParameterError, match="constant where the server optimizer is no dataclass"):
+        Rules(Everyone(), AverageAll(), Plain(), server_rate=rising)
+
+
 def test_the_largest_share_of_one_client() -> None:
     """omega / N times the server's learning rate, where all parts bound it."""
     assert Rules(Everyone(), AverageAll(), SGD(0.5)).largest_share(10) == 0.05
     fedau = Rules(Everyone(), corrected(AverageAll(), "fedau", cutoff=4), SGD(0.5))
     assert fedau.largest_share(10) == pytest.approx(0.2)
+    rising = ServerRate("inverse_client", ClientRate(0.1, "step", 0.5, 10))
+    rules = Rules(Everyone(), AverageAll(), SGD(0.5), server_rate=rising)
+    assert rules.largest_share(10, t=10) == 0.1
     rates = corrected(AverageAll(), "known_statistics", probabilities=(0.5, 0.25))
     assert Rules(Everyone(), rates).largest_share(2) == 2.0
 

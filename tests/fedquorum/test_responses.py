@@ -16,6 +16,7 @@ from fedquorum.responses import (
     doubly_robust,
     heard,
     positions,
+    published_value,
     relative_losses,
     response_range,
     scattered,
@@ -30,6 +31,16 @@ from tests.builders import responses
 from tests.reference import aaggff
 
 LOSSES = hnp.arrays(np.float64, st.integers(1, 30), elements=st.floats(1e-12, 1e6))
+
+
+@pytest.mark.parametrize("cdf", CDF.choices)
+def test_the_authors_transforms_are_the_cdfs_but_for_the_normal_one(cdf: str) -> None:
+    """Their normal one is (1 + erfc((x - 1) / sqrt 2)) / 2."""
+    x = np.array([0.0, 0.3, 1.0, 2.5, 40.0])
+    expected = [(1 + math.erfc((value - 1) / math.sqrt(2))) / 2 for value in x]
+    if cdf != "normal":
+        expected = cdf_value(cdf, x).tolist()
+    np.testing.assert_allclose(published_value(cdf, x), expected, rtol=1e-14)
 
 
 def test_every_transform_has_a_reference() -> None:

@@ -3,7 +3,8 @@
 from fractions import Fraction
 
 import pytest
-from fedquorum.schedules import epsilon_factor, rounds_in
+from fedquorum.errors import ParameterError
+from fedquorum.schedules import ClientRate, ServerRate, epsilon_factor, rounds_in
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,3 +20,39 @@ def test_unknown_schedule_is_refused() -> None:
     """A schedule that does not exist raises and names it."""
     with pytest.raises(ValueError, match="no epsilon schedule named 'lin'"):
         epsilon_factor("lin", 0, 10, 0.5, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "last", "expected"),
+    [
+        (ClientRate(7.5, "step", 0.95, 20), 299, 2.05),
+        (ClientRate(0.1, "step", 0.96, 300), 2999, 1.44),
+        (ClientRate(1e-4, "step", 0.95, 5), 49, 1.59),
+        (ClientRate(1.0, "step", 0.99, 10), 99, 1.09),
+        (ClientRate(1.0, "step", 0.5, 1, since=8), 9, 2.0),
+        (ClientRate(0.3, "exponential", 0.5, 2), 3, 2**1.5),
+        (ClientRate(0.3, "inverse_sqrt", every=4), 32, 3.0),
+        (ClientRate(0.3), 500, 1.0),
+    ],
+)
+def test_the_servers_rate_rises_as_the_clients_falls(
+    rate: ClientRate, last: int, expected: float
+) -> None:
+    """The factors of AAggFF's four experiments; the product of both rates stays what it was."""
+    server = ServerRate("inverse_client", rate)
+    assert server.factor(0) == 1.0
+    assert server.factor(last) == pytest.approx(expected, abs=0.005)
+    assert all(server.factor(t) * rate.at(t) == pytest.approx(rate.lr) for t in range(last))
+    assert ServerRate.of("constant", rate) == ServerRate()
+    assert ServerRate().factor(last) == 1.0
+
+
+def test_a_rate_that_no_round_has_cannot_be_followed() -> None:
+    """Theorem 1's rate changes within a round; other schedules than the two are refused."""
+    assert ClientRate.of({"lr": 0.1, "lr_schedule": "theorem"}) is None
+    assert ClientRate.of({}) is None
+    words = r"^server_optimizer\.lr_schedule must be constant where no round has one client rate"
+    with pytest.raises(ParameterError, match=words):
+        ServerRate.of("inverse_client", None)
+    with pytest.raises(ParameterError, match="must be one of constant, inverse_client, got 'x'"):
+        ServerRate.of("x", ClientRate(0.1))

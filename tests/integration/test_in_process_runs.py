@@ -13,6 +13,7 @@ import pytest
 from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
+from safetensors.numpy import load_file
 
 from conf import SettingsError
 from conf.compose import compose, options
@@ -416,6 +417,35 @@ def test_one_number_is_no_list_of_probabilities(tmp_path: Path) -> None:
     """The known statistics are one for each client; a typo is one line."""
     with pytest.raises(SettingsError, match=r"strategy\.probabilities must be .*, got 0\.5$"):
         run(tmp_path / "run", "strategy=known_statistics", "strategy.probabilities=0.5", "rounds=1")
+
+
+FOLLOWED = (
+    "experiment=aaggff/berka",
+    "client.lr_decay=0.5",
+    "client.lr_decay_every=1",
+    "client.batch_size=100",
+)
+
+
+def test_the_servers_rate_follows_the_clients(tmp_path: Path) -> None:
+    """Halved on the clients, the second step is twice as long; a resumed run has the same bits."""
+    constant = "server_optimizer.lr_schedule=constant"
+    first = run(tmp_path / "first", *FOLLOWED, "rounds=1")
+    plain = run(tmp_path / "plain", *FOLLOWED, constant, "rounds=2")
+    whole = run(tmp_path / "whole", *FOLLOWED, "rounds=2")
+    models = [load_file(folder / "model.safetensors") for folder in (first, plain, whole)]
+    for name, after_one in models[0].items():
+        step = models[1][name].astype(np.float64) - after_one
+        doubled = models[2][name].astype(np.float64) - after_one
+        assert np.abs(step).max() > 0
+        np.testing.assert_allclose(doubled, 2 * step, atol=1e-6)
+    parts = tmp_path / "parts"
+    run(parts, *FOLLOWED, "rounds=2", "engine.stop_after=1")
+    run(parts, *FOLLOWED, "rounds=2", f"resume={parts}")
+    assert_same_bits(parts, whole, rounds=2)
+    assert audit(parts).problems == ()
+    (line,) = [x for x in explain(read_recorded(parts), 0, 2) if x.startswith("server's")]
+    assert line == "server's learning rate: server_lr lr_0 / lr_t = 1 x 2 = 2"
 
 
 def test_the_newton_step_refuses_samples(tmp_path: Path) -> None:

@@ -74,31 +74,39 @@ def newton_trajectory(
     return np.array(trajectory)
 
 
+def published_normal(x: Real) -> Real:
+    """Return what the authors' code has in the place of the normal CDF."""
+    return (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2
+
+
 def published_trajectory(
     rounds: Sequence[dict[int, float]], num_clients: int, cdf: str
 ) -> NDArray[np.float64]:
-    """Return p after every round as the authors' published code decides it, shape (T, K).
+    """Return p after every round by AAggFF-S as in the authors' code, shape (T, K).
 
-    It minimises <sum g, p> + alpha |p|^2 / 2 + beta p^T (alpha I + sum g g^T) p / 2 with
-    L = 1 / K, and its normal transform is (1 + erfc((x - 1) / sqrt 2)) / 2.
+    That code has the range [0, 1 / K] built in: L = 1 / K, alpha = 4 K L, beta = 1 / (4 L). It
+    minimises <sum g, p> + (alpha / 2) |p|^2 + (beta / 2) p' (alpha I + sum g g') p. All clients are
+    heard in every round; p starts uniform here.
     """
-    published = CDFS | {"normal": lambda x: (1 + mpmath.erfc((x - 1) / mpmath.sqrt(2))) / 2}
-    alpha, beta = mpmath.mpf(4), mpmath.mpf(num_clients) / 4
-    one, zero = mpmath.mpf(1), mpmath.mpf(0)
-    eye = np.array(
-        [[one if i == j else zero for j in range(num_clients)] for i in range(num_clients)]
+    size = mpmath.mpf(num_clients)
+    alpha, beta = mpmath.mpf(4), size / 4
+    value = published_normal if cdf == "normal" else CDFS[cdf]
+    zero = mpmath.mpf(0)
+    identity = np.array(
+        [[mpmath.mpf(int(i == j)) for j in range(num_clients)] for i in range(num_clients)]
     )
-    outer, linear = alpha * eye, np.array([zero] * num_clients)
-    mixing = np.array([one / num_clients] * num_clients)
+    total, hessian = np.array([zero] * num_clients), alpha * identity
+    mixing = np.array([1 / size] * num_clients)
     support = np.ones(num_clients, dtype=np.bool_)
     trajectory = []
     for losses in rounds:
-        exact = [mpmath.mpf(float(losses[k])) for k in range(num_clients)]
-        mean = sum(exact) / num_clients
-        response = np.array([published[cdf](loss / mean) / num_clients for loss in exact])
+        exact = [mpmath.mpf(losses[k]) for k in range(num_clients)]
+        mean = sum(exact) / size
+        response = np.array([value(loss / mean) / size for loss in exact])
         gradient = -response / (mixing @ response + 1)
-        linear, outer = linear + gradient, outer + np.outer(gradient, gradient)
-        mixing, support = _quadratic_program(alpha * eye + beta * outer, linear, support)
+        total = total + gradient
+        hessian = hessian + np.outer(gradient, gradient)
+        mixing, support = _quadratic_program(alpha * identity + beta * hessian, total, support)
         trajectory.append([float(p) for p in mixing])
     return np.array(trajectory)
 

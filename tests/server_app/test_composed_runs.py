@@ -48,16 +48,10 @@ PARTS = [*dict.fromkeys(one[:3] for one in ALLOWED)]
 
 
 def with_optimizers() -> Iterator[Combination]:
-    """Yield all other parts, each with an optimizer that either end was not yet seen with.
-
-    A selection that goes with one weighting only is seen with all of its optimizers.
-    """
+    """Yield all other parts, each with an optimizer that either end was not yet seen with."""
     seen: set[tuple[str, str]] = set()
     for parts in PARTS:
         allowed = [one for one in SERVER_OPTIMIZERS if (*parts, one) in ALLOWED]
-        if sum(other[0] == parts[0] for other in PARTS) == 1:
-            yield from ((*parts, one) for one in allowed)
-            continue
         unseen = [sum((parts[end], one) not in seen for end in (0, 2)) for one in allowed]
         optimizer = allowed[unseen.index(max(unseen))]
         seen |= {(parts[0], optimizer), (parts[2], optimizer)}

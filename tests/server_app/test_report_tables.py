@@ -76,18 +76,18 @@ def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
         "clients": "all",
         "seeds": "2",
         "test accuracy, %, by data": "60.00 ± 14.14",
-        "average": "60.00 ± 14.14",
+        "average, unweighted": "60.00 ± 14.14",
         "worst": "10.00 ± 0.00",
         "best": "90.00 ± 0.00",
-        "worst 10 %": "20.00 ± 0.00",
-        "best 10 %": "80.00 ± 0.00",
+        "worst 10 %, unweighted": "20.00 ± 0.00",
+        "best 10 %, unweighted": "80.00 ± 0.00",
         "sd": "30.00 ± 0.00",
         "Gini, %": "25.00 ± 0.00",
         "Jain": "0.500 ± 0.000",
         "left out": "1",
         "largest training loss, nats": "-",
     }
-    assert second["average"] == "40.00 ± 0.00"
+    assert second["average, unweighted"] == "40.00 ± 0.00"
 
 
 def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
     assert table.title == "x: loss, nats over clients' own test parts"
     (row,) = (cells(row, table.headings) for row in table.rows)
     assert row["test loss, nats, by data"] == "1.250"
-    assert (row["average"], row["Gini, %"]) == ("0.500", "25.00")
+    assert (row["average, unweighted"], row["Gini, %"]) == ("0.500", "25.00")
 
 
 def test_the_weighted_metric_is_the_one_configured(tmp_path: Path) -> None:
@@ -111,9 +111,19 @@ def test_the_weighted_metric_is_the_one_configured(tmp_path: Path) -> None:
     assert found.mean == 0.75
 
 
-def test_the_regret_stands_where_there_is_one(tmp_path: Path) -> None:
-    """AAggFF's regret and its bound are columns; tables without them have none."""
-    mixing = {"regret": 0.5, "regret_bound": 3.0}
+@pytest.mark.parametrize(
+    ("proven", "words"),
+    [
+        ({}, "3.000 (not proven here)"),
+        ({"regret_bound_proven": 0}, "3.000 (not proven here)"),
+        ({"regret_bound_proven": 1}, "3.000"),
+    ],
+)
+def test_the_regret_stands_where_there_is_one(
+    tmp_path: Path, proven: dict[str, int], words: str
+) -> None:
+    """AAggFF's regret and its bound are columns; the bound says where it is not proven."""
+    mixing = {"regret": 0.5, "regret_bound": 3.0, **proven}
     make_run(tmp_path / "a", [line(1, test=spread(0.5))], strategy="aaggff_s")
     manifest = tmp_path / "a" / "manifest.json"
     manifest.write_text(
@@ -122,7 +132,7 @@ def test_the_regret_stands_where_there_is_one(tmp_path: Path) -> None:
     make_run(tmp_path / "b", [line(1, test=spread(0.5))], strategy="term")
     table = fairness_table(summarize(group_runs(load_all(tmp_path))), "x")
     ours, other = (cells(row, table.headings) for row in table.rows)
-    assert (ours["regret"], ours["regret bound"]) == ("0.500", "3.000")
+    assert (ours["regret"], ours["regret bound"]) == ("0.500", words)
     assert (other["regret"], other["regret bound"]) == ("-", "-")
 
 
@@ -176,7 +186,7 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     table = differences_table([pair], "x")
     row = cells(table.rows[0], table.headings)
     assert row["difference"] == "FedAU minus MIFA"
-    assert row["average"] == "6.67 ± 15.28 (2/3)"
+    assert row["average, unweighted"] == "6.67 ± 15.28 (2/3)"
     assert row["largest training loss, nats"] == "-"
 
 

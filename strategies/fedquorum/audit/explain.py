@@ -77,7 +77,19 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
         yield f"weight: {line}"
     if decided.capped is not None:
         yield f"weight: at most robustness.max_weight = {decided.capped:g}"
+    yield from _server_rate(rules, number)
     yield f"weight recorded: {digits(row['weight'])}"
+
+
+def _server_rate(rules: Rules, number: int) -> Iterator[str]:
+    """Yield eta_t of the round, where it is not the same in all rounds."""
+    if rules.server_rate.schedule == "constant":
+        return
+    first, factor = rules.server_optimizer.learning_rate, rules.server_rate.factor(number - 1)
+    yield (
+        f"server's learning rate: server_lr lr_0 / lr_t = {digits(first)} x {digits(factor)} = "
+        f"{digits(first * factor)}"
+    )
 
 
 def _alignment(recorded: Recorded, client: int, number: int, row: Row) -> Iterator[str]:

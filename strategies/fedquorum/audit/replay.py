@@ -50,6 +50,7 @@ from ..round import (
     decide,
 )
 from ..rule import RunFacts
+from ..schedules import ClientRate
 from ..types import Call, Draws, FloatArray, IntArray, Objective, Population, Told
 
 Row = Mapping[str, Any]
@@ -336,6 +337,7 @@ def _facts(recorded: Recorded) -> RunFacts:
         clients=recorded.population.clients,
         requirements=None if recorded.requirements is None else recorded.requirements.loss,
         pattern=None if rates is None else rates.pattern,
+        client_rate=ClientRate.of(config.get("client") or {}),
     )
 
 

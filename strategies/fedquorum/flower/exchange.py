@@ -402,7 +402,8 @@ class Connection:
         log(INFO, "\t├──> Selection: %s", rules.selection)
         log(INFO, "\t├──> Weighting: %s", rules.weighting)
         log(INFO, "\t├──> Divisor: %s", rules.divisor)
-        log(INFO, "\t└──> Server optimizer: %s", rules.server_optimizer)
+        log(INFO, "\t├──> Server optimizer: %s", rules.server_optimizer)
+        log(INFO, "\t└──> Its learning rate: %s", rules.server_rate.schedule)
 
 
 def _name(weighting: Weighting[Any]) -> str:

@@ -181,7 +181,8 @@ def take_step(
     total = math.fsum(decided.weight.tolist())
     if asked.protection is not None:
         update, total = asked.protection.noised(update), 1.0
-    state, moved = server_step(rules.server_optimizer, optimizer, asked.model, update, total)
+    mover = rules.optimizer_in(asked.server_round - 1)
+    state, moved = server_step(mover, optimizer, asked.model, update, total)
     return Step(moved, state, models)
 
 
@@ -199,9 +200,8 @@ def _step_from_starts(
     factor_of = dict(zip(decided.clients, factors.tolist(), strict=True))
     updates = [Trained(factor_of[k], asked.start_of(k), model) for k, _, model in models]
     step = anchored(asked.model, updates, divisor, past)
-    state, moved = server_step(
-        rules.server_optimizer, optimizer, asked.model, step.update, 1.0, anchor=step.anchor
-    )
+    mover = rules.optimizer_in(asked.server_round - 1)
+    state, moved = server_step(mover, optimizer, asked.model, step.update, 1.0, anchor=step.anchor)
     return Step(moved, state, tuple(models))
 
 

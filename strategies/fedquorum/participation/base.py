@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from ..errors import ParameterError
+from ..regret import Bound
 from ..report import Decided
 from ..rule import Question, RunFacts
 from ..selection.base import Selection
@@ -109,7 +110,7 @@ class Participation(Weighting[StateT]):
         """Return why the base has no weight for a client."""
         return self.base.refuses(client)
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return that of the base: p is decided the same way."""
         return self.base.regret_bound(rounds, clients, fraction)
 

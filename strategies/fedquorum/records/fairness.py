@@ -60,6 +60,35 @@ def _where(defined: bool, value: float) -> float:
     return value if defined else math.nan
 
 
+def spread_by_rows(
+    values: Sequence[float] | FloatArray,
+    rows: Sequence[float] | FloatArray,
+    *,
+    higher_is_better: bool = True,
+) -> dict[str, float]:
+    """Return average, worst10 and best10 of ``spread`` as means weighted by the clients' test rows.
+
+    The tenths are the same clients as there; of equal values the first ones given are the lower.
+
+    Parameters
+    ----------
+    values : sequence of float
+        One value per client, shape (n,), at least one.
+    rows : sequence of float
+        How many test rows each client has, shape (n,), with a positive sum.
+
+    References
+    ----------
+    As the authors of AAggFF log them: github.com/vaseline555/AAggFF, src/server/fedavgserver.py.
+    """
+    x, weight = np.asarray(values, dtype=np.float64), np.asarray(rows, dtype=np.float64)
+    order = np.argsort(x, kind="stable")
+    tenth = max(1, len(x) // 10)
+    low, high = ("worst10", "best10") if higher_is_better else ("best10", "worst10")
+    of = {"average": order, low: order[:tenth], high: order[-tenth:]}
+    return {name: weighted_mean(x[clients], weight[clients]) for name, clients in of.items()}
+
+
 def weighted_mean(
     values: Sequence[float] | FloatArray, weights: Sequence[float] | FloatArray
 ) -> float:

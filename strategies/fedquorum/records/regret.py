@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..regret import regret
+from ..regret import Bound, regret
 from ..types import FloatArray, IntArray
 
 MAX_WORK = 10**10
@@ -15,7 +15,7 @@ MOST_NUMBERS = 5 * 10**7
 
 FEW = 999
 
-RegretBound = Callable[[int, int], float | None]
+RegretBound = Callable[[int, int], Bound | None]
 """The bound on the regret after T decisions over K clients, None where the method has none."""
 
 
@@ -64,6 +64,7 @@ def decision_summary(
     regret = sum_t l_t(p_t) - min over fixed p of sum_t l_t(p), l_t(p) = -log(1 + <p, r_t>), over
     the T rounds in which a decision was taken. Under sampling r_t are the doubly robust
     estimates that the rule used. Null where T K min(T, K) is beyond ``MAX_WORK``.
+    ``regret_bound_proven`` is 1 where the bound is proven for the run, else 0.
 
     Parameters
     ----------
@@ -77,11 +78,13 @@ def decision_summary(
     if not losses:
         return None
     rounds, clients = len(losses), responses[0].clients
+    bounded = bound(rounds, clients)
     found: dict[str, Any] = {
         "decisions": rounds,
         "decision_loss_sum": float(np.sum(losses)),
         "regret": None,
-        "regret_bound": bound(rounds, clients),
+        "regret_bound": None if bounded is None else bounded.value,
+        "regret_bound_proven": None if bounded is None else int(bounded.proven),
     }
     table, alike = _table(responses, clients)
     columns = table.shape[1]

@@ -7,12 +7,11 @@ from .adagrad import Adagrad
 from .adam import Adam
 from .base import Parameters, ServerOptimizer
 from .momentum import Momentum
-from .rising_sgd import RisingSGD
 from .sgd import SGD
 from .yogi import Yogi
 
 SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer[Any]]] = table(
-    (SGD, RisingSGD, Momentum, Adam, Yogi, Adagrad)
+    (SGD, Momentum, Adam, Yogi, Adagrad)
 )
 """All server optimizers by their keys."""
 
@@ -23,7 +22,6 @@ __all__ = [
     "Adam",
     "Momentum",
     "Parameters",
-    "RisingSGD",
     "ServerOptimizer",
     "Yogi",
 ]

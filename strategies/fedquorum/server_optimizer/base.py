@@ -21,16 +21,11 @@ class ServerOptimizer(Rule, ABC, Generic[StateT]):
     Attributes
     ----------
     follows_update : bool
-        Whether every step is a rate times the combined update.
+        Whether every step is the learning rate times the combined update.
     """
 
     follows_update: ClassVar[bool] = False
     learning_rate: float
-
-    @property
-    def largest_rate(self) -> float | None:
-        """The largest multiple of the combined update that a step can be; None without a bound."""
-        return self.learning_rate if self.follows_update else None
 
     @classmethod
     def at(cls, learning_rate: float, options: Mapping[str, Any], facts: RunFacts) -> Self:

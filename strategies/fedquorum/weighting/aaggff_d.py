@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..parameters import CDF, RBAR
-from ..regret import regret_bound_d
+from ..regret import Bound, regret_bound_d
 from ..report import Decided
 from ..responses import (
     bounded_responses,
@@ -174,11 +174,12 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
             return float(c1 + (c2 - c1) * cdf_value(self.cdf, np.ones(1))[0])
         return state.rbar_sum / state.rounds
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
-        """Return 2 L sqrt(T log K)."""
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+        """Return 2 L sqrt(T log K), whose proof is for C = 1 and the linearised losses."""
         asked = max(1, round(fraction * clients)) / clients
         c1, c2 = response_range(self.c1, self.c2, asked)
-        return regret_bound_d(rounds, clients, lipschitz_d(c1, c2, asked))
+        bound = regret_bound_d(rounds, clients, lipschitz_d(c1, c2, asked))
+        return Bound(bound, proven=False)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the response, its doubly robust estimate, p and the restriction with numbers."""

@@ -8,13 +8,14 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..parameters import NEWTON_FORM
-from ..regret import regret_bound_s
+from ..regret import Bound, proves_bound_s, regret_bound_s
 from ..report import Decided
 from ..responses import (
-    PUBLISHED_NORMAL,
     bounded_responses,
+    cdf_value,
     decision_loss,
     positions,
+    published_value,
     response_range,
     scattered,
 )
@@ -36,7 +37,10 @@ from .response_mixing import ResponseMixing
 from .simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
-CODE = "code"
+_FORMS = {
+    "paper": "",
+    "authors_code": " (as in the authors' code: b = sum g, H = alpha (1 + beta) I + beta sum g g')",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class AAggFFSState:
     """The sums that stand for the history, by the clients ascending.
 
     ``linear`` is b = sum g - beta sum g <g, p_tau>, shape (K,). ``quadratic`` is
-    H = alpha I + beta sum g g^T, shape (K, K). ``mixing`` is p, shape (K,).
+    H = alpha I + beta sum g g^T, shape (K, K). ``mixing`` is p, shape (K,). In the form of the
+    authors' code b = sum g and H = alpha (1 + beta) I + beta sum g g^T.
     """
 
     client: IntArray
@@ -69,15 +74,20 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     (times L K, which is 1 by default), so that p is within 7e-6 of its minimum; in practice it
     is within 1e-9.
 
-    ``form`` ``code`` is what the authors' published code does instead, with which the published
-    numbers were made: there b = sum g without the term with p_tau, H = alpha (1 + beta) I +
-    beta sum g g^T, and the ``normal`` transform is (1 + erfc((x - 1) / sqrt 2)) / 2, which falls
-    with the loss: who has the larger loss gets the smaller coefficient. It has no regret bound.
-
     All clients are to answer in every round. Of one that does not, the response is taken as the
     mean of those heard, and the updates are weighed by p restricted to who answered, normalised.
     Where nobody is heard the state stays; where those heard hold no mass (less than 1e-9, below
     what the solver resolves) the model does.
+
+    The authors' published code, ``form="authors_code"``, differs from the paper in three places.
+    It adds alpha to H twice, once of them times beta, and leaves out the term with p_tau:
+
+        p^(t+1) = argmin <sum g, p> + p^T (alpha (1 + beta) I + beta sum g g^T) p / 2.
+
+    And its normal CDF falls with the loss, (1 + erfc((x - 1) / sqrt 2)) / 2: with the default
+    ``cdf`` clients with a smaller loss have the larger response. It has no bound on the regret.
+    (Its first gradient is taken at p = (1, ..., 1), which is not on the simplex; here at the
+    uniform p, as in the paper.)
 
     Memory and time: K^2 numbers, O(K^3) a round.
 
@@ -87,8 +97,8 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         The response's transform; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
-    form : {"paper", "code"}
-        Whose rule.
+    form : {"paper", "authors_code"}
+        Whose step it is, see above.
 
     Raises
     ------
@@ -98,7 +108,8 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     References
     ----------
     Hahn, Kim and Lee, "Pursuing Overall Welfare in Federated Learning through Sequential Decision
-    Making", ICML 2024, Algorithm 2 (with eq. 8); their code, github.com/vaseline555/AAggFF.
+    Making", ICML 2024, Algorithm 2 (with eq. 8); the authors' code, github.com/vaseline555/AAggFF,
+    src/server/aaggffserver.py, which made the paper's tables.
     """
 
     key = "aaggff_s"
@@ -117,12 +128,10 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     def init(self, population: Population) -> AAggFFSState:
         """Return the state before round 0: uniform p, nothing seen."""
         size = len(population.clients)
-        alpha, beta = self._constants(size)
-        again = 1.0 + beta if self.form == CODE else 1.0
         return AAggFFSState(
             client=population.ascending,
             linear=np.zeros(size),
-            quadratic=again * alpha * np.eye(size),
+            quadratic=self._ridge(size) * np.eye(size),
             mixing=np.full(size, 1.0 / size),
         )
 
@@ -155,8 +164,9 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     ) -> tuple[AAggFFSState, Weights]:
         """Return the state after the Newton step, and its p on the clients heard."""
         position = positions(state.client, responses)
+        value = cdf_value if self._as_in_paper else published_value
         heard_responses = bounded_responses(
-            responses.loss[counts], self._transform, *self._range(len(state.client))
+            responses.loss[counts], self.cdf, *self._range(len(state.client)), value
         )
         response = np.full(len(state.client), heard_responses.mean())
         response[position[counts]] = heard_responses
@@ -172,23 +182,25 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     def _step(self, state: AAggFFSState, response: FloatArray) -> AAggFFSState:
         """Return the state after the response of all clients, shape (K,)."""
         size = len(response)
-        alpha, beta = self._constants(size)
+        lipschitz = self._lipschitz(size)
+        beta = 1.0 / (4.0 * lipschitz)
         gradient = -response / (1.0 + state.mixing @ response)
-        at_p = 0.0 if self.form == CODE else beta * (gradient @ state.mixing)
-        linear = state.linear + gradient * (1.0 - at_p)
+        slope = 1.0 - beta * (gradient @ state.mixing) if self._as_in_paper else 1.0
+        linear = state.linear + gradient * slope
         quadratic = state.quadratic + beta * np.outer(gradient, gradient)
-        scale = alpha / 4.0  # so that the paper's H begins as 4 I and the gap is one for any L
+        scale = size * lipschitz  # so that H begins as 4 I and the gap means the same for any L
         mixing = minimise_quadratic(quadratic / scale, linear / scale, gap=GAP)
         return replace(state, linear=linear, quadratic=quadratic, mixing=mixing)
 
     @property
-    def _transform(self) -> str:
-        return PUBLISHED_NORMAL if (self.form, self.cdf) == (CODE, "normal") else self.cdf
+    def _as_in_paper(self) -> bool:
+        return self.form == "paper"
 
-    def _constants(self, size: int) -> tuple[float, float]:
-        """Return alpha = 4 K L and beta = 1 / (4 L)."""
+    def _ridge(self, size: int) -> float:
+        """Return what H begins with on its diagonal."""
         lipschitz = self._lipschitz(size)
-        return 4.0 * size * lipschitz, 1.0 / (4.0 * lipschitz)
+        alpha = 4.0 * size * lipschitz
+        return alpha if self._as_in_paper else alpha * (1.0 + 1.0 / (4.0 * lipschitz))
 
     def _range(self, size: int) -> tuple[float, float]:
         return response_range(self.c1, self.c2, 1.0 / size)
@@ -212,23 +224,25 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
                 f"{why}; with sampling use AAggFF-D",
             )
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
-        """Return 2 L K (1 + log(1 + T / (16 K))), None of the published code's form."""
-        if self.form == CODE:
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
+        """Return 2 L K (1 + log(1 + T / (16 K))) of the paper's form; the other has none."""
+        if not self._as_in_paper:
             return None
-        return regret_bound_s(rounds, clients, self._lipschitz(clients))
+        lipschitz = self._lipschitz(clients)
+        bound = regret_bound_s(rounds, clients, lipschitz)
+        return Bound(bound, proves_bound_s(lipschitz))
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the response, the Newton step and the restriction with their numbers."""
         if decided.weights is None:
             return
         before, after = decided.state, decided.following
-        yield from explain_response(
-            self._transform, *self._range(len(before.client)), decided, place
-        )
+        falls = self.cdf == "normal" and not self._as_in_paper
+        name = f"(3/2 - {self.cdf})" if falls else self.cdf
+        yield from explain_response(name, *self._range(len(before.client)), decided, place)
         i = place_in(before.client, decided, place)
         yield (
-            "p = argmin over the simplex of <b, p> + p' H p / 2, with b_k = "
+            f"p = argmin over the simplex of <b, p> + p' H p / 2{_FORMS[self.form]}, with b_k = "
             f"{digits(after.linear[i])} and H_kk = {digits(after.quadratic[i, i])} after this "
             f"round's response: p_k = {digits(after.mixing[i])}, before it "
             f"{digits(before.mixing[i])}"

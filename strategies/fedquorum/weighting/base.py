@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Generic
 
 from ..errors import ParameterError
+from ..regret import Bound
 from ..report import Decided
 from ..rule import Question, Rule
 from ..selection.base import Selection
@@ -184,7 +185,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
         """Return the most that one update can count, before the server's learning rate."""
         raise ParameterError("weighting", "one whose shares are bounded", self.key, self.unbounded)
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return the paper's bound on the regret after T rounds; None where there is none."""
         return None
 

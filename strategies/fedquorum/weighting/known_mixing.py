@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..regret import Bound
 from ..responses import heard, positions
 from ..types import Call, FloatArray, Population, Responses, Weights
 from .base import BY_LOSSES, Weighting
@@ -58,6 +59,6 @@ class KnownMixing(Weighting[Any]):
         """Return this rule, which divides so already."""
         return self
 
-    def regret_bound(self, rounds: int, clients: int, fraction: float) -> float | None:
+    def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return the rule's own: p is decided the same way."""
         return self.rule.regret_bound(rounds, clients, fraction)

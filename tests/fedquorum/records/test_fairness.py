@@ -2,8 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
-from fedquorum.records.fairness import spread, weighted_mean
+from fedquorum.records.fairness import spread, spread_by_rows, weighted_mean
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,3 +73,19 @@ def test_weighted_mean() -> None:
     """sum w x / sum w; NaN without weight."""
     assert weighted_mean([1.0, 4.0], [3.0, 1.0]) == pytest.approx(1.75)
     assert math.isnan(weighted_mean([1.0], [0.0]))
+
+
+def test_means_by_test_rows() -> None:
+    """The average and the tenths of ``spread``, weighted; with equal rows they are the same."""
+    values = np.array([0.5, 0.9, 0.1, 0.7, 0.2, 0.6, 0.4, 0.8, 0.3, 1.0] * 2)
+    rows = np.arange(1.0, 21.0)
+    found = spread_by_rows(values, rows)
+    assert found["average"] == pytest.approx(float(values @ rows) / 210)
+    assert found["worst10"] == pytest.approx(0.1)
+    assert found["best10"] == pytest.approx(1.0)
+    tenth = spread_by_rows([0.0, 1.0, *[2.0] * 18], [3, 1, *[1] * 18])
+    assert tenth["worst10"] == 0.25
+    losses = spread_by_rows([0.0, 1.0, *[2.0] * 18], [3, 1, *[1] * 18], higher_is_better=False)
+    assert (losses["best10"], losses["worst10"]) == (0.25, 2.0)
+    equal, plain = spread_by_rows(values, np.ones(20)), spread(values)
+    assert equal == pytest.approx({name: plain[name] for name in equal})

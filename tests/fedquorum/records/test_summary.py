@@ -8,6 +8,7 @@ import pytest
 from fedquorum.errors import StateError
 from fedquorum.records import regret
 from fedquorum.records.summary import Summary
+from fedquorum.regret import Bound
 from fedquorum.types import FloatArray
 from numpy.typing import NDArray
 
@@ -68,7 +69,7 @@ def estimates() -> list[FloatArray]:
 
 def of_decisions() -> Summary:
     """Return the summary of rounds in which p of many clients was decided."""
-    made = Summary(lambda _decisions, _clients: 1.0)
+    made = Summary(lambda _decisions, _clients: Bound(1.0, proven=True))
     for number, estimate in enumerate(estimates(), 1):
         decided = replace(report(number), decision_loss=-0.1 * number, estimate=estimate)
         made.add(recorded(decided), decided)
@@ -81,7 +82,7 @@ def test_a_checkpoint_grows_with_the_clients_sampled() -> None:
     assert sum(array.nbytes for array in state.values()) < 40 * ROUNDS * (SAMPLED + 10)
     left = {name: array for name, array in state.items() if not name.startswith("responses.")}
     for written in (state, {**left, "responses": np.array(estimates())}):
-        again = Summary(lambda _decisions, _clients: 1.0)
+        again = Summary(lambda _decisions, _clients: Bound(1.0, proven=True))
         again.restore(written)
         assert again.as_dict() == of_decisions().as_dict()
 

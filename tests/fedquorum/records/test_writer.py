@@ -20,6 +20,7 @@ from fedquorum.records.identity import RunIdentity
 from fedquorum.records.observer import Observer
 from fedquorum.records.reader import load_run, read_population
 from fedquorum.records.writer import RunRecords
+from fedquorum.regret import Bound
 from fedquorum.types import Population
 from safetensors.numpy import load_file
 
@@ -383,15 +384,20 @@ def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:
     """It is asked for T decisions over K clients; a method without one has none."""
     responses = np.array([0.5, 1.0, 0.25])
     for name, options, expected in (
-        ("with", {"regret_bound": lambda rounds, clients: 10.0 * rounds + clients}, 23.0),
-        ("without", {}, None),
+        (
+            "with",
+            {"regret_bound": lambda rounds, k: Bound(10.0 * rounds + k, proven=False)},
+            (23.0, 0),
+        ),
+        ("without", {}, (None, None)),
     ):
         with records_in(tmp_path / name, **options) as records:
             for number in (1, 2):
                 decided = replace(report(number), decision_loss=-0.5, estimate=responses)
                 records.add_round(recorded(decided), decided, ())
         mixing = json.loads((tmp_path / name / "manifest.json").read_text())["summary"]["mixing"]
-        assert (mixing["decisions"], mixing["regret_bound"]) == (2, expected)
+        assert mixing["decisions"] == 2
+        assert (mixing["regret_bound"], mixing["regret_bound_proven"]) == expected
         assert mixing["decision_loss_sum"] == -1.0
 
 

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.errors import ParameterError
-from fedquorum.server_optimizer import (
-    SGD,
-    Adagrad,
-    Adam,
-    Momentum,
-    RisingSGD,
-    ServerOptimizer,
-    Yogi,
-)
+from fedquorum.server_optimizer import SGD, Adagrad, Adam, Momentum, ServerOptimizer, Yogi
 from fedquorum.server_optimizer.adaptive import Adaptive, AdaptiveState
 from fedquorum.state import from_arrays, to_arrays
 from fedquorum.types import FloatArray
@@ -35,7 +27,6 @@ UPDATES = RNG.normal(size=(12, 3, 2)) * 10.0 ** RNG.integers(-3, 2, size=(12, 1,
 
 RULES: dict[str, ServerOptimizer[Any]] = {
     "sgd": SGD(0.3),
-    "rising_sgd": RisingSGD(0.3, 0.8, 2),
     "momentum": Momentum(0.3, 0.8),
     "adam": Adam(0.05, beta1=0.8, beta2=0.95, tau=1e-2),
     "yogi": Yogi(0.05, beta1=0.8, beta2=0.95, tau=1e-2),
@@ -57,20 +48,14 @@ def path(rule: ServerOptimizer[Any], state: Any = None) -> list[FloatArray]:
 
 def torch_path(
     make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
-    rate: tuple[int, float] = (1, 1.0),
 ) -> list[FloatArray]:
-    """Return torch's parameters after each step, with the updates as negative gradients.
-
-    After every ``rate[0]`` steps the learning rate is multiplied by ``rate[1]``.
-    """
+    """Return torch's parameters after each step, with the updates as negative gradients."""
     parameter = torch.nn.Parameter(torch.tensor(START))
     optimizer = make([parameter])
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, *rate)
     found = []
     for update in UPDATES:
         parameter.grad = torch.tensor(-update)
         optimizer.step()
-        schedule.step()
         found.append(parameter.detach().numpy().copy())
     return found
 
@@ -184,23 +169,6 @@ def test_sgd_step() -> None:
     """x + eta * update, by name."""
     _, moved = SGD(0.5).step(None, {"w": np.array([1.0, 2.0])}, {"w": np.array([2.0, -2.0])})
     assert moved["w"].tolist() == [2.0, 1.0]
-
-
-def test_a_rising_rate_is_torchs_schedule() -> None:
-    """Every second step the rate is divided by 0.8: torch's StepLR with gamma 1 / 0.8."""
-    theirs = torch_path(partial(torch.optim.SGD, lr=0.3), (2, 1 / 0.8))
-    np.testing.assert_allclose(path(RisingSGD(0.3, 0.8, 2)), theirs, rtol=1e-12)
-
-
-def test_a_rate_that_stays_is_sgd() -> None:
-    """With decay 1, to the bit."""
-    np.testing.assert_array_equal(path(RisingSGD(0.3)), path(SGD(0.3)))
-
-
-def test_a_rate_that_rises_has_no_bound() -> None:
-    """Differential privacy needs one."""
-    rates = [one.largest_rate for one in (SGD(0.3), RisingSGD(0.3), RisingSGD(0.3, 0.9), Adam())]
-    assert rates == [0.3, 0.3, None, None]
 
 
 def test_momentum_zero_is_sgd() -> None:

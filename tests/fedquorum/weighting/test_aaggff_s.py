@@ -7,7 +7,7 @@ from fedquorum.errors import ParameterError
 from fedquorum.responses import bounded_responses
 from fedquorum.selection import Everyone, Sampling
 from fedquorum.types import Call, FloatArray, Population
-from fedquorum.weighting import NewtonMixing
+from fedquorum.weighting import DoublyRobustMixing, NewtonMixing
 
 from tests.builders import heard, losses_of, mixing_path
 from tests.reference import aaggff
@@ -36,21 +36,6 @@ def test_s_follows_the_reference(
     assert (expected[-1] == 0).any(), "a case without an active constraint tests less"
 
 
-@pytest.mark.parametrize("cdf", ["normal", "frechet"])
-def test_the_published_codes_form(cdf: str) -> None:
-    """It is another rule: with its normal transform the largest loss has the smallest p."""
-    history = losses_of(7, 60, 7)
-    got, _ = mixing_path(NewtonMixing(cdf, form="code"), history, 7)
-    expected = aaggff.published_trajectory(history, 7, cdf)
-    np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
-    paper, _ = mixing_path(NewtonMixing(cdf), history, 7)
-    assert np.abs(np.array(got) - np.array(paper)).max() > 1e-3
-    losses = np.array([history[0][k] for k in range(7)])
-    order = np.argsort(-losses if cdf == "normal" else losses)
-    assert (np.diff(got[0][order]) >= 0).all()
-    assert NewtonMixing(form="code").regret_bound(100, 7, 1.0) is None
-
-
 @pytest.mark.parametrize(("size", "sample"), [(7, 4), (20, 13)])
 def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> None:
     """Missing responses are the mean of those heard; the updates are weighed by p on who is."""
@@ -62,6 +47,41 @@ def test_s_takes_the_mean_for_who_does_not_answer(size: int, sample: int) -> Non
     for losses, mixing, weights in zip(history, got, told, strict=True):
         on_heard = mixing[list(losses)]
         np.testing.assert_allclose(weights.weight, on_heard / on_heard.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("size", "cdf"), [(2, "normal"), (7, "normal"), (11, "logistic")])
+def test_the_authors_code_follows_its_reference(size: int, cdf: str) -> None:
+    """p of every round is the exact minimiser's, to 1e-9, and not the paper's."""
+    history = losses_of(size, 80, size)
+    got, _ = mixing_path(NewtonMixing(cdf, form="authors_code"), history, size)
+    expected = aaggff.published_trajectory(history, size, cdf)
+    np.testing.assert_allclose(got, expected, atol=1e-9, rtol=0)
+    papers = aaggff.newton_trajectory(history, size, cdf)
+    assert np.abs(papers - expected).max() > 0.01
+
+
+def test_the_authors_normal_prefers_the_smaller_loss() -> None:
+    """The paper's form gives the client with the larger loss more, the authors' code less."""
+    history = [{0: 2.0, 1: 1.0}] * 20
+    for form, first in (("paper", True), ("authors_code", False)):
+        got, _ = mixing_path(NewtonMixing(form=form), history, 2)
+        assert (got[-1, 0] > got[-1, 1]) == first
+
+
+def test_where_the_bound_on_the_regret_is_proven() -> None:
+    """In the default range up to K = 3, or for responses in [0, 1]; the authors' code has none."""
+    bounds = {size: NewtonMixing().regret_bound(50, size, 1.0) for size in (3, 4)}
+    assert {size: bound is not None and bound.proven for size, bound in bounds.items()} == {
+        3: True,
+        4: False,
+    }
+    wide = NewtonMixing(c2=1.0).regret_bound(50, 100, 1.0)
+    assert wide is not None
+    assert wide.proven
+    assert NewtonMixing(form="authors_code").regret_bound(50, 3, 1.0) is None
+    sampled = DoublyRobustMixing().regret_bound(50, 10, 0.5)
+    assert sampled is not None
+    assert not sampled.proven
 
 
 def test_s_minimises_the_papers_objective() -> None:
