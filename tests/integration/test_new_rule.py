@@ -144,7 +144,7 @@ def test_its_settings_are_in_the_help(told: Shell) -> None:
     """It is an option of both groups, and its parameter a setting with its default."""
     done = told("fedquorum", "--help", "strategy=one_plus_loss")
     assert done.status == 0, done.stderr
-    options, settings = done.stdout.split("Settings and their values here:")
+    options, settings = done.stdout.split("Settings and their values for these words:")
     assert options.count("one_plus_loss") == 2
     assert re.search(
         r"^strategy:\n  name: one_plus_loss\n(?:  \w.*\n)*  a: 1\.0$", settings, re.MULTILINE
