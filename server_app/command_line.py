@@ -45,7 +45,7 @@ def main() -> None:
     except SweepRefused as end:
         fail(end.error)
     except KeyboardInterrupt:
-        print("fedquorum: interrupted before anything was run", file=sys.stderr)
+        print("fedquorum: interrupted before the first run", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except SweepUnfinished as end:
         again = [word for word in words if not word.startswith("hydra.sweep.dir=")]

@@ -8,7 +8,7 @@ from conf.compose import GROUPS, PARTS, compose_words, options
 WIDTH = 100
 COLUMN = 26
 USAGE = """\
-FedQuorum: who takes part, how often it counts, and how much.
+FedQuorum decides which clients take part, how often each one counts, and how much.
 
   fedquorum GROUP=OPTION KEY=VALUE ...    one run, in this process
   fedquorum -m KEY=A,B,C ...              all combinations
@@ -16,8 +16,8 @@ FedQuorum: who takes part, how often it counts, and how much.
   fedquorum --help strategy=fedau ...     the settings of other options
   fedquorum --hydra-help                  Hydra's own flags
 
-On a CPU, runs with the same settings and seed have the same bits, with any number of nodes and
-whether resumed or not, on one kind of machine (docs/reliability.md).
+On CPUs of one kind, runs with the same settings and seed have the same bits, with any number of
+nodes, resumed or not (docs/reliability.md).
 """
 
 
@@ -33,7 +33,7 @@ def help_text(words: Sequence[str]) -> str:
     groups = "\n".join(map(_group, ("experiment", *GROUPS, *PARTS, "hydra/sweeper")))
     return (
         f"{USAGE}\nGroups and their options:\n{groups}\n\n"
-        f"Settings and their values here:\n{settings}"
+        f"Settings and their values for these words:\n{settings}"
     )
 
 

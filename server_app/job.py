@@ -93,7 +93,7 @@ def _run_alone(config: DictConfig, words: tuple[str, ...], directory: Path) -> N
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
         if _can_go_on(words, directory):
             command = shlex.join(["fedquorum", f"resume={directory}", *_trust(words)])
-            print(f"fedquorum: to go on: {command}", file=sys.stderr)
+            print(f"fedquorum: to continue: {command}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
+from fedquorum.audit.command_line import ending
 from fedquorum.records.reader import Run, load_run
 
 from server_app.api.display import facts_table, image, place
@@ -27,7 +28,7 @@ class RunAudit:
     Parameters
     ----------
     rounds, decisions : int
-        How many rounds, and answers of clients, were decided again.
+        How many rounds, and client answers, were replayed.
     problems : pandas.DataFrame
         The mismatches: ``round`` and ``client``, null for the run or the round as a whole, and
         ``text``.
@@ -46,11 +47,11 @@ class RunAudit:
         return len(self.problems) == 0
 
     def __repr__(self) -> str:
-        ending = "all of them fit" if self.fits else f"{len(self.problems)} do not fit"
+        replayed = f"{self.rounds} rounds and {self.decisions} client answers replayed"
         lines = [
-            f"{self.rounds} rounds and {self.decisions} answers of clients decided again: {ending}",
+            f"{replayed}: {ending(len(self.problems))}",
             *(f"not in the records: {text}" for text in self.unknown),
-            *(f"does not fit: {text}" for text in self.problems["text"]),
+            *(f"mismatch: {text}" for text in self.problems["text"]),
         ]
         return "\n".join(lines)
 

@@ -73,20 +73,20 @@ def show_clients(words: Sequence[str], output: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum-data",
-        description="Print what each client of a run gets and write it (CSV) with a picture (PNG, "
-        "SVG), before any training.",
+        description="Print the data that each client of a run gets, before any training, and "
+        "write it as a table (CSV) and a picture (PNG, SVG).",
     )
     parser.add_argument(
         "settings",
         nargs="*",
         metavar="KEY=VALUE",
-        help="the settings of the run, as for fedquorum: experiment=fedalign/fmnist seed=2",
+        help="settings of the run, as for fedquorum: experiment=fedalign/fmnist seed=2",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("clients"),
         metavar="FOLDER",
-        help="where to write (default: clients)",
+        help="the folder to write to (default: clients)",
     )
     return parser

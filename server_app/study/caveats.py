@@ -57,8 +57,8 @@ def data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
     train = {client: labels for client, (labels, _) in targets.items()}
     test = {client: labels for client, (_, labels) in targets.items()}
     found = (
-        _one_class(train, "training", "they learn nothing of the others"),
-        _one_class(test, "test", "a model that always answers with it makes no mistake there"),
+        _one_class(train, "training", "these clients learn nothing about the other classes"),
+        _one_class(test, "test", "a model that always predicts this class makes no mistake there"),
         _auroc_steps(test) if metric == "auroc" else "",
     )
     return tuple(sentence for sentence in found if sentence)
@@ -199,7 +199,7 @@ def _few_clients(clients: Sequence[Measured]) -> str:
     count = sum(not math.isnan(one.metric) for one in clients)
     if count == 0 or count // TENTH > 1:
         return ""
-    return f"With {count} clients measured, the worst 10 % of clients are a single one."
+    return f"With {count} clients measured, the worst 10 % are a single client."
 
 
 def _few_test_rows(clients: Sequence[Measured], metric: str) -> str:
@@ -213,7 +213,7 @@ def _few_test_rows(clients: Sequence[Measured], metric: str) -> str:
         return f"{first}; client {least.client} has {least.test_rows}."
     name = Unit.of(metric, LARGE_STEP).metric
     return (
-        f"{first}: of client {least.client}, which has {least.test_rows}, one row moves the "
+        f"{first}: client {least.client} has {least.test_rows}, so one row moves its "
         f"{name} by {100 / least.test_rows:.0f} points."
     )
 
@@ -222,8 +222,8 @@ def _undefined(clients: Sequence[Measured], metric: str) -> str:
     without = [one.client for one in clients if math.isnan(one.metric)]
     if not without:
         return ""
-    name = capital(Unit.of(metric, LARGE_STEP).metric)
-    return f"{name} is not defined for {_of(without, len(clients))}: the means leave them out."
+    name, which = capital(Unit.of(metric, LARGE_STEP).metric), _of(without, len(clients))
+    return f"{name} is not defined for {which}: the means leave these clients out."
 
 
 def _few_validation_rows(clients: Sequence[Measured]) -> str:
@@ -233,8 +233,8 @@ def _few_validation_rows(clients: Sequence[Measured]) -> str:
     if not few:
         return ""
     return (
-        f"{_of(few, len(clients))} {_have(few)} fewer than {FEW_ROWS} validation rows, by "
-        "which the values were tuned."
+        f"{_of(few, len(clients))} {_have(few)} fewer than {FEW_ROWS} validation rows, and the "
+        "tuning used these rows."
     )
 
 
@@ -316,8 +316,8 @@ def _few_seeds(methods: Sequence[MethodResult]) -> str:
     if not 0 < seeds < FEW_SEEDS:
         return ""
     return (
-        f"There {'are' if seeds > 1 else 'is'} {seeds} seed{'s' if seeds > 1 else ''}: intervals "
-        "of so few are right only if differences between seeds are roughly normal."
+        f"The comparison has {seeds} seed{'s' if seeds > 1 else ''}: with so few, intervals are "
+        "right only if the differences between seeds are roughly normal."
     )
 
 
@@ -328,7 +328,7 @@ def _still_better(methods: Sequence[MethodResult], unit: Unit, margin: float) ->
         return ""
     names = listed([f"{title(name)} (by {unit.amount(gain)})" for name, gain in rising.items()])
     return (
-        f"The {unit.metric} still gets better in the last tenth of the rounds with {names}: more "
+        f"The {unit.metric} still improves in the last tenth of the rounds with {names}: more "
         "rounds may change the order."
     )
 
@@ -356,10 +356,9 @@ def _late_change(curve: Curve) -> float:
 
 def _shared_rows() -> str:
     return (
-        "Each seed, that of the tuning among them, divides the same rows anew: test rows of one "
-        "seed are training or validation rows of another, so values were tuned on rows that are "
-        "tested later, and the seeds say what another division of these rows would give, not what "
-        "other data would."
+        "Each seed, also in the tuning, divides the same rows anew, so test rows of one seed are "
+        "training or validation rows of another. The tuning used rows that are tested later. The "
+        "seeds show how results vary over divisions of these rows, not over other data."
     )
 
 

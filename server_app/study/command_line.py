@@ -25,15 +25,15 @@ Find out which method helps a federation, and by how much.
 
   question=priority|participation|fairness|average
   budget=20min            or 2h, 200runs, 5000rounds
-  data=..., model=...     the settings of the runs, as of fedquorum; experiment=NAME takes a preset
-  methods=[fedau,mifa]    what is compared; by default all methods that answer the question
-  baseline=fedavg         with what
-  score=all.worst10       by what, below test in rounds.jsonl
-  trials=9                how many choices of values each method is tried with
-  seeds=10                how many seeds are run at most
-  margin=0.01             the largest difference that makes none
+  data=..., model=...     settings of the runs, as for fedquorum; experiment=NAME uses a preset
+  methods=[fedau,mifa]    the methods to compare; by default all that answer the question
+  baseline=fedavg         the plain method with which they are compared
+  score=all.worst10       the number to compare, below test in rounds.jsonl
+  trials=9                combinations of values that the tuning tries with each method
+  seeds=10                the largest number of seeds to compare
+  margin=0.01             the largest difference that counts as none
   level=0.95              the probability with which all intervals hold
-  output=DIR              the study's folder; the same command goes on with it
+  output=DIR              the study's folder; the same command continues the study in it
 """
 
 
@@ -48,12 +48,12 @@ def main() -> None:
     except FedQuorumError as error:
         _fail(error)
     except KeyboardInterrupt:
-        print("fedquorum-study: interrupted before anything was run", file=sys.stderr)
+        print("fedquorum-study: interrupted before the first run", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except SweepUnfinished as end:
         again = [word for word in words if not word.startswith(f"{OUTPUT}=")]
         command = shlex.join(["fedquorum-study", *again, f"{OUTPUT}={end.directory}"])
-        print(f"fedquorum-study: interrupted; to go on: {command}", file=sys.stderr)
+        print(f"fedquorum-study: interrupted; to continue: {command}", file=sys.stderr)
         raise
 
 

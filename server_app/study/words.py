@@ -203,7 +203,7 @@ def _undecided(answer: Answer, decision: Decision) -> str:
     ahead = "" if one.difference > 0 else f"no method comes out ahead of {baseline}, and "
     first = f"{ahead}{_apart(answer, one)}"
     return (
-        f"Undecided for {whose(answer)}: {first}, but that may be chance "
+        f"Undecided for {whose(answer)}: {first}, but this may be chance "
         f"({_evidence(answer, decision, one)}). {_to_decide(answer.spent, decision)}"
     )
 
@@ -214,14 +214,14 @@ def _nothing_better(answer: Answer, decision: Decision) -> str:
     return (
         f"Nothing beats {title(answer.baseline)}: for {whose(answer)}, no method is better by more "
         f"than {_margin(answer)} ({percent(answer.level)} intervals, {decision.seeds} seeds), and "
-        f"{listed(below)} may be worse by more."
+        f"{listed(below)} may be worse by more than that."
     )
 
 
 def _to_decide(spent: Spent, decision: Decision) -> str:
     needed = decision.seeds_to_decide
     if needed is None:
-        return "At these differences no number of seeds would decide it."
+        return "With these differences no number of seeds would decide it."
     budget = "" if spent.to_decide is None else f", a budget of {_budget(spent)}"
     return f"About {needed:,} seeds instead of {decision.seeds} would decide it{budget}."
 
@@ -233,9 +233,9 @@ def _budget(spent: Spent) -> str:
 
 def _too_few_seeds(answer: Answer) -> str:
     if len(compared(answer)) == 1:
-        return f"Undecided: there is no method to compare {title(answer.baseline)} with."
+        return f"Undecided: no method is left to compare with {title(answer.baseline)}."
     seeds, spent = num_seeds(answer), answer.spent
-    budget = "" if spent.to_decide is None else f" A budget of {_budget(spent)} has room for them."
+    budget = "" if spent.to_decide is None else f" A budget of {_budget(spent)} is enough for that."
     return (
         f"Undecided: the budget was enough for {seeds} seed{'s' if seeds != 1 else ''} of every "
         f"method, and a verdict needs {FEWEST_SEEDS}.{budget}"

@@ -155,7 +155,7 @@ class Named:
 
 FEDALIGN = Named(
     "fedalign",
-    "FedALIGN: priority clients, and the others whose loss is within epsilon of theirs.",
+    "FedALIGN: priority clients, and clients whose loss is within epsilon of theirs.",
     DataFraction,
     EpsilonGate,
     question=Question.PRIORITY,
@@ -172,7 +172,7 @@ FEDAVG = Named(
 )
 FEDAVG_PRIORITY = Named(
     "fedavg_priority",
-    "FedAvg on priority clients: the others are left out.",
+    "FedAvg on priority clients: all other clients are left out.",
     DataFraction,
     PriorityOnly,
     question=Question.PRIORITY,
@@ -180,7 +180,7 @@ FEDAVG_PRIORITY = Named(
 )
 LOCAL_ONLY = Named(
     "local_only",
-    "Every client trains a model of its own; nothing is aggregated.",
+    "Every client trains a local model; nothing is aggregated.",
     NoWeight,
     Alone,
 )
@@ -191,7 +191,7 @@ KNOWN_STATISTICS = Named(
 )
 FEDVARP = Named(
     "fedvarp",
-    "FedVarp: a memory of all last updates against the variance of participation.",
+    "FedVarp: a memory of all last updates reduces the variance of participation.",
     AverageParticipating,
     memory=LastUpdates(),
 )

@@ -14,7 +14,7 @@ from .types import FloatArray, Weights
 
 @dataclass(frozen=True)
 class Robustness:
-    """How long an update and how large its weight may be.
+    """Bounds on the length of an update and on its weight.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class ByClient(Mapping[int, float]):
 
 @dataclass(frozen=True)
 class Population:
-    """All clients the server knows of, and how much each counts in the objective.
+    """All clients that the server knows, and how much each counts in the objective.
 
     ``priority`` are the clients with a priority weight lambda_k > 0, ``weights`` holds lambda_k
     where it is not 1. The objective is F = sum_k lambda_k p_k F_k with

@@ -243,7 +243,7 @@ MISTAKES = {
         "privacy must be none with strategy=fedau .*; give it a number.*, got dp_fixed_server"
     ),
     "strategy=fedavg privacy=dp_fixed_server": (
-        "privacy must be none with strategy=fedavg .an update counts by its client's amount"
+        "privacy must be none with strategy=fedavg .an update counts by its client's data"
     ),
     "strategy=local_only server_optimizer=adam": "server_optimizer must be sgd where every client",
     "strategy=aaggff_d strategy.c1=3 strategy.c2=1": "strategy.c2 must be a number > 3, got 1.0",

@@ -255,10 +255,10 @@ def test_the_largest_share_of_one_client() -> None:
 @pytest.mark.parametrize(
     ("rules", "why"),
     [
-        (Rules(GATE, AverageAll()), "who takes part and what it counts follow from the clients'"),
+        (Rules(GATE, AverageAll()), "the clients' losses and data decide which clients"),
         (Rules(PriorityOnly(), AverageAll()), "no bound is worked out of what one update counts"),
-        (Rules(Everyone(), DataFraction()), "an update counts by its client's amount of data"),
-        (Rules(Everyone(), TiltedLoss()), "an update counts by the losses"),
+        (Rules(Everyone(), DataFraction()), "an update counts by its client's data"),
+        (Rules(Everyone(), TiltedLoss()), "losses decide the weights"),
         (Rules(Everyone(), AverageAll(), Adam()), "of another server optimizer than sgd no bound"),
         (
             Rules(Everyone(), AverageAll(), memory=LastUpdates(moves_alone=True)),

@@ -148,7 +148,7 @@ def test_parts_of_ones_own_come_by_their_path() -> None:
         (
             {"name": COMPOSED, **COMPOSITION, "weighting": {"name": "qfedavg"}},
             "participation",
-            "it weighs by the losses of a round",
+            "it weights by the losses of a round",
         ),
         (
             {"name": COMPOSED, **COMPOSITION, "participation": {"name": "fedou"}},

@@ -99,7 +99,7 @@ def test_the_main_job_gives_the_same_bits(run: Path, tmp_path: Path) -> None:
 def test_the_report_and_the_audit_run(unpacked: Shell, run: Path) -> None:
     """The pages have their templates, styles and scripts."""
     printed = python(unpacked, READ, str(run))
-    assert "all of them fit" in printed
+    assert "every decision matches the records" in printed
     assert "script-src" in printed
     (page,) = (unpacked.cwd / "report").glob("*.html")
     text = page.read_text()

@@ -153,7 +153,7 @@ def test_an_interrupted_run_keeps_its_rounds(shell: Shell, how: signal.Signals) 
     assert process.returncode == 130
     assert stderr.splitlines() == [
         "fedquorum: interrupted; the records hold all complete rounds",
-        f"fedquorum: to go on: fedquorum resume={shell.cwd / 'here'}",
+        f"fedquorum: to continue: fedquorum resume={shell.cwd / 'here'}",
     ]
     manifest = json.loads((shell.cwd / "here" / "manifest.json").read_text())
     assert manifest["status"] == "interrupted"

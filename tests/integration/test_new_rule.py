@@ -132,7 +132,7 @@ def test_it_runs_and_is_decided_again(told: Shell, words: tuple[str, ...]) -> No
     assert done.status == 0, done.stderr
     assert audited.status == 0, audited.stdout + audited.stderr
     assert "completed: 3 of 3 rounds" in audited.stdout
-    assert "all of them fit" in audited.stdout
+    assert "every decision matches the records" in audited.stdout
     assert [one.status for one in explained] == [0] * 4
     weights = [one.stdout for one in explained if "c_k = " in one.stdout]
     assert weights
@@ -144,7 +144,7 @@ def test_its_settings_are_in_the_help(told: Shell) -> None:
     """It is an option of both groups, and its parameter a setting with its default."""
     done = told("fedquorum", "--help", "strategy=one_plus_loss")
     assert done.status == 0, done.stderr
-    options, settings = done.stdout.split("Settings and their values here:")
+    options, settings = done.stdout.split("Settings and their values for these words:")
     assert options.count("one_plus_loss") == 2
     assert re.search(
         r"^strategy:\n  name: one_plus_loss\n(?:  \w.*\n)*  a: 1\.0$", settings, re.MULTILINE
@@ -263,4 +263,4 @@ def test_rules_outside_of_the_repository(shell: Shell, words: tuple[str, ...]) -
     audit = ("fedquorum-report", "--audit", str(results_directory(done.stdout)))
     assert "--trust" in shell(*audit).stderr
     audited = shell(*audit, "--trust")
-    assert "all of them fit" in audited.stdout, audited.stdout + audited.stderr
+    assert "every decision matches the records" in audited.stdout, audited.stdout + audited.stderr

@@ -34,7 +34,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(result, RunResult)
     assert result.settings["strategy.name"] == "fedau"
     told = capsys.readouterr().out
-    assert "20 rounds and 400 answers of clients decided again: all of them fit" in told
+    assert "20 rounds and 400 client answers replayed: every decision matches the records" in told
     assert "round 20, client 3 (" in told
     assert Path("participation.png").is_file()
 

@@ -43,7 +43,7 @@ def test_the_command_tells_what_it_did(
     assert lines[0] == run
     assert lines[1].startswith("  fedalign, seed 1, completed: 5 of 5 rounds and ")
     assert lines[2].startswith("  not in the records: why clients stayed silent")
-    assert lines[-1] == "  all of them fit"
+    assert lines[-1] == "  every decision matches the records"
 
 
 def halve(rows: list[dict[str, Any]]) -> None:
@@ -61,9 +61,9 @@ def test_the_command_ends_with_1_where_something_does_not_fit(
     change_table(tmp_path / "qfedavg", "clients", halve)
     assert main(["--audit", str(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert sum(text.startswith("  does not fit: ") for text in lines) == 20
+    assert sum(text.startswith("  mismatch: ") for text in lines) == 20
     assert any(text.startswith("  ... and ") for text in lines)
-    assert "  all of them fit" in lines
+    assert "  every decision matches the records" in lines
 
 
 def test_the_command_explains_one_decision(
@@ -136,7 +136,7 @@ def test_rules_that_records_name_are_not_imported(
     assert "--trust" in line
     assert imported not in sys.modules
     assert told.out.splitlines()[0] == str(tmp_path / "b")
-    assert told.out.splitlines()[-1] == "  all of them fit"
+    assert told.out.splitlines()[-1] == "  every decision matches the records"
     assert main(["--audit", str(tmp_path), "--trust"]) == 0
     assert imported in sys.modules
 

@@ -115,7 +115,9 @@ def test_the_help_has_every_option_and_the_settings(
 ) -> None:
     """Of all groups, those without a file as well; the settings are those of the words."""
     assert command("--help", "strategy=term", "strategy.tilt=2") == 0
-    options, settings = capsys.readouterr().out.split("Settings and their values here:\n")
+    options, settings = capsys.readouterr().out.split(
+        "Settings and their values for these words:\n"
+    )
     for name in (*NAMED, *SERVER_OPTIMIZERS, "composed", "custom", "cifar10", "mlp", "ray"):
         assert re.search(rf"(?<![\w/-]){name}(?![\w/-])", options), name
     assert settings.startswith("strategy:\n  name: term\n")

@@ -59,18 +59,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Audit:
-    """What came of deciding a run again.
+    """The result of replaying a run.
 
     Parameters
     ----------
     run : Run
         The run.
     rounds, decisions : int
-        How many rounds, and rows of the clients table, were decided again.
+        How many rounds, and rows of the clients table, were replayed.
     problems : tuple of Problem
-        What does not fit.
+        The mismatches.
     unknown : tuple of str
-        What cannot be decided again, and why.
+        What cannot be replayed, and why.
     """
 
     run: Run
@@ -81,7 +81,7 @@ class Audit:
 
 
 def audit(directory: Path, *, trust: bool = False) -> Audit:
-    """Decide a run again from its records and compare.
+    """Replay a run from its records and compare.
 
     Parameters
     ----------

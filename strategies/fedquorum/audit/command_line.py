@@ -18,16 +18,16 @@ SHOWN_PROBLEMS = 20
 LONGEST_LINE = 1000
 
 TOGETHER = "--client and --round go together"
-TRUST = "import the rules that a run names by import path, which runs their code; for runs of "
-TRUST += "your own"
-CLIENT, ROUND = "explain one decision", "see --client; rounds count from 1"
+TRUST = "import the rules that a run names by import path, which executes their code: use it "
+TRUST += "only for your own runs"
+CLIENT, ROUND = "explain the decision about client K", "the round to explain; rounds count from 1"
 
 Tell = Callable[[object], None]
 """Prints one line to standard error."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Audit runs, or explain a decision; return 1 where something is wrong, otherwise 0.
+    """Audit runs, or explain a decision; return 1 after a mismatch or an error, otherwise 0.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:
-    """Decide every run in or below ``directory`` again and print what does not fit.
+    """Replay every decision of all runs in or below ``directory`` and print the mismatches.
 
-    Returns 1 if anything does not, or a run cannot be decided again, otherwise 0.
+    Returns 1 if there is a mismatch, or a run cannot be replayed, otherwise 0.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def audit_runs(directory: Path, tell: Tell, *, trust: bool = False) -> int:
 def explain_decision(
     directory: Path, client: int, server_round: int, *, trust: bool = False
 ) -> None:
-    """Print why a client was asked in a round, what it answered, and how its weight came about.
+    """Print why a client was asked in a round, its answer, and how its update got its weight.
 
     Parameters
     ----------
@@ -108,33 +108,43 @@ def explain_decision(
 
     runs = find_runs([directory])
     if len(runs) > 1:
-        raise RunError(
-            f"expected one run where a decision is explained, got {directory} with {len(runs)}"
-        )
+        raise RunError(f"--client and --round need a single run, got {directory} with {len(runs)}")
     with refusing_damage(runs[0]):
         recorded = read_recorded(runs[0], trust=trust)
         _print(explain(recorded, client, server_round))
 
 
 def _tell_audit(audited: "Audit") -> int:
-    """Print an audit and return how much does not fit."""
+    """Print an audit and return the number of mismatches."""
     run, problems = audited.run, audited.problems
     summary = (
         f"  {run.strategy}, seed {run.seed}, {run.status}: {audited.rounds} of {len(run.rounds)} "
-        f"rounds and {audited.decisions} answers of clients decided again"
+        f"rounds and {audited.decisions} client answers replayed"
     )
     lines = [
         str(run.directory),
         summary,
         *(f"  not in the records: {text}" for text in audited.unknown),
-        *(f"  does not fit: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
+        *(f"  mismatch: {problem}" for problem in problems[:SHOWN_PROBLEMS]),
     ]
     if len(problems) > SHOWN_PROBLEMS:
         lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
-    ending = f"{len(problems)} do not fit" if problems else "all of them fit"
-    lines.append(f"  {ending}")
+    lines.append(f"  {ending(len(problems))}")
     _print(lines)
     return len(problems)
+
+
+def ending(mismatches: int) -> str:
+    """Return an audit's last words.
+
+    Parameters
+    ----------
+    mismatches : int
+        How many recorded values differ from the replayed ones.
+    """
+    if mismatches == 0:
+        return "every decision matches the records"
+    return f"{mismatches} mismatch{'es' if mismatches > 1 else ''}"
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -152,7 +162,7 @@ def _tell(text: object) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum-audit",
-        description="Decide runs again from their records, and say what does not fit (exit "
+        description="Replay every decision of a run from its records and report any mismatch (exit "
         "status 1).",
     )
     parser.add_argument(

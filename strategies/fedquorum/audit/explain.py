@@ -22,7 +22,7 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     """
     population, rounds = recorded.population, len(recorded.run.rounds)
     if client in population.unseen:
-        return (f"client {client} never trains: it is among the unseen clients, only evaluated",)
+        return (f"client {client} never trains: it is an unseen client, which is only evaluated",)
     if client not in population.clients:
         raise RunError(
             f"client must be the id of one of the run's {len(population.clients)} clients, got "
@@ -31,8 +31,8 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     if not 1 <= number <= rounds:
         raise RunError(f"round must be from 1 to {rounds}, the run's rounds, got {number}")
     if number <= recorded.recognised_in:
-        why = "as the strategy took each node for one client until it recognised the protocol"
-        return (f"round {number}: nothing counted, {why}",)
+        why = "the strategy took each node for one client until it recognised the protocol"
+        return (f"round {number}: no update counted; {why}",)
     try:
         for replayed in replay(recorded):
             if replayed.record.round == number:
@@ -71,7 +71,7 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
         yield f"weight: 0; the server refused the update; recorded {digits(row['weight'])}"
         return
     if replayed.refused is not None:
-        yield f"weight: 0, as {replayed.refused}; recorded {digits(row['weight'])}"
+        yield f"weight: 0; {replayed.refused}; recorded {digits(row['weight'])}"
         return
     for line in rules.weighting.explain(decided, place):
         yield f"weight: {line}"
@@ -100,7 +100,7 @@ def _alignment(recorded: Recorded, client: int, number: int, row: Row) -> Iterat
     rows = (one for t in range(1, number + 1) for one in recorded.rows[t])
     gamma = smoothed_alignment(one["class_alignment"] for one in rows if one["client"] == client)
     yield (
-        f"class alignment with the sum of the other updates, by class: {classes}; the mean over "
+        f"class alignment with the sum of the other updates, by class: {classes}; mean over "
         f"classes, smoothed over rounds by {SMOOTHING:g}: {digits(gamma)}"
     )
 
@@ -108,7 +108,7 @@ def _alignment(recorded: Recorded, client: int, number: int, row: Row) -> Iterat
 def _answer(row: Row) -> str:
     reason = "" if row["reason"] is None else f": {row['reason']}"
     if row["status"] == "silent":
-        return "silent: the client's half of the gate refused; a silent client reports no loss"
+        return "silent; the client's side of the gate refused, and a silent client reports no loss"
     if row["num_examples"] is None:
         return f"{row['status']}{reason}"
     measured = [

@@ -154,7 +154,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One round, decided again.
+    """One replayed round.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def refusing_damage(directory: Path) -> Iterator[None]:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise RunError(
-            f"{directory}: cannot be decided again: {type(error).__name__}: {shown(error)}"
+            f"{directory}: cannot be replayed: {type(error).__name__}: {shown(error)}"
         ) from None
 
 
@@ -565,7 +565,7 @@ def _population(directory: Path) -> Mapping[str, pa.ChunkedArray]:
     if RunFolder(directory).identity(POPULATION) is None:
         raise RunError(
             f"expected a file of a run, got {directory / POPULATION} (No such file or directory); "
-            "runs of older versions lack it and cannot be decided again"
+            "runs of older versions lack it and cannot be replayed"
         )
     table = read_population(directory)
     if "participation_rate" not in table.column_names:

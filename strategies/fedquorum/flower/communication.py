@@ -43,7 +43,7 @@ REAL_TIMEOUT = 3600.0  # seconds, where ``round_timeout`` is in simulated ones
 
 @dataclass(frozen=True)
 class Communication:
-    """How a strategy talks to nodes that follow this project's protocol.
+    """Communicate with nodes that follow this project's protocol.
 
     Parameters
     ----------

@@ -348,7 +348,7 @@ class DropIn(ComposedStrategy):
 
 
 class FedALIGN(DropIn, declared=tables.FEDALIGN):
-    """Prioritized federated learning: FedAvg on the priority clients and their likes.
+    """Prioritized federated learning: FedAvg on priority clients and clients of similar loss.
 
     A non-priority client takes part where its loss is within eps_t of the priority clients'.
     w_{t+1} = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + sum_admitted p_k), with
@@ -390,15 +390,15 @@ class FedAU(DropIn, declared=tables.FEDAU):
 
 
 class FedAvgParticipating(DropIn, declared=tables.NAMED["average_participating"]):
-    """The average over the clients that took part: c_n = 1 / |S_t|."""
+    """Average over the clients that took part: c_n = 1 / |S_t|."""
 
 
 class FedAvgAll(DropIn, declared=tables.NAMED["average_all"]):
-    """The average over all clients, zero for absent ones: c_n = 1 / N."""
+    """Average over all clients, with an update of zero for absent ones: c_n = 1 / N."""
 
 
 class KnownStatistics(DropIn, declared=tables.KNOWN_STATISTICS):
-    """The weights that FedAU estimates, given: c_n = 1 / (p_n N).
+    """Weight by known participation rates, which FedAU estimates: c_n = 1 / (p_n N).
 
     ``probabilities`` holds p_n by client id and is needed; a node that joins as a client without
     a rate is refused.
@@ -406,7 +406,7 @@ class KnownStatistics(DropIn, declared=tables.KNOWN_STATISTICS):
 
 
 class FedVarp(DropIn, declared=tables.FEDVARP):
-    """c_n = 1 / |S_t| on Delta_n - y_n, plus the mean of all y_n, the last updates.
+    """FedVarp: the mean of Delta_n - y_n over participants, plus the mean of all last updates y_n.
 
     References
     ----------
@@ -415,7 +415,7 @@ class FedVarp(DropIn, declared=tables.FEDVARP):
 
 
 class MIFA(DropIn, declared=tables.MIFA):
-    """The mean of every client's last update, also in a round without participants.
+    """MIFA: the mean of every client's last update, even in a round without participants.
 
     References
     ----------
@@ -425,7 +425,7 @@ class MIFA(DropIn, declared=tables.MIFA):
 
 
 class FedAWE(DropIn, declared=tables.NAMED["fedawe"]):
-    """Every client goes on from where it left off, and its update counts for the rounds away.
+    """Clients continue from their last model, and an update counts for the rounds away.
 
     The ``arrays`` that a node is sent are the model after the round in which it last took part.
     ``mean_start(result.arrays)`` after a run is the mean over all clients, of which the paper
@@ -439,7 +439,7 @@ class FedAWE(DropIn, declared=tables.NAMED["fedawe"]):
 
 
 class AAggFFS(DropIn, declared=tables.NAMED["aaggff_s"]):
-    """Fair mixing for few clients that all answer in every round: an online Newton step.
+    """Mix few clients fairly, all in every round: coefficients by an online Newton step.
 
     See ``fedquorum.weighting.NewtonMixing``.
 
@@ -451,7 +451,7 @@ class AAggFFS(DropIn, declared=tables.NAMED["aaggff_s"]):
 
 
 class AAggFFD(DropIn, declared=tables.NAMED["aaggff_d"]):
-    """Fair mixing for many clients of which each round samples some: a closed form.
+    """Mix many sampled clients fairly: coefficients in closed form from bounded responses.
 
     See ``fedquorum.weighting.DoublyRobustMixing``.
 
@@ -474,11 +474,11 @@ class PropFair(DropIn, declared=tables.NAMED["propfair"]):
 
 
 class AFL(DropIn, declared=tables.NAMED["afl"]):
-    """Agnostic federated learning: p climbs the losses and is projected onto the simplex."""
+    """Agnostic federated learning: gradient ascent on p, projected onto the simplex."""
 
 
 class MaxFL(DropIn, declared=tables.NAMED["maxfl"]):
-    """MaxFL's weights, largest for clients that the model nearly satisfies: no fairness rule.
+    """MaxFL: weights that are largest for clients that the model nearly satisfies.
 
     ``requirement`` is rho_k, a number, a list, or a mapping of client ids, and is needed: a client
     is satisfied by a loss below its own. See ``fedquorum.weighting.Satisfaction``.
@@ -490,7 +490,7 @@ class FedMGDAPlus(DropIn, declared=tables.NAMED["fedmgda"]):
 
 
 class FedGP(DropIn, declared=tables.NAMED["fedgp"]):
-    """FedGP: the priority clients' update, and of the others what points its way.
+    """FedGP: the priority clients' step, plus the projections of other updates onto it.
 
     The rival of FedALIGN's gate that needs no losses; ``priority`` is needed. See
     ``fedquorum.weighting.GradientProjection``.

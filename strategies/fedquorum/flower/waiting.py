@@ -109,7 +109,7 @@ class AwaitableGrid(Grid):
 
 
 class WaitingGrid(Grid):
-    """Waits for the replies to messages that it sends through another grid.
+    """A grid that sends messages through another grid and waits for their replies.
 
     It replaces the wait of Flower's own grids and leaves it to an ``AwaitableGrid``. Of any other
     grid it calls ``send_and_receive``.

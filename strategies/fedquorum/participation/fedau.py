@@ -66,7 +66,7 @@ class MeanInterval(Counted[FedAUState]):
     """
 
     key = "fedau"
-    summary = "FedAU: updates weighted by estimated 1 / (participation rate)."
+    summary = "FedAU: updates weighted by 1 / (estimated participation rate)."
     baseline = False
     bound = "cutoff"
 

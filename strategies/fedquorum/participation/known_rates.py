@@ -68,7 +68,7 @@ class KnownRates(Participation[Any]):
     """
 
     key = "known_statistics"
-    summary = "Updates weighted by the true 1 / (participation rate)."
+    summary = "Updates weighted by 1 / (true participation rate)."
     symbol = "(1 / p_k)"
     given_rates = True
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {

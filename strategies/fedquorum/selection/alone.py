@@ -12,7 +12,7 @@ class Alone(Selection):
     """Ask all clients that are sampled to go on with their own models."""
 
     key = "alone"
-    summary = "Every client trains a model of its own."
+    summary = "Every client trains a local model."
     covers = "nobody"
     asks_all = True
     keeps_models = True

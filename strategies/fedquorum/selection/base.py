@@ -112,7 +112,7 @@ class Selection(Rule, ABC):
         """Return how much of an update was admitted, and why."""
         share = float(decided.share[place])
         admitted = "whole" if share == 1.0 else f"a share of {share:.6g} of the update"
-        return f"{admitted}, as there is no gate"
+        return f"{admitted}; there is no gate"
 
     def _groups(self, t: int) -> str:
         """Return which groups of clients are asked in round t, in words."""

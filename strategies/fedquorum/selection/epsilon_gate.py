@@ -81,7 +81,7 @@ class EpsilonGate(WarmUp):
     """
 
     key = "epsilon_gate"
-    summary = "The priority clients, and the others whose loss is within epsilon of theirs."
+    summary = "All priority clients, and clients whose loss is within epsilon of theirs."
     covers = "the priority clients and the others last known to be aligned"
     gated = True
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {
@@ -91,7 +91,9 @@ class EpsilonGate(WarmUp):
         ),
         "num_rounds": (COUNT.describe(), "the schedule and the warm-up refer to it"),
     }
-    unbounded = "who takes part and what it counts follow from the clients' losses and data"
+    unbounded = (
+        "the clients' losses and data decide which clients take part and how much they count"
+    )
 
     num_rounds: int = supplied(COUNT)
     epsilon: float = parameter(0.2, EPSILON, Between(0.01, 2.0))
@@ -184,7 +186,7 @@ class EpsilonGate(WarmUp):
         share = float(decided.share[place])
         priority = float(responses.priority_weight[place])
         if priority == 1.0:
-            return "whole, as it is a priority client's"
+            return "whole; the client has priority"
         if share == 0.0 and not responses.priority.any():
             return f"no; {decided.reasons[place]}"
         epsilon = call.epsilon or 0.0

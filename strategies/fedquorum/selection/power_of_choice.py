@@ -54,10 +54,10 @@ class PowerOfChoice(Selection):
     """
 
     key = "power_of_choice"
-    summary = "Of candidates drawn by their data, the clients with the largest losses."
+    summary = "The clients with the largest losses among candidates drawn by their data."
     needs_objective = False
     by_losses = True
-    unbounded = "who is asked follows from the clients' losses"
+    unbounded = "the clients' losses decide which clients are asked"
 
     candidates: int | None = parameter(None, COUNT)
     losses: str = parameter("measured", CHOSEN_BY)
@@ -137,10 +137,10 @@ class PowerOfChoice(Selection):
         seed = f'(seed {self.sampling.seed}, "selection", round {t + 1})'
         drawn = f"of {len(candidates)} candidates drawn by their data from {seed}"
         if client not in candidates:
-            return f"no; it is none {drawn}"
+            return f"no; it is not one {drawn}"
         place, loss = [*candidates].index(client) + 1, candidates[client]
         if math.isnan(loss):
-            return f"no; number {place} {drawn}, but it measured no loss"
+            return f"no; number {place} {drawn}, but it reported no loss"
         ranked = _largest(candidates, len(candidates))
         asked = [k for k in ranked if k in call.clients]
         return (

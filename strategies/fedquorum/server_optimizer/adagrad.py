@@ -18,7 +18,7 @@ class Adagrad(Adaptive):
     """
 
     key = "adagrad"
-    summary = "FedAdagrad: the first steps are about server_lr long in every coordinate."
+    summary = "FedAdagrad: the first steps are about server_lr in every coordinate."
 
     beta1: float = parameter(0.0, SHARE_BELOW_ONE)
 

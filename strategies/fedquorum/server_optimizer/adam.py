@@ -18,7 +18,9 @@ class Adam(WithSecondDecay):
     """
 
     key = "adam"
-    summary = "FedAdam: steps are about server_lr long in every coordinate; set it, as to 0.01."
+    summary = (
+        "FedAdam: steps are about server_lr in every coordinate; lower it, for example to 0.01."
+    )
 
     def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
         return self.beta2 * second + (1.0 - self.beta2) * square

@@ -16,7 +16,7 @@ class SGD(ServerOptimizer[None]):
     """
 
     key = "sgd"
-    summary = "x + server_lr times the combined update."
+    summary = "A plain step: x + server_lr times the combined update."
     follows_update = True
 
     learning_rate: float = supplied(POSITIVE, default=1.0)

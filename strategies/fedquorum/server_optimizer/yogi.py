@@ -21,7 +21,9 @@ class Yogi(WithSecondDecay):
     """
 
     key = "yogi"
-    summary = "FedYogi: steps are about server_lr long in every coordinate; set it, as to 0.01."
+    summary = (
+        "FedYogi: steps are about server_lr in every coordinate; lower it, for example to 0.01."
+    )
 
     def _second(self, second: FloatArray, square: FloatArray) -> FloatArray:
         return second - (1.0 - self.beta2) * square * np.sign(second - square)

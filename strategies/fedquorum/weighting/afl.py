@@ -52,7 +52,7 @@ class AgnosticMixing(Weighting[AFLState]):
     """
 
     key = "afl"
-    summary = "AFL: coefficients that climb the losses on the simplex."
+    summary = "AFL: coefficients by gradient ascent on the losses, on the simplex."
     fixed_population = True
     unbounded = BY_LOSSES
     factor = "p_k"

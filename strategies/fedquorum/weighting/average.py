@@ -29,7 +29,9 @@ class AverageParticipating(Weighting[None]):
     factor = "1"
     divisor = "the number of {whom}"
     late = "It did not take part."
-    unbounded = "an update counts 1 / (participants): of a single participant it is the whole step"
+    unbounded = (
+        "an update counts 1 / (participants): the update of a single participant is the whole step"
+    )
 
     def init(self, population: Population) -> None:
         """Return the empty state: nothing is remembered."""
@@ -48,8 +50,8 @@ class AverageParticipating(Weighting[None]):
     def over_known(self) -> "AverageAll":
         """Refuse: over all known clients this is ``AverageAll``, which has a name of its own."""
         raise self.uncorrectable(
-            "dividing by who is there undoes what a correction for being away does; average_all "
-            "divides by all"
+            "dividing by the available clients undoes a correction for absence; average_all "
+            "divides by all clients"
         )
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:

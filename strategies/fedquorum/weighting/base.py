@@ -22,7 +22,7 @@ from ..types import (
     Weights,
 )
 
-BY_LOSSES = "an update counts by the losses: one can be nearly all of the step, and tells its loss"
+BY_LOSSES = "losses decide the weights: one update can be nearly the whole step, and reveals a loss"
 """Why differential privacy cannot protect a client whose loss decides its weight."""
 
 
@@ -71,7 +71,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
     strategy: ClassVar[bool] = True
     baseline: ClassVar[bool] = True
     plain_for: ClassVar[tuple[Question, ...]] = ()
-    late: ClassVar[str] = "It is not heard: its loss and its update do not count."
+    late: ClassVar[str] = "Its loss and its update do not count."
     drawn_whom: ClassVar[str] = ""
     not_recorded: ClassVar[str] = ""
 
@@ -111,7 +111,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
     @property
     def unbounded(self) -> str:
         """Why one update may count for any share; empty where the share has a bound."""
-        return "nothing is known of the largest weight that the rule gives"
+        return "the rule declares no largest weight"
 
     @abstractmethod
     def init(self, population: Population) -> StateT:
@@ -154,7 +154,7 @@ class Weighting(Rule, ABC, Generic[StateT]):
             Where there are no such weights, with the reason.
         """
         raise self.uncorrectable(
-            "it weighs by the updates of a round, and those of absent clients are unknown"
+            "it weights by the updates of a round, and absent clients send none"
         )
 
     def uncorrectable(self, reason: str) -> ParameterError:

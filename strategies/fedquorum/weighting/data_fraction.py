@@ -47,9 +47,7 @@ class DataFraction(Weighting[None]):
     divisor = "the training data of {whom}"
     drawn_whom = "all priority clients, drawn or not, and the others admitted in the round"
     late = "It did not take part."
-    unbounded = (
-        "an update counts by its client's amount of data, so one can be nearly all of the step"
-    )
+    unbounded = "an update counts by its client's data, so one update can be nearly the whole step"
 
     def over_known(self) -> KnownData:
         """Return the fractions of the data of all known clients that can count."""

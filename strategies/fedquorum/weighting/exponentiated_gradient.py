@@ -67,7 +67,7 @@ class PriorMixing(Weighting[IntArray]):
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
         raise self.uncorrectable(
-            "it weighs by the losses of a round, and those of absent clients are unknown"
+            "it weights by the losses of a round, and absent clients report none"
         )
 
     def init(self, population: Population) -> IntArray:

@@ -87,15 +87,15 @@ class Echo(Weighting[EchoState]):
     """
 
     key = "fedawe"
-    summary = "FedAWE: clients go on from where they left off; an update counts for rounds away."
+    summary = "FedAWE: clients continue from their last model; updates count for the rounds away."
     question = Question.PARTICIPATION
     needs_losses = False
     factor = "t - tau_k"
     divisor = "the number of {whom}"
-    late = "It did not take part, and goes on from the model that it started from."
+    late = "It did not take part, and continues from the model that it started from."
     unbounded = (
-        "the model becomes the mean of what the clients that took part started from: who is there "
-        "alone decides all of it"
+        "the model becomes the mean of the available clients' start models: availability alone "
+        "decides it"
     )
 
     clip: float | None = parameter(None, POSITIVE)
@@ -162,9 +162,9 @@ class Echo(Weighting[EchoState]):
         age = int(state.age[place_in(state.client, decided, place)])
         tau, count = state.t - age, float(decided.share.sum())
         yield (
-            f"tau_k = {tau}, the last round in which it took part, or before it was known; now "
-            f"t = {state.t}, both from 0: it trained from w_{tau + 1}, and c_k is of its change "
-            "from there"
+            f"tau_k = {tau}, the last round in which the client took part, or the round before it "
+            f"was known; now t = {state.t}, both from 0. It trained from w_{tau + 1}, and c_k "
+            "weights its change from there"
         )
         terms, numbers = "t - tau_k", f"{age}"
         if age > self.echo_cap:

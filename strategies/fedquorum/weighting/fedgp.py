@@ -56,7 +56,7 @@ class GradientProjection(Weighting[None]):
     """
 
     key = "fedgp"
-    summary = "FedGP: the priority clients, and of the others what points their way."
+    summary = "FedGP: other updates count by their projection onto the priority clients' step."
     question = Question.PRIORITY
     needs_losses = False
     needs_updates = True
@@ -146,7 +146,7 @@ class GradientProjection(Weighting[None]):
             )
             return
         if recorded.update_norm is None:
-            yield f"no priority client's update arrived that others could be projected on: {c}"
+            yield f"no priority client's update arrived to project the other updates onto: {c}"
             return
         yield (
             "c_k = (beta / N_s) max(<g_T, Delta_k>, 0) / |Delta_k|^2, g_T the priority clients' "

@@ -46,9 +46,7 @@ class KnownData(Weighting[KnownDataState]):
     factor = "D_k"
     divisor = "the training data of {whom}"
     late = "It counts as an update of zero."
-    unbounded = (
-        "an update counts by its client's amount of data, so one can be nearly all of the step"
-    )
+    unbounded = "an update counts by its client's data, so one update can be nearly the whole step"
 
     def init(self, population: Population) -> KnownDataState:
         """Return who has priority."""

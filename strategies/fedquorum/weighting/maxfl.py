@@ -17,7 +17,7 @@ from ..types import ByClient, Call, FloatArray, IntArray, Population, Responses,
 from ..words import digits
 from .base import BY_LOSSES, Weighting
 
-NO_REQUIREMENT = "it has no requirement, by which maxfl weighs"
+NO_REQUIREMENT = "the client has no requirement, and maxfl weights by requirements"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,10 @@ class Satisfaction(Weighting[None]):
     unbounded = BY_LOSSES
     factor = "q_k"
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "requirement": (REQUIREMENT.describe(), "a client is satisfied by a loss below its own")
+        "requirement": (
+            REQUIREMENT.describe(),
+            "a client is satisfied if its loss is below its requirement",
+        )
     }
 
     requirement: Any = parameter(None, REQUIREMENT)
@@ -108,7 +111,7 @@ class Satisfaction(Weighting[None]):
     def over_known(self) -> Weighting[Any]:
         """Refuse a correction for participation."""
         raise self.uncorrectable(
-            "it weighs by the losses of a round, and those of absent clients are unknown"
+            "it weights by the losses of a round, and absent clients report none"
         )
 
     def init(self, population: Population) -> None:
@@ -152,7 +155,7 @@ class Satisfaction(Weighting[None]):
             return
         rho = float(self.requirements(responses.client)[place])
         if math.isnan(rho):
-            yield f"c_k = 0: {NO_REQUIREMENT}"
+            yield f"c_k = 0; {NO_REQUIREMENT}"
             return
         loss = float(responses.loss[place])
         yield (

@@ -17,7 +17,7 @@ class NoWeight(Weighting[None]):
     """c_k = 0 for every client: nothing is aggregated, as where each client learns alone."""
 
     key = "no_weight"
-    summary = "No update counts: every client keeps its own model."
+    summary = "No update counts: every client keeps its local model."
     question = Question.AVERAGE
     needs_losses = False
     aggregates = False
@@ -42,4 +42,4 @@ class NoWeight(Weighting[None]):
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield that nothing counts."""
-        yield "c_k = 0: every client keeps its own model, nothing is aggregated"
+        yield "c_k = 0; every client keeps its local model, nothing is aggregated"

@@ -106,7 +106,7 @@ def test_a_round_without_weights_is_refused_and_told(
     assert reason.startswith(f"{NOT_SOLVED}: the quadratic program of ")
     client = next(row["client"] for row in refused[0].rows if row["num_examples"])
     told = explain(read_recorded(tmp_path / name), client, refused[0].record.round)
-    assert f"weight: 0, as {reason}; recorded 0" in told
+    assert f"weight: 0; {reason}; recorded 0" in told
 
 
 def test_rounds_that_are_too_heavy_to_be_private_are_refused_and_told(
@@ -416,7 +416,7 @@ def test_what_the_rules_refuse_ends_the_audit(tampered: Callable[[str], Path]) -
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        ("population.parquet", "runs of older versions lack it and cannot be decided again"),
+        ("population.parquet", "runs of older versions lack it and cannot be replayed"),
         ("clients", "expected a folder of a run"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_bad_run_hides_no_other(
         shutil.copytree(runs("qfedavg"), tmp_path / name)
     (tmp_path / "a" / "manifest.json").write_text("{")
     status, out, err = told([str(tmp_path)], capsys)
-    assert (status, out.splitlines()[-1]) == (1, "  all of them fit")
+    assert (status, out.splitlines()[-1]) == (1, "  every decision matches the records")
     (line,) = err.splitlines()
     assert line.startswith(f"fedquorum-audit: {tmp_path}/a/manifest.json, line 1: expected JSON")
 
@@ -61,7 +61,7 @@ def test_a_decision_is_of_one_run(
         shutil.copytree(runs("qfedavg"), tmp_path / name)
     status, _, err = told([str(tmp_path), "--client", "0", "--round", "1"], capsys)
     assert status == 1
-    assert err.endswith(f"expected one run where a decision is explained, got {tmp_path} with 2\n")
+    assert err.endswith(f"--client and --round need a single run, got {tmp_path} with 2\n")
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path), "--client", "0"])
 
@@ -89,4 +89,4 @@ sys.exit(main(sys.argv[1:]))
     command = [sys.executable, "-P", "-c", program, str(runs("fedau"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "  all of them fit"
+    assert done.stdout.splitlines()[-1] == "  every decision matches the records"

@@ -50,7 +50,7 @@ def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:
     )
     silent = next(row for row in recorded.rows[2] if row["status"] == "silent")
     lines = explain(recorded, silent["client"], 2)
-    assert lines[2].startswith("answered: silent: the client's half of the gate refused")
+    assert lines[2].startswith("answered: silent; the client's side of the gate refused")
     assert lines[-1] == "weight: 0; the server received no usable update"
     open_gate = read_recorded(runs("accuracy"))
     other = next(

@@ -179,8 +179,8 @@ def test_a_call_is_explained_by_the_draw_and_the_loss() -> None:
         return rule().explain_call(2, POPULATION, call, client)
 
     absent = next(k for k in range(N) if k not in drawn(2))
-    assert told(absent) == f"no; it is none {seed}"
-    assert told(drawn(2)[1]) == f"no; number 2 {seed}, but it measured no loss"
+    assert told(absent) == f"no; it is not one {seed}"
+    assert told(drawn(2)[1]) == f"no; number 2 {seed}, but it reported no loss"
     place = drawn(2).index(ranked[0]) + 1
     assert told(ranked[0]) == (
         f"yes; number {place} {seed}; its loss F_k = {LOSSES[ranked[0]]:.6g} is number 1 by size, "

@@ -347,12 +347,13 @@ def test_a_weight_is_explained() -> None:
     assert weights.weight.tolist() == [1.0, 1.0]
     made = replace(decided(Echo(echo_cap=2), given, 3), state=state, weights=weights)
     never, once = (list(Echo(echo_cap=2).explain(made, place)) for place in range(2))
-    assert never[0].startswith("tau_k = -1, the last round in which it took part, or before it was")
-    assert never[0].endswith("it trained from w_0, and c_k is of its change from there")
+    assert never[0].startswith("tau_k = -1, the last round in which the client took part, or the")
+    assert never[0].endswith("It trained from w_0, and c_k weights its change from there")
     assert once == [
         (
-            "tau_k = 0, the last round in which it took part, or before it was known; now t = 3, "
-            "both from 0: it trained from w_1, and c_k is of its change from there"
+            "tau_k = 0, the last round in which the client took part, or the round before it was "
+            "known; now t = 3, both from 0. It trained from w_1, and c_k weights its change from "
+            "there"
         ),
         "c_k = (min(t - tau_k, echo_cap)) / |S_t| = min(3, 2) / 2 = 1",
     ]
@@ -395,7 +396,7 @@ def test_combinations_that_make_no_sense_are_refused(make: Any, told: str) -> No
 def test_it_has_no_bound_for_differential_privacy() -> None:
     """Who is there decides where the round begins."""
     private = Communication(privacy=GaussianMechanism(1.0, 1.0))
-    with pytest.raises(ParameterError, match="who is there alone decides all of it"):
+    with pytest.raises(ParameterError, match="availability alone decides it"):
         strategy(communication=private)
 
 

@@ -67,7 +67,7 @@ def test_an_infinite_or_missing_requirement_has_no_weight() -> None:
     rule = Satisfaction({0: 1.0, 3: 1.0})
     made = decided(rule, responses(LOSS), 4)
     assert [d.reason for d in made.recorded] == [None, NO_REQUIREMENT, NO_REQUIREMENT, None]
-    assert [*rule.explain(made, 1)] == [f"c_k = 0: {NO_REQUIREMENT}"]
+    assert [*rule.explain(made, 1)] == [f"c_k = 0; {NO_REQUIREMENT}"]
 
 
 def test_what_was_admitted_in_part_counts_in_part() -> None:

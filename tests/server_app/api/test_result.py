@@ -173,7 +173,7 @@ def test_an_audit_fits_or_says_what_does_not(fedalign: RunResult, tmp_path: Path
     audit = fedalign.audit()
     assert audit.fits
     assert (audit.rounds, audit.decisions) == (5, len(fedalign.clients))
-    assert "all of them fit" in repr(audit)
+    assert "every decision matches the records" in repr(audit)
     directory = Path(shutil.copytree(fedalign.directory, tmp_path / "run"))
     rows = pq.read_table(directory / "clients").to_pylist()
     changed = next(row for row in rows if row["weight"] > 0)

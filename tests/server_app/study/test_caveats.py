@@ -129,8 +129,8 @@ def test_few_test_rows() -> None:
     few = changed(3, Measured(3, 4, 50, 0.5))
     (said,) = run_caveats(few, "accuracy")
     assert said == (
-        "1 of 30 clients (3) has fewer than 10 test rows: of client 3, which has 4, one row moves "
-        "the accuracy by 25 points."
+        "1 of 30 clients (3) has fewer than 10 test rows: client 3 has 4, so one row moves its "
+        "accuracy by 25 points."
     )
     assert run_caveats(few, "auroc") == (
         "1 of 30 clients (3) has fewer than 10 test rows; client 3 has 4.",
@@ -147,7 +147,7 @@ def test_only_the_first_ids_are_named() -> None:
 def test_the_worst_tenth_of_few_clients_is_one() -> None:
     """Of 19 it is floor(19 / 10) clients, of 20 two."""
     (said,) = run_caveats(MANY[:19], "accuracy")
-    assert said == "With 19 clients measured, the worst 10 % of clients are a single one."
+    assert said == "With 19 clients measured, the worst 10 % are a single client."
     assert run_caveats(MANY[:20], "accuracy") == ()
 
 
@@ -155,7 +155,9 @@ def test_a_metric_that_is_not_defined() -> None:
     """These clients enter no mean."""
     without = changed(7, Measured(7, 50, 50, math.nan))
     (said,) = run_caveats(without, "auroc")
-    assert said == "AUROC is not defined for 1 of 30 clients (7): the means leave them out."
+    assert (
+        said == "AUROC is not defined for 1 of 30 clients (7): the means leave these clients out."
+    )
     (said,) = run_caveats(without, "f1")
     assert said.startswith("F1 is not defined")
 
@@ -251,9 +253,9 @@ def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
 def test_few_seeds() -> None:
     """Fewer than ten."""
     (said,) = of_runs([method("fedavg", BASE)])
-    assert said.startswith("There are 5 seeds: ")
+    assert said.startswith("The comparison has 5 seeds: ")
     (said,) = of_runs([method("fedavg", BASE[:1])])
-    assert said.startswith("There is 1 seed: ")
+    assert said.startswith("The comparison has 1 seed: ")
 
 
 def rising(name: str, *, by: float, metric: str = "accuracy") -> MethodResult:
@@ -268,7 +270,7 @@ def test_a_score_that_still_gets_better() -> None:
     assert of_runs([rising("mifa", by=0.009)]) == ()
     (said,) = of_runs([rising("mifa", by=0.03), rising("fedavg", by=0.0)])
     assert said == (
-        "The accuracy still gets better in the last tenth of the rounds with MIFA (by 3 points): "
+        "The accuracy still improves in the last tenth of the rounds with MIFA (by 3 points): "
         "more rounds may change the order."
     )
     assert of_runs([rising("mifa", by=0.03, metric="loss")], metric="loss") == ()

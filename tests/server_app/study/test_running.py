@@ -145,7 +145,7 @@ def test_an_interruption(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    again = shlex.split(capsys.readouterr().err.split("to go on: ")[1])
+    again = shlex.split(capsys.readouterr().err.split("to continue: ")[1])
     assert again[:-1] == ["fedquorum-study", *words]
     assert (Path(again[-1].removeprefix("output=")) / "progress.json").exists()
 

@@ -68,7 +68,7 @@ def test_undecided_says_what_would_decide() -> None:
     scores = {"fedavg": BASE, "mifa": better(1, 2, -1, 1.5, 1)}
     said = verdict_sentence(answer(scores, to_decide=3300.0))
     assert said == (
-        "Undecided for all clients: MIFA's accuracy is 0.9 points above FedAvg's, but that may be "
+        "Undecided for all clients: MIFA's accuracy is 0.9 points above FedAvg's, but this may be "
         f"chance (95 % interval {MINUS}0.5 to 2.3, ahead in 4 of 5 seeds). About 9 seeds "
         "instead of 5 would decide it, a budget of about 55 minutes instead of 20 minutes."
     )
@@ -89,7 +89,7 @@ def test_methods_that_are_only_worse() -> None:
     """No more seeds are asked for: nothing can turn out better."""
     said = verdict_sentence(answer({"fedavg": BASE, "mifa": better(-3, -3.2, -3.1, -3, -2.9)}))
     assert said.startswith("Nothing beats FedAvg: for all clients, no method is better by more")
-    assert said.endswith("and MIFA may be worse by more.")
+    assert said.endswith("and MIFA may be worse by more than that.")
 
 
 def test_too_few_seeds_or_methods() -> None:
@@ -97,12 +97,12 @@ def test_too_few_seeds_or_methods() -> None:
     few = answer({"fedavg": BASE[:3], "mifa": BASE[:3]}, to_decide=9000.0)
     assert verdict_sentence(few) == (
         "Undecided: the budget was enough for 3 seeds of every method, and a verdict needs 5. A "
-        "budget of about 2.5 hours instead of 20 minutes has room for them."
+        "budget of about 2.5 hours instead of 20 minutes is enough for that."
     )
     one = answer({"fedavg": BASE[:1], "mifa": BASE[:1]})
     assert "enough for 1 seed of every method, and a verdict needs 5." in verdict_sentence(one)
     alone = answer({"fedavg": BASE})
-    assert "no method to compare FedAvg with" in verdict_sentence(alone)
+    assert "no method is left to compare with FedAvg" in verdict_sentence(alone)
 
 
 @pytest.mark.parametrize(

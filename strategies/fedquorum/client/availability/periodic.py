@@ -135,7 +135,7 @@ class InterleavedSine(Sine):
     """
 
     key = "interleaved"
-    summary = "As sine, and never available where the probability is below a cut."
+    summary = "As sine, but never available while the probability is below a cut."
 
     cut: float = parameter(0.1, FRACTION)
 
