@@ -108,9 +108,10 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
 def parse_word(word: str) -> Override:
     """Return one Hydra override, which may be a sweep; a word that is none is a SettingsError."""
     try:
-        return OverridesParser.create().parse_override(word)
+        (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException as error:
         raise SettingsError(explain(error)) from None
+    return override
 
 
 def quoted(text: str) -> str:

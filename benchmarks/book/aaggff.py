@@ -7,6 +7,7 @@ from typing import Any
 from fedquorum.named import NAMED
 from fedquorum.records.reader import Run
 from fedquorum.rule import Question
+from fedquorum.weighting import WEIGHTINGS, Weighting
 
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
@@ -44,20 +45,8 @@ PUBLISHED = {
 }
 """The headings of the published measures: the authors' means are weighted by test rows."""
 
-FORMS = {
-    "afl": "projected step",
-    "fedmgda": "min-norm in a box",
-    "propfair": "mixing form",
-    "qfedavg": "mixing form",
-    "term": "mixing form",
-}
-WITH_H = "qfedavg, authors' form with h"
-AUTHORS_CODE = "aaggff_s, authors' code"
-PUBLISHED_FORMS = {"qfedavg": WITH_H, "aaggff_s": AUTHORS_CODE}
-"""The forms that made the published rows."""
-
 OF_THE_RULE = ("strategy.lipschitz", "strategy.form")
-"""The settings that say which form of a rule it is."""
+"""The settings that choose the form of a rule that made the published tables."""
 
 PROVEN = {1.0: "yes", 0.0: "not proven here"}
 STAND_INS = {
@@ -119,7 +108,7 @@ def aaggff_published(experiment: str, tables: Mapping[str, Table]) -> Mapping[st
             found = published_values(source, {"strategy.name": name})
             if found:
                 keys = [key for key in PUBLISHED if key in found[0].values]
-                title = PUBLISHED_FORMS.get(name, name)
+                title = _named(name, _rule(name).authors_variant)
                 rows[title] = (title, *(Number(100 * found[0].values[key]) for key in keys))
                 break
     title = f"published on {data}, %" if data else "published, %"
@@ -131,16 +120,23 @@ def _title(method: Method) -> str:
     """Return the method's name, with the form of its rule and the optimizer it is plugged into."""
     words = method.runs[0].settings
     plugged = "server_optimizer" in words or "client.mu" in words
-    form = FORMS.get(method.strategy, "")
-    title = f"{method.strategy}, {form}" if form else method.strategy
-    if "strategy.lipschitz" in words:
-        title = WITH_H
-    elif "strategy.form" in words:
-        title = AUTHORS_CODE
+    rule = _rule(method.strategy)
+    title = _named(method.strategy, rule.variant)
+    if any(key in words for key in OF_THE_RULE):
+        title = _named(method.strategy, rule.authors_variant)
     elif plugged:
         title = f"{method.strategy}, Fed{words.get('server_optimizer', 'prox').title()}"
     share = words.get("strategy.fraction")
     return title if share is None else f"{title}, {float(share):.1%} in a round"
+
+
+def _rule(strategy: str) -> type[Weighting[Any]]:
+    """Return the weighting of a strategy: its own, or FedAvg's."""
+    return WEIGHTINGS.get(strategy, Weighting)
+
+
+def _named(strategy: str, variant: str) -> str:
+    return f"{strategy}, {variant}" if variant else strategy
 
 
 def _world(method: Method) -> Mapping[str, str]:

@@ -87,7 +87,7 @@ def kept(run: Run, words: Sequence[str], numbers: Mapping[str, Any]) -> KeptRun:
         started=run.started,
         commit=short(manifest.get("commit") or ""),
         seconds=round(sum(record.seconds for record in run.rounds), 1),
-        versions={name: manifest.get(name) for name in ("python", "platform", "versions")},
+        versions={name: manifest.get(name) for name in ("python", "platform", "packages")},
         numbers=_plain(numbers),
     )
 

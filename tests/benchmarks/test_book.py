@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,7 @@ def test_nothing_is_measured_twice(tmp_path: Path) -> None:
     assert waiting([chapter], tmp_path) == ()
     runs = kept_of(chapter, tmp_path)
     assert {run.words for run in runs} == {job.words for job in jobs_of(chapter)}
+    assert {run.versions["packages"]["torch"] for run in runs} == {version("torch")}
     measured = summary(chapter, runs)
     assert [row[0] for row in measured.tables["accuracy"].rows] == [
         f"synth_{noise}, fedalign" for noise in ("high", "low", "medium")

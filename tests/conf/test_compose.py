@@ -165,7 +165,7 @@ MISTAKES = {
     "foo=1": "foo is not a setting; there are strategy, server_optimizer, data, model",
     "strategy.foo=1": "strategy.foo is not a setting; strategy has name, .*epsilon, .*got .foo.",
     "strategy=fedau strategy.cutof=3": "cutof is not a setting; strategy has name, .*, cutoff, got",
-    "'strategy={cutof: 3}'": "strategy.cutof is not a setting; strategy has .*, objective, got",
+    "'strategy={cutof: 3}'": "strategy.cutof is not a setting; strategy has .*, criterion, .* got",
     "+strategy.foo=1": "strategy.foo is not a setting; strategy has name",
     "nogroup/x=3": "nogroup/x is not a setting",
     "strategy.epsilon=-1": r"strategy.epsilon must be a number >= 0 \(inf allowed\), got -1",

@@ -65,7 +65,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ),
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
-        (["seed"], "a setting is given as NAME=VALUE, got 'seed'"),
+        (["seed"], "a setting is given as NAME=VALUE, got 'seed' without a value"),
         (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
         (["strategy=fedua"], "strategy must be one of aaggff_d, "),
         (["rounds=0"], "rounds must be a whole number >= 1, got 0"),

@@ -338,7 +338,7 @@ def test_populations_and_protocols_that_are_not_private() -> None:
     mechanism = GaussianMechanism()
     with pytest.raises(ParameterError, match="privacy must be None with StandardProtocol"):
         StandardProtocol(privacy=mechanism)
-    with pytest.raises(ParameterError, match=r"privacy must be None .*amount of data"):
+    with pytest.raises(ParameterError, match=r"privacy must be None .*by its client's data"):
         named("fedavg", 4, communication=Communication(privacy=mechanism))
 
 

@@ -115,6 +115,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
     key = "aaggff_s"
     summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
     needs_everyone = True
+    authors_variant = "authors' code"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
 
     form: str = parameter("paper", NEWTON_FORM)

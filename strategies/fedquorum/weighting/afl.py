@@ -55,6 +55,7 @@ class AgnosticMixing(Weighting[AFLState]):
     summary = "AFL: coefficients by gradient ascent on the losses, on the simplex."
     fixed_population = True
     unbounded = BY_LOSSES
+    variant = "projected step"
     factor = "p_k"
     divisor = "the sum of p over {whom}"
 

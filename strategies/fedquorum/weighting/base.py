@@ -58,6 +58,10 @@ class Weighting(Rule, ABC, Generic[StateT]):
     drawn_whom : str
         The clients that the sum is over where priority clients are drawn with replacement; empty
         if that makes no difference.
+    variant : str
+        Which of several published forms the rule has by default; empty where there is one form.
+    authors_variant : str
+        The form that made the paper's tables, where it is another; empty where it is not.
     not_recorded : str
         What of a decision cannot be replayed from the records, and why; empty where all can.
     """
@@ -73,6 +77,8 @@ class Weighting(Rule, ABC, Generic[StateT]):
     plain_for: ClassVar[tuple[Question, ...]] = ()
     late: ClassVar[str] = "Its loss and its update do not count."
     drawn_whom: ClassVar[str] = ""
+    variant: ClassVar[str] = ""
+    authors_variant: ClassVar[str] = ""
     not_recorded: ClassVar[str] = ""
 
     @property

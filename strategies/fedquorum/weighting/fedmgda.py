@@ -56,6 +56,7 @@ class MinNorm(Weighting[IntArray]):
     summary = "FedMGDA+: the shortest combination of the normalised updates."
     needs_updates = True
     by_data = True
+    variant = "min-norm in a box"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise
     unbounded = "what an update counts follows from all others: one can turn the whole step"
     not_recorded = (

@@ -55,6 +55,7 @@ class LossPower(PriorMixing):
     key = "qfedavg"
     summary = "q-FedAvg: weights by the q-th power of the loss."
     factor = "w_k F_k^q"
+    authors_variant = "authors' form with h"
 
     q: float = parameter(1.0, NON_NEGATIVE, Between(0.01, 10.0))
     lipschitz: float | None = parameter(None, POSITIVE)

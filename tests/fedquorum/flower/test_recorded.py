@@ -185,7 +185,7 @@ def test_so_they_do_in_the_projects_protocol(name: str, tmp_path: Path) -> None:
     assert any(text.startswith("round 1, in which nothing counted") for text in found.unknown)
     assert len(pq.read_table(tmp_path / "run" / "population.parquet")) == K
     (line,) = explain(read_recorded(tmp_path / "run"), 0, 1)
-    assert line.startswith("round 1: nothing counted")
+    assert line.startswith("round 1: no update counted")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
