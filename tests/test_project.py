@@ -4,11 +4,14 @@ import re
 import shutil
 import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import fedquorum
 import pytest
 import yaml
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
 import fedquorum_app
@@ -17,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
+TYPED = "Typing :: Typed"
 VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
 
@@ -65,9 +69,22 @@ def test_library_and_app_say_the_same_of_themselves() -> None:
     for key in ("requires-python", "authors", "urls"):
         assert PROJECT[key] == LIBRARY[key], key
     named = {"License :: OSI Approved :: Apache Software License"}
-    assert set(PROJECT["classifiers"]) == {*LIBRARY["classifiers"], *named}
+    assert set(PROJECT["classifiers"]) - named == set(LIBRARY["classifiers"]) - {TYPED}
     assert (PROJECT["license"], LIBRARY["license"]) == ({"file": "LICENSE"}, "Apache-2.0")
     assert (ROOT / "LICENSE").read_text() == (ROOT / "strategies" / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize(("folder", "project"), [("strategies", LIBRARY), (".", PROJECT)])
+def test_a_wheel_is_typed_if_it_says_so(
+    folder: str, project: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each of its packages has the mark ``py.typed``; a module alone, as the app has, cannot."""
+    [wheel] = WheelBuilder(str(ROOT / folder)).build(directory=str(tmp_path))
+    names = zipfile.ZipFile(wheel).namelist()
+    shipped = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    marked = {name.partition("/")[0] for name in names if name.endswith("/py.typed")}
+    assert shipped >= marked == {"fedquorum"}
+    assert (TYPED in project["classifiers"]) == (shipped == marked)
 
 
 def test_every_tool_finds_the_library_in_its_folder() -> None:
