@@ -5,12 +5,14 @@ import shutil
 import subprocess
 import tomllib
 import zipfile
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 import fedquorum
 import pytest
 import yaml
+from fedquorum.weighting import WEIGHTINGS
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
@@ -199,3 +201,27 @@ def test_who_works_here_finds_the_commands_and_the_forms() -> None:
         fields = [field for field in form["body"] if field["type"] == "textarea"]
         assert all(field["attributes"]["label"] for field in fields)
         assert any(field.get("validations", {}).get("required") for field in fields)
+
+
+def files_with_all(words: AbstractSet[str], *patterns: str) -> set[str]:
+    """Return the tracked files that have each of these words, some of them by another name."""
+    tracked = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", *patterns], text=True)
+    return {
+        name
+        for name in tracked.split()
+        if words <= set(re.findall(r"\w+", (ROOT / name).read_text()))
+    }
+
+
+def test_the_steps_for_a_new_rule_name_every_list_of_rules() -> None:
+    """Every document and test that has all weightings has to have the new one too."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    steps = set(re.findall(r"`([\w./-]+)`", guide.partition("## A new rule")[2]))
+    # Two are only parts of strategies, which documents list.
+    weightings = WEIGHTINGS.keys() - {"data_fraction", "no_weight"}
+    classes = {WEIGHTINGS[key].__name__ for key in weightings}
+    lists = files_with_all(weightings, "*.md", "tests/*.py")
+    lists |= files_with_all(classes, "tests/*.py")
+    lists -= {"CHANGELOG.md"}
+    assert {"SECURITY.md", "tests/fedquorum/test_conformance.py"} < lists
+    assert lists <= steps, lists - steps
