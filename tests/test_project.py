@@ -225,3 +225,14 @@ def test_the_steps_for_a_new_rule_name_every_list_of_rules() -> None:
     lists -= {"CHANGELOG.md"}
     assert {"SECURITY.md", "tests/fedquorum/test_conformance.py"} < lists
     assert lists <= steps, lists - steps
+
+
+@pytest.mark.parametrize("page", ["AGENTS.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_files_that_a_guide_names_are_there(page: str) -> None:
+    """Modules, folders and other files; below the library or a part of the app, or whole paths."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    words = {word for code in re.findall(r"`([^`\n]+)`", text) for word in code.split()}
+    paths = {word for word in words if re.fullmatch(r"[\w./-]+(\.(py|yaml|md|toml)|/)", word)}
+    roots = [ROOT, *(ROOT / name for name in ("strategies/fedquorum", "client_app", "server_app"))]
+    roots.append(ROOT / "strategies/fedquorum/weighting")  # for base.py, of which each kind has one
+    assert not [path for path in paths if not any((root / path).exists() for root in roots)]
