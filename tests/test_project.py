@@ -15,6 +15,7 @@ import yaml
 from fedquorum.weighting import WEIGHTINGS
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import fedquorum_app
 
@@ -23,6 +24,9 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
 TYPED = "Typing :: Typed"
+MOST_WORDS = 60
+"""Of an entry of the changelog: details stand in the documents."""
+
 VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
 
@@ -39,8 +43,28 @@ def test_library_and_app_have_one_version() -> None:
         if re.search(rf"version_*\W+{re.escape(version)}(?!\w)", (ROOT / name).read_text())
     }
     assert stating == VERSION_FILES
-    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == version.partition(".dev")[0]
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0].startswith(f"[{version.partition('.dev')[0]}] - ")
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    """Newest version first, each with a date or none yet; its kinds of changes in their order."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    first, *versions = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert first.startswith("# Changelog\n")
+    heads = [
+        re.match(r"\[(\d+\.\d+\.\d+)\] - (unreleased|\d{4}-\d\d-\d\d)\n", one) for one in versions
+    ]
+    numbers = [Version(head[1]) for head in heads if head]
+    assert len(numbers) == len(versions)
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert all(head and head[2] != "unreleased" for head in heads[1:])
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for one in versions:
+        found = re.findall(r"^### (.*)$", one, re.MULTILINE)
+        assert found == [kind for kind in kinds if kind in found]
+        for entry in re.findall(r"^- (?:.|\n  )*", one, re.MULTILINE):
+            assert len(entry.split()) <= MOST_WORDS, entry
 
 
 def ranges(requirements: list[str]) -> dict[str, str]:

@@ -248,6 +248,16 @@ def test_the_guide_names_the_strategies_that_need_keywords() -> None:
     assert set(re.findall(r"`(\w+)\(", sentence)) == needing
 
 
+def test_the_guide_says_which_strategies_need_losses() -> None:
+    """Yes and no by what their weightings declare; FedALIGN's gate has a row of its own."""
+    guide = (Path(__file__).parents[3] / "docs" / "drop-in.md").read_text()
+    rows = re.findall(r"^\| (`.*) \| (for its gate|no|yes) \|", guide, re.MULTILINE)
+    told = {name: needs for names, needs in rows for name in re.findall(r"`(\w+)`", names)}
+    gated = {"FedALIGN": "for its gate"}
+    needs = {name: drop_in(name).rules.weighting.needs_losses for name in DROP_INS}
+    assert told == {name: "yes" if needs[name] else "no" for name in DROP_INS} | gated
+
+
 def test_a_subclass_may_have_a_constructor_of_its_own() -> None:
     """Its signature is then its own."""
 
