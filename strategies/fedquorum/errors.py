@@ -17,6 +17,18 @@ All of them can be mended by whoever sees them, so the command line shows them a
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+__all__ = [
+    "ClientsMissingError",
+    "DataError",
+    "FedQuorumError",
+    "ParameterError",
+    "ProtocolError",
+    "RunError",
+    "SettingsError",
+    "SolverError",
+    "StateError",
+]
+
 
 class FedQuorumError(Exception):
     """The base of all errors below."""
