@@ -167,7 +167,7 @@ def test_a_mistake_is_the_commands_line(
     ("given", "message"),
     [
         (("seed=1,2",), "seed must be one value"),
-        (("fedalign/fmnist", "fast"), "a setting is given as NAME=VALUE, got 'fast'"),
+        (("fedalign/fmnist", "fast"), "a setting must be NAME=VALUE, got 'fast'"),
         (("-m", "seed=1"), "experiment must be one of"),
         (("hydra.job.chdir=true",), r"a run in Python has hydra\.run\.dir alone, got hydra\.job"),
         (("hydra.mode=MULTIRUN",), r"a run in Python has hydra\.run\.dir alone, got hydra\.mode"),

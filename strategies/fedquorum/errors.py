@@ -87,6 +87,16 @@ def one_line(error: Exception) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean NAME?" with the known name that is most like ``name``, "" for none."""
-    near = get_close_matches(name, [*known], 1)
-    return f"did you mean {near[0]}?" if near else ""
+    """Return "did you mean NAME?" with the known names most like ``name``, "" for none.
+
+    These are ``folder/name`` in all folders, else the one name that begins so, else the most alike.
+    """
+    names = [*known]
+    near = [one for one in names if "/" in one and one.rpartition("/")[2] == name]
+    if not near:
+        longer = [one for one in names if one.startswith(name)] if name else []
+        near = longer if len(longer) == 1 else get_close_matches(name, names, 1)
+    if not near:
+        return ""
+    *others, last = near
+    return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
