@@ -14,6 +14,7 @@ All of them can be mended by whoever sees them, so the command line shows them a
 ``ParameterError``, ``StateError`` and ``ProtocolError`` are also ``ValueError``.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -83,7 +84,8 @@ class RunError(FedQuorumError):
 
 def one_line(error: Exception) -> str:
     """Return what a library says of its failure, to end a message of one line."""
-    return " ".join(str(error).split())
+    said = " ".join(str(error).split())
+    return re.sub(r"^\[Errno -?\d+\] ", "", said)  # an OSError's words follow its number
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
