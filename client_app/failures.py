@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fedquorum.errors import ParameterError, ProtocolError, SettingsError
+from fedquorum.errors import FedQuorumError, ParameterError, ProtocolError, SettingsError
 from fedquorum.flower.codec import CLIENT_ID
 
 RUNS_APPS = "flwr.supernode.runtime.run_clientapp"
@@ -32,7 +32,8 @@ def reason_of(error: Exception, *, deployed: bool) -> str:
     """Return what the server is told of a failure.
 
     Of a deployed node it is the kind of error. The text of an error may quote data, so it stays in
-    the node's own log, unless it is about the run.
+    the node's own log, unless it is about the run. An error that nobody foresaw is named by its
+    class as well.
 
     Parameters
     ----------
@@ -41,6 +42,6 @@ def reason_of(error: Exception, *, deployed: bool) -> str:
     deployed : bool
         Whether the node is a machine whose data stay there.
     """
-    private = deployed and not isinstance(error, ABOUT_THE_RUN)
-    text = "the log of the node has the text" if private else error
-    return f"{type(error).__name__}: {text}"
+    if deployed and not isinstance(error, ABOUT_THE_RUN):
+        return f"{type(error).__name__}: the log of the node has the text"
+    return str(error) if isinstance(error, FedQuorumError) else f"{type(error).__name__}: {error}"

@@ -225,13 +225,14 @@ def load_policy(path: Path) -> NodePolicy:
 def _built(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
     """Return a dataclass of what a file holds below a key."""
     if not isinstance(given, dict):
-        raise _wrong(path, prefix.rstrip(".") or "the file", "keys and their values", given)
+        keys = ", ".join(item.name for item in fields(kind))
+        raise _wrong(path, prefix.rstrip(".") or "the file", f"a mapping with {keys}", given)
     known = {item.name: item for item in fields(kind)}
     values = {}
     for key, value in given.items():
         if key not in known:
             hint = did_you_mean(str(key), known) or f"allowed are {', '.join(known)}"
-            raise SettingsError(f"{path}: {prefix}{key} is no key of it; {hint}")
+            raise SettingsError(f"{path}: {prefix}{key} is not a key of node.yaml; {hint}")
         values[key] = _value(known[key], value, path, f"{prefix}{key}")
     return kind(**values)
 

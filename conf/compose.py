@@ -254,7 +254,8 @@ def hydra_in_progress() -> Iterator[Hydra]:
 def _hydra_composes(words: Sequence[str]) -> DictConfig:
     try:
         return hydra.compose(CONFIG_NAME, overrides=list(words), return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        # Hydra refuses a number as an option's name (strategy=5) by a ValueError.
         raise SettingsError(explain(error, words, _settings_at)) from None
 
 
@@ -265,7 +266,7 @@ def _to_settings(config: DictConfig) -> Settings:
             OmegaConf.merge(OmegaConf.structured(Settings), without_hydra)
         )
     except OmegaConfBaseException as error:
-        raise SettingsError(explain(error)) from None
+        raise SettingsError(explain(error, settings_at=_settings_at)) from None
     assert isinstance(settings, Settings)
     _refuse_added_keys(settings, "")
     return settings

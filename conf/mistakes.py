@@ -1,9 +1,14 @@
-"""What Hydra says of a mistake, in one line: the setting, what is allowed, and the value."""
+"""Explain in one line what Hydra refuses: the setting, what is allowed, the value, what to type."""
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
-from conf.options import PARTS, nearest, options
+from hydra.errors import OverrideParseException
+
+from conf.grammar import ungrammatical
+from conf.options import GROUPS, PARTS, nearest, options
+from conf.schema.register import OPTIONS
 
 SettingsAt = Callable[[Sequence[str], str], Sequence[str]]
 
@@ -12,8 +17,8 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (
         r"Could not find 'hydra/(\w+)/([^']+)'",
         lambda m: (
-            f"hydra/{m[1]} must be one of {', '.join(options(f'hydra/{m[1]}'))} or of an installed "
-            f"Hydra plugin's, got {m[2]!r}" + nearest(m[2], options(f"hydra/{m[1]}"))
+            f"hydra/{m[1]} must be one of {', '.join(options(f'hydra/{m[1]}'))}, or an option of "
+            f"an installed Hydra plugin, got {m[2]!r}" + nearest(m[2], options(f"hydra/{m[1]}"))
         ),
     ),
     (
@@ -25,10 +30,6 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         lambda m: _not_an_option(m[1], m[2]),
     ),
     (
-        r"Error parsing override '([^'=]+)'\s+missing EQUAL",
-        lambda m: f"a setting is given as NAME=VALUE, got {m[1]!r} without a value",
-    ),
-    (
         r"Value (.+) of type '\w+' could not be converted to (\w+)\s+full_key: (\S+)",
         lambda m: f"{m[3]} must be {_KINDS.get(m[2], m[2])}, got {m[1]}",
     ),
@@ -38,7 +39,11 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"Ambiguous value for argument '([^=]+)=([^']*)'",
-        lambda m: f"{m[1]} must be one value ([..] for a list, -m for a sweep), got {m[2]}",
+        lambda m: _several(m[1], m[2]),
+    ),
+    (
+        r"does not support deletion\s+full_key: (\S+)",
+        lambda m: f"{m[1]} must have a value, got ~{m[1]} (type {m[1]}=VALUE)",
     ),
 )
 _UNKNOWN = re.compile(
@@ -63,21 +68,39 @@ def explain(
         Returns the names of the settings that words compose to, below a key.
     """
     text = f"{error.__cause__}\n{error}" if error.__cause__ else str(error)
+    if isinstance(error, OverrideParseException):
+        return ungrammatical(error.override, text)
+    if nameless := next((word for word in words if word.startswith("=")), ""):
+        return ungrammatical(nameless, text)
     if match := _UNKNOWN.search(text):
         return _unknown_key(match[1] or match[2], words, settings_at)
     for pattern, explanation in _EXPLANATIONS:
         if match := re.search(pattern, text):
             return explanation(match)
+    if problem := next(filter(None, map(_not_one_option, words)), ""):
+        return problem
     return " ".join(text.split())
 
 
 def not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
-    """Return that ``parent`` has no setting of a name, and which it has."""
+    """Return that ``parent`` has no setting of a name, which it has, and what was perhaps meant."""
     place = f"{parent} has" if parent else "there are"
     key = f"{parent}.{name}" if parent else name
-    return f"{key} is not a setting; {place} {', '.join(known) or 'none'}, got {name!r}" + nearest(
-        name, known
-    )
+    shown = [one for one in known if not one.startswith("_")]
+    problem = f"{key} is not a setting; {place} {', '.join(shown) or 'none'}, got {name!r}"
+    return problem + (_elsewhere(parent, name) or nearest(name, shown))
+
+
+def _elsewhere(parent: str, name: str) -> str:
+    """Return " (...)" with the options of a group that have a setting, "" if none has it."""
+    group = parent.replace(".", "/")
+    if (part := f"{group}/{name}") in PARTS:
+        return f" (type strategy=composed {part}=NAME)"
+    schemas = OPTIONS.get(group, {}) if group in (*GROUPS, *PARTS) else {}
+    having = sorted(key for key, made in schemas.items() if name in {f.name for f in fields(made)})
+    if not having:
+        return ""
+    return f" ({group}={', '.join(having)} {'have' if len(having) > 1 else 'has'} it)"
 
 
 def _not_an_option(group: str, name: str) -> str:
@@ -87,16 +110,43 @@ def _not_an_option(group: str, name: str) -> str:
     return f"{group} must be one of {', '.join(known)}, got {name!r}{hint}"
 
 
+def _several(key: str, values: str) -> str:
+    """Return that a setting takes one value where several are given, and what to type for them."""
+    of_group = key in ("experiment", *GROUPS, *PARTS)
+    kind = "one option" if of_group else "one value"
+    as_list = "" if of_group else f"'{key}=[{values}]' for a list, or "
+    return (
+        f"{key} must be {kind}, got {values} (type {as_list}fedquorum -m {key}={values} for a "
+        "sweep)"
+    )
+
+
+def _not_one_option(word: str) -> str:
+    """Return what is wrong with a word that gives a group another value than an option's name."""
+    group, _, value = word.lstrip("+~").partition("=")
+    if group not in ("experiment", *GROUPS, *PARTS):
+        return ""
+    if word.startswith("~"):
+        return f"{group} must be one of {', '.join(options(group))}, got {word}"
+    if value.startswith("["):
+        return _several(group, value.strip("[] ").replace(" ", ""))
+    return "" if value in options(group) else _not_an_option(group, value)
+
+
 def _unknown_key(key: str, words: Sequence[str], settings_at: SettingsAt) -> str:
     if key in PARTS:
-        return f"{key} is of strategy=composed only, got another strategy"
+        return (
+            f"{key} needs strategy=composed, got another strategy (type strategy=composed "
+            f"{key}=NAME)"
+        )
     setting_words = [word for word in words if _sets(word, key)]
     others = [word for word in words if word not in setting_words]
     parent, _, name = key.rpartition(".")
     chosen = [word for word in others if word.startswith(f"{parent}=")]
     if chosen and not setting_words:
         return f"{key} is set by the experiment, but {chosen[-1]} has no such setting"
-    return not_a_setting(parent, name, settings_at(others, parent) if setting_words else ())
+    known = settings_at(others, parent) if setting_words or not parent else ()
+    return not_a_setting(parent, name, known)
 
 
 def _sets(word: str, key: str) -> bool:

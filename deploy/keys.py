@@ -319,7 +319,10 @@ def main() -> None:
             print(json.dumps(make_kubernetes(given.folder, given.nodes, given.host)))
     except FileExistsError as error:
         place = error.filename2 or error.filename
-        sys.exit(f"keys.py: {place} exists already and is not overwritten")
+        sys.exit(
+            f"keys.py: {place} exists already and is not overwritten: give another name, or remove "
+            "it to make it anew"
+        )
     except OSError as error:
         sys.exit(f"keys.py: {error.filename2 or error.filename}: {error.strerror}")
     except ValueError as error:

@@ -2,11 +2,12 @@
 
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import hydra
 from fedquorum.errors import FedQuorumError, SettingsError
 from hydra._internal.callbacks import Callbacks
+from hydra._internal.utils import get_args_parser
 from hydra.core import utils
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import HydraContext, RunMode
@@ -14,12 +15,13 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from conf import Settings
-from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word
+from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word, quoted
 from conf.mistakes import explain
 from server_app.help import help_text
 from server_app.job import EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, fail, run_job
 from server_app.resuming import resumed_words
 
+_USUAL_FLAGS = ("-m", "--multirun", "-h", "--help")
 _OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
 
 
@@ -30,7 +32,7 @@ def main() -> None:
         words = resumed_words(sys.argv[1:])
         flags = {word for word in words if word.startswith("-")}
         sys.argv[1:] = words
-        _check_flags(flags)
+        _check_flags(words)
         if flags & {"-h", "--help"}:
             print(help_text([word for word in words if not word.startswith("-")]), end="")
             return
@@ -50,7 +52,7 @@ def main() -> None:
     except SweepUnfinished as end:
         again = [word for word in words if not word.startswith("hydra.sweep.dir=")]
         command = shlex.join(["fedquorum", *again, f"hydra.sweep.dir={end.directory}"])
-        print(f"fedquorum: to go on with what is not done: {command}", file=sys.stderr)
+        print(f"fedquorum: to continue the sweep: {command}", file=sys.stderr)
         raise
 
 
@@ -88,19 +90,26 @@ def _run_composed(config: DictConfig) -> None:
     _ = done.return_value  # raises what the job did
 
 
-def _check_flags(flags: Collection[str]) -> None:
-    """Refuse a setting that is written as a flag.
+def _check_flags(words: Sequence[str]) -> None:
+    """Refuse a setting that is written as a flag, and flags that neither we nor Hydra have.
 
     Raises
     ------
     SettingsError
-        With the setting as it is written.
+        With what to type instead.
     """
-    for flag in flags:
+    for flag in (word for word in words if word.startswith("-")):
         name, equals, value = flag.lstrip("-").partition("=")
-        if equals and name.replace("-", "_").partition(".")[0] in Settings.__dataclass_fields__:
-            setting = f"{name.replace('-', '_')}={value}"
-            raise SettingsError(f"settings are given without dashes: {setting}, got {flag}")
+        if name.replace("-", "_").partition(".")[0] in Settings.__dataclass_fields__:
+            setting = f"{name.replace('-', '_')}={value if equals else 'VALUE'}"
+            raise SettingsError(f"a setting must have no dashes, got {flag} (type {setting})")
+    if any(word.startswith("-") and word not in _USUAL_FLAGS for word in words):
+        unknown = [word for word in get_args_parser().parse_known_args(words)[1] if word[0] == "-"]
+        if unknown:
+            raise SettingsError(
+                f"a flag must be -m, --help, or one that fedquorum --hydra-help lists, got "
+                f"{unknown[0]} (settings are NAME=VALUE, without dashes)"
+            )
 
 
 def cannot_write(error: OSError) -> SettingsError:
@@ -133,4 +142,4 @@ def _left_to_the_jobs(word: str) -> str:
         return word
     override = parse_word(word)
     key, _, value = word.partition("=")
-    return word if override.is_sweep_override() or not value else f"{key}=choice({value})"
+    return word if override.is_sweep_override() else f"{key}=choice({value or quoted('')})"

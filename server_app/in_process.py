@@ -22,6 +22,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
+from client_app.failures import reason_of
+
 NodeStates = Mapping[str, NDArray[np.uint8]]
 """What the clients keep between rounds, ``Context.state``, by node.
 
@@ -72,7 +74,7 @@ class HostedNodes:
         try:
             return self._client_app(message, context)
         except Exception as error:  # whatever a ClientApp raises, the server sees an error reply
-            reason = f"{type(error).__name__}: {error}"
+            reason = reason_of(error, deployed=False)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
     def states(self) -> dict[str, NDArray[np.uint8]]:

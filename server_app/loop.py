@@ -201,7 +201,7 @@ def _begin(
     directory = Path(resume).expanduser().absolute()
     if output_dir and Path(output_dir).absolute() != directory:
         raise SettingsError(
-            f"output-dir must be empty or the directory in resume ({directory}), got {output_dir}"
+            f"output-dir must be empty or the folder in resume ({directory}), got {output_dir}"
         )
     manifest = resumed_manifest(directory)
     checkpoints = Checkpoints(directory)

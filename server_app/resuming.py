@@ -78,11 +78,16 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
         If the run's records name what only ``engine.trust=true`` takes from them.
     """
     given = [word for word in words if word.startswith("resume=")]
-    value = _directory_in(given[-1]) if given else ""
-    if value in ("", "null"):
+    value = _directory_in(given[-1]) if given else "null"
+    if value == "null":
         return tuple(words)
+    if not value:
+        raise RunError("resume must be the folder of a run, got nothing (type resume=FOLDER)")
     if {"-m", "--multirun"}.intersection(words):
-        raise RunError(f"resume goes on with one run, not in a sweep (-m), got {value}")
+        raise RunError(
+            f"resume must be without -m, got {value}: to continue a sweep, type its command again "
+            "with hydra.sweep.dir=FOLDER"
+        )
     run = Path(value).expanduser().absolute()
     manifest = resumed_manifest(run)
     again = {_key(word) for word in words}
@@ -141,12 +146,12 @@ def resumed_manifest(run: Path) -> dict[str, Any]:
     RunError
         If there is none.
     """
-    from fedquorum.records.reader import read_manifest
+    from fedquorum.records.reader import no_run, read_manifest
 
     try:
         return read_manifest(run)
     except RunError as error:
-        raise RunError(f"resume must be the directory of a run, got {run} ({error})") from None
+        raise RunError(f"resume must be the folder of a run, got {no_run(run, error)}") from None
 
 
 def can_be_resumed(settings: Settings) -> bool:

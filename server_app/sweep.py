@@ -77,17 +77,22 @@ def choices_of(override: Override) -> list[str]:
     Raises
     ------
     SettingsError
-        For an interval, which has no end of values.
+        For an interval, which has no end of values, and for a range without any.
     """
     if not override.is_sweep_override():
         return [str(override.input_line)]
     key = override.get_key_element()
     if not override.is_discrete_sweep():
         raise SettingsError(
-            f"{key} must be values for a sweep over all of them (an interval is for "
-            f"hydra/sweeper=optuna), got {override.input_line}"
+            f"{key} must be a list of values in a sweep, got {override.input_line} (type "
+            f"{key}=A,B,C, or hydra/sweeper=optuna to search the interval)"
         )
-    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    words = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    if not words:
+        raise SettingsError(
+            f"{key} must have at least one value in a sweep, got {override.input_line}"
+        )
+    return words
 
 
 class Sweep:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from fedquorum.errors import FedQuorumError, RunError, SettingsError
+from fedquorum.errors import FedQuorumError, RunError, SettingsError, one_line
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 from rich.console import Console
@@ -55,7 +55,10 @@ class JobRunner:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"{setting} must be a folder to write to, got {error}") from None
+            problem = one_line(error)
+            raise RunError(
+                f"{setting} must be a folder to write to, got {self.directory}: {problem}"
+            ) from None
         self.folder = SweepFolder(self.directory)
         self._launcher = launcher
         self._setting = setting

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.errors import ParameterError, SettingsError, one_line
 from fedquorum.metrics import METRICS
 from fedquorum.parameters import COUNT, NON_NEGATIVE_COUNT, OneOf
 from hydra.core.override_parser.types import IntervalSweep, Override
@@ -183,7 +183,8 @@ def _space(
                 fixed += words
         except ValueError as error:  # such as an interval from 0 on a logarithmic scale
             raise SettingsError(
-                f"{key} must be what Optuna can choose from ({error}), got {override.input_line}"
+                f"{key} must be an interval or values for Optuna, got {override.input_line}: "
+                f"{one_line(error)}"
             ) from None
     if not space:
         raise SettingsError(

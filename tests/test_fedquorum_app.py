@@ -167,7 +167,7 @@ def test_a_mistake_is_the_commands_line(
     ("given", "message"),
     [
         (("seed=1,2",), "seed must be one value"),
-        (("fedalign/fmnist", "fast"), "a setting is given as NAME=VALUE, got 'fast'"),
+        (("fedalign/fmnist", "fast"), "a setting must be NAME=VALUE, got 'fast'"),
         (("-m", "seed=1"), "experiment must be one of"),
         (("hydra.job.chdir=true",), r"a run in Python has hydra\.run\.dir alone, got hydra\.job"),
         (("hydra.mode=MULTIRUN",), r"a run in Python has hydra\.run\.dir alone, got hydra\.mode"),
@@ -305,7 +305,10 @@ def test_a_sweep_with_failed_jobs_runs_the_others() -> None:
         ({"seed": [1, 2], "rounds": 0}, "rounds must be a whole number >= 1, got 0"),
         ({"seed": [1, 2], "strategy.epsilonn": 1}, r"strategy\.epsilonn is not a setting"),
         ({"seed": [1, 2], "engine": {"jobs": 0}}, r"engine\.jobs must be a whole number >= 1"),
-        ({"seed": [1, 2], "resume": "x"}, "resume goes on with one run, not in a sweep"),
+        (
+            {"seed": [1, 2], "resume": "x"},
+            r"resume is of run\(\), not of sweep\(\): to continue a sweep, call it",
+        ),
         ({"seed": []}, "seed must have at least one value in a sweep"),
     ],
 )

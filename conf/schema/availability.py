@@ -111,4 +111,4 @@ class TraceSettings(AvailabilitySettings):
     """
 
     name: str = "trace"
-    path: str = parameter("", FilePath("a CSV file of round, client, available"))
+    path: str = parameter("", FilePath("a CSV file with the columns round, client, available"))

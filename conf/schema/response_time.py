@@ -46,4 +46,6 @@ class RecordedTimesSettings(ResponseTimeSettings):
     """
 
     name: str = "trace"
-    path: str = parameter("", FilePath("a CSV file of client, seconds and maybe round"))
+    path: str = parameter(
+        "", FilePath("a CSV file with the columns client, seconds and maybe round")
+    )

@@ -95,7 +95,9 @@ def sweep_here(
     """
     words = [*_words(given), *words_of(settings, axes=True)]
     if any(_key(word) == "resume" for word in words):
-        raise RunError("resume goes on with one run, not in a sweep (-m)")
+        raise RunError(
+            "resume is of run(), not of sweep(): to continue a sweep, call it again with its output"
+        )
     with _left_as_it_was(verbose=verbose):
         arguments = [*words_of_a_sweep(words), "hydra.mode=MULTIRUN"]
         places = [word for word in words if _key(word) == SWEEP_FOLDER]

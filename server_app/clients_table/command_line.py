@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedquorum.errors import FedQuorumError, RunError
+from fedquorum.errors import FedQuorumError, RunError, one_line
 from rich.console import Console
 
 from conf.compose import compose_words
@@ -59,7 +59,8 @@ def show_clients(words: Sequence[str], output: Path) -> None:
         write_csv(rows, output / "clients.csv")
         figures = save(clients_figure(rows, title), output, "clients")
     except OSError as error:
-        raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
+        problem = one_line(error)
+        raise RunError(f"--output must be a folder to write to, got {output}: {problem}") from None
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit

@@ -178,6 +178,7 @@ def result_of(reference: Any) -> Any:
 def cause_of(error: RayError) -> str:
     """Return why a worker failed, in one line: what it raised, or why Ray says that it died."""
     if isinstance(error, RayTaskError):
-        return f"{type(error.cause).__name__}: {one_line(error.cause)}"
+        named = "" if isinstance(error.cause, FedQuorumError) else f"{type(error.cause).__name__}: "
+        return f"{named}{one_line(error.cause)}"
     # Ray's last line names the cause, and then guesses.
     return str(error).strip().splitlines()[-1].strip().partition(" Some common causes")[0]

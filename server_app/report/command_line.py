@@ -16,7 +16,7 @@ from fedquorum.audit.command_line import (
     audit_runs,
     explain_decision,
 )
-from fedquorum.errors import FedQuorumError, RunError
+from fedquorum.errors import FedQuorumError, RunError, one_line
 from fedquorum.intake import shown
 from rich.console import Console
 
@@ -66,19 +66,19 @@ def _check_together(parser: argparse.ArgumentParser, arguments: argparse.Namespa
     one_decision = (arguments.client, arguments.round)
     asked = (bool(arguments.directories), arguments.audit is not None, arguments.watch is not None)
     if not any(asked):
-        parser.error("expected a DIR with runs, --audit RUN or --watch DIR")
+        parser.error("give a DIR with runs, --audit RUN, or --watch DIR")
     if sum(asked) > 1:
-        parser.error("expected one of DIR, --audit RUN and --watch DIR")
+        parser.error("give only one of DIR, --audit RUN, and --watch DIR")
     if arguments.port is not None and arguments.watch is None:
-        parser.error("--port is where --watch DIR serves its page: expected --watch DIR with it")
+        parser.error("--port needs --watch DIR, whose page it serves")
     if arguments.audit is None and one_decision != (None, None):
-        parser.error("--client and --round explain a decision: expected --audit RUN with them")
+        parser.error("--client and --round need a run: type --audit RUN --client K --round T")
     if (arguments.client is None) != (arguments.round is None):
         parser.error(TOGETHER)
     if arguments.paper is not None and not arguments.directories:
-        parser.error("--paper is how wide figures are: expected DIR with it")
+        parser.error("--paper needs a DIR with runs, whose figures it writes")
     if arguments.trust and arguments.audit is None:
-        parser.error("--trust imports the rules of a run: expected --audit RUN with it")
+        parser.error("--trust needs --audit RUN, whose rules it imports")
 
 
 def _tell(text: object) -> None:
@@ -119,7 +119,8 @@ def report(directories: Iterable[Path], output: Path, *, paper: float | None = N
     try:
         written = _write(experiments, damaged, output, paper)
     except OSError as error:
-        raise RunError(f"--output must be a folder to write to, got {output} ({error})") from None
+        problem = one_line(error)
+        raise RunError(f"--output must be a folder to write to, got {output}: {problem}") from None
     console = _console()
     console.print(terminal_table([row for one in experiments for row in one.rows]))
     _tell_bound(runs, console)

@@ -14,6 +14,7 @@ All of them can be mended by whoever sees them, so the command line shows them a
 ``ParameterError``, ``StateError`` and ``ProtocolError`` are also ``ValueError``.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -95,10 +96,21 @@ class RunError(FedQuorumError):
 
 def one_line(error: Exception) -> str:
     """Return what a library says of its failure, to end a message of one line."""
-    return " ".join(str(error).split())
+    said = " ".join(str(error).split())
+    return re.sub(r"^\[Errno -?\d+\] ", "", said)  # an OSError's words follow its number
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean NAME?" with the known name that is most like ``name``, "" for none."""
-    near = get_close_matches(name, [*known], 1)
-    return f"did you mean {near[0]}?" if near else ""
+    """Return "did you mean NAME?" with the known names most like ``name``, "" for none.
+
+    These are ``folder/name`` in all folders, else the one name that begins so, else the most alike.
+    """
+    names = [*known]
+    near = [one for one in names if "/" in one and one.rpartition("/")[2] == name]
+    if not near:
+        longer = [one for one in names if one.startswith(name)] if name else []
+        near = longer if len(longer) == 1 else get_close_matches(name, names, 1)
+    if not near:
+        return ""
+    *others, last = near
+    return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"

@@ -348,7 +348,7 @@ MISTAKES = {
     "availability=bernoulli availability.rest=-1": "availability.rest must be a whole number >= 0",
     "availability=markov availability.rest=3": "availability.rest is not a setting; availability h",
     "availability=cyclic availability.start=now": "availability.start must be one of stationary, i",
-    "availability=trace": "availability.path must be the path of a CSV file of round, client, avai",
+    "availability=trace": "availability.path must be the path of a CSV file with the columns roun",
     "availability=bernoulli availability.period=9": "availability.period is not a setting; availab",
     "availability.p=0.5": "availability.p is not a setting; availability has name, got 'p'",
 }

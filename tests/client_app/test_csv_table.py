@@ -224,15 +224,35 @@ def test_missing_column(tmp_path: Path, key: str, value: str | list[str]) -> Non
     """The setting, the columns that there are and the one asked for are named."""
     wanted = value if isinstance(value, str) else "x"
     message = (
-        f"data.{key} must be of the columns of PATH, which are where, age, job, paid, note, "
-        f"got '{wanted}'"
+        f"data.{key} must be one of the columns of PATH, which are where, age, job, paid, note, "
+        f"got '{wanted}'{' (did you mean paid?)' if wanted == 'Paid' else ''}"
     )
     assert_refused(save(tmp_path), message, **{key: value})
 
 
+def test_a_mistyped_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    """In the same line, at its end."""
+    message = (
+        "data.drop must be one of the columns of PATH, which are where, age, job, paid, note, got "
+        "'agee' (did you mean age?)"
+    )
+    assert_refused(save(tmp_path), message, drop=["agee"])
+
+
+def test_a_file_with_semicolons(tmp_path: Path) -> None:
+    """One column with semicolons in its name is how spreadsheets in many countries write."""
+    path = tmp_path / "table.csv"
+    path.write_text("where;age;paid\nA;1;2\n")
+    message = (
+        "data.client_column must be one of the columns of PATH, which are where;age;paid, got "
+        "'where' (the file separates its cells by semicolons; write them with commas)"
+    )
+    assert_refused(path, message)
+
+
 def test_zeros_of_categories(tmp_path: Path) -> None:
     """Only columns of numbers have zeros."""
-    kind = "must be of the columns of numbers of PATH, which are age"
+    kind = "must be one of the columns of numbers of PATH, which are age"
     path = save(tmp_path)
     assert_refused(path, f"data.zero_is_missing {kind}, got 'job'", zero_is_missing=["job"])
     none = kind.replace("age", "none")

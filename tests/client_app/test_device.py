@@ -92,7 +92,7 @@ def test_a_server_needs_no_file(tmp_path: Path) -> None:
             ",maybe",
             r"data\.target must .* values no, yes .*'maybe' of label in line",
         ),
-        ("size", "length", r"data\.columns must be of the columns of .* got 'size'$"),
+        ("size", "length", r"data\.columns must be one of the columns of .* got 'size'$"),
         (
             "1.5",
             "one",

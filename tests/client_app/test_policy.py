@@ -160,8 +160,8 @@ def test_a_policy_that_cannot_be_used_allows_nothing(
         (trained,) = decode_train_reply(ask(device, TRAIN, "train", **config).content)
         assert trained.status is Status.UNAVAILABLE
         assert trained.reason == "its node takes no part: its policy cannot be used"
-    assert "accept.strategy is no key of it; did you mean strategies?" in caplog.text
-    assert "other.yaml must be YAML that can be read: [Errno 2] No such file" in caplog.text
+    assert "accept.strategy is not a key of node.yaml; did you mean strategies?" in caplog.text
+    assert "other.yaml must be YAML that can be read: No such file" in caplog.text
 
 
 # --- what it says --------------------------------------------------------------------------------
@@ -273,10 +273,14 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("[", "must be YAML that can be read: while parsing"),
-        ("- a", "the file must be keys and their values, got ['a']"),
-        ("privacy: 3", "privacy must be keys and their values, got 3"),
-        ("privacy: {noise: 3}", "privacy.noise is no key of it; allowed are noise_multiplier, "),
-        ("acept: {}", "acept is no key of it; did you mean accept?"),
+        ("- a", "the file must be a mapping with privacy, withhold, accept, per_day, got ['a']"),
+        (
+            "privacy: 3",
+            "privacy must be a mapping with noise_multiplier, clipping_norm, clips_here, got 3",
+        ),
+        ("privacy: {least: 3}", "privacy.least is not a key of node.yaml; allowed are noise_multi"),
+        ("privacy: {noise: 3}", "is not a key of node.yaml; did you mean noise_multiplier?"),
+        ("acept: {}", "acept is not a key of node.yaml; did you mean accept?"),
         (
             "privacy: {noise_multiplier: -1}",
             "privacy.noise_multiplier must be a number > 0, or null, got -1",

@@ -262,8 +262,8 @@ def test_compressed_file(tmp_path: Path) -> None:
     ("others", "message"),
     [
         ({"client_column": "actor"}, r"data\.client_column .* role, text, got 'actor'$"),
-        ({"text_columns": ["line"]}, r"data\.text_columns must be of the columns .*'line'$"),
-        ({"target": "class"}, r"data\.target must be of the columns of .*got 'class'$"),
+        ({"text_columns": ["line"]}, r"data\.text_columns must be one of the columns .*'line'$"),
+        ({"target": "class"}, r"data\.target must be one of the columns of .*got 'class'$"),
         ({"group_column": "q", "target": "role"}, r"data\.group_column must be .* got 'q'$"),
     ],
 )

@@ -181,7 +181,23 @@ MISTAKES = {
     "experiment=fedalign/nope": "experiment must be one of .*got 'fedalign/nope'",
     "client.batch_size=0": "client.batch_size must be a whole number >= 1, got 0",
     "client.lr=0": "client.lr must be a number > 0, got 0",
-    "client.batch_size=10,20": r"client.batch_size must be one value .* got 10,20",
+    "client.batch_size=10,20": (
+        r"client.batch_size must be one value, got 10,20 \(type 'client.batch_size=\[10,20\]' for "
+        r"a list, or fedquorum -m client.batch_size=10,20 for a sweep\)"
+    ),
+    "strategy=fedalign,fedau": (
+        r"strategy must be one option, got fedalign,fedau \(type fedquorum -m strategy="
+    ),
+    "'strategy=[fedalign, fedau]'": (
+        r"strategy must be one option, got fedalign,fedau \(type fedquorum -m strategy="
+    ),
+    "strategy=5": "strategy must be one of aaggff_d, .*, got '5'",
+    "~strategy": "strategy must be one of aaggff_d, .*, got ~strategy$",
+    "~strategy.epsilon": (
+        r"strategy.epsilon must have a value, got ~strategy.epsilon \(type strategy.epsilon=VALUE\)"
+    ),
+    "=5": "a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got '=5'",
+    "++foo=1": "foo is not a setting; there are strategy, server_optimizer, data, model",
     "rounds=1.5": "rounds must be a whole number, got '1.5'",
     "rounds=0": "rounds must be a whole number >= 1, got 0",
     "seed=null": "seed must have a value, got null",
@@ -230,7 +246,15 @@ MISTAKES = {
         r"strategy.selection.epsilon must be a number >= 0 \(inf allowed\), got -1"
     ),
     "strategy=composed strategy.weighting.q=2": "strategy.weighting.q is not a setting; strategy.w",
-    "strategy/selection=everyone": "strategy/selection is of strategy=composed only",
+    "strategy/selection=everyone": (
+        r"strategy/selection needs strategy=composed, got another strategy \(type "
+        r"strategy=composed strategy/selection=NAME\)"
+    ),
+    "strategy.selection=everyone": (
+        r"strategy.selection is not a setting; .* \(type strategy=composed "
+        r"strategy/selection=NAME\)"
+    ),
+    "'hydra.sweeper={trial: 3}'": "hydra.sweeper.trial is not a setting; hydra.sweeper has",
     "strategy=composed strategy/weighting=aaggff_s": (
         "strategy/selection must be everyone with the weighting aaggff_s .*, got 'epsilon_gate'"
     ),
@@ -294,6 +318,19 @@ NEARLY = {
     "round=3": ("round is not a setting; ", "'round' (did you mean rounds?)"),
     "strategy=own": ("strategy must be one of ", "'own' (it is called custom now)"),
     "data=schema_csv": ("data must be one of ", "'schema_csv' (it is called csv now)"),
+    "strategy=fedal": ("strategy must be one of ", "'fedal' (did you mean fedalign?)"),
+    "experiment=svhn": (
+        "experiment must be one of ",
+        "'svhn' (did you mean fedau/svhn or fedawe/svhn?)",
+    ),
+    "availability.p=0.3": (
+        "availability.p is not a setting; availability has name, got 'p' ",
+        "(availability=bernoulli, cyclic, interleaved, markov, sine, staircase have it)",
+    ),
+    "strategy=fedau strategy.epsilon=1": (
+        "strategy.epsilon is not a setting; ",
+        "got 'epsilon' (strategy=fedalign has it)",
+    ),
     "strategy=xyzzy": ("strategy must be one of ", "got 'xyzzy'"),
 }
 

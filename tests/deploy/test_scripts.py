@@ -84,7 +84,7 @@ def test_keys_are_not_overwritten(tmp_path: Path, words: tuple[str, ...]) -> Non
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     again = keys(tmp_path, *words)
     assert again.returncode == 1
-    assert re.fullmatch(r"keys\.py: .* exists already and is not overwritten\n", again.stderr)
+    assert re.fullmatch(r"keys\.py: .* exists already and is not overwritten: .*\n", again.stderr)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -106,7 +106,10 @@ def test_no_file_appears_without_those_that_belong_to_it(
     (tmp_path / there).write_text("of before")
     done = keys(tmp_path, *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"keys.py: {there} exists already and is not overwritten\n"
+    assert done.stderr == (
+        f"keys.py: {there} exists already and is not overwritten: give another name, or remove it "
+        "to make it anew\n"
+    )
     assert names_in(tmp_path) == [there]
     assert (tmp_path / there).read_text() == "of before"
 
@@ -160,9 +163,13 @@ def test_mistakes_are_one_line(tmp_path: Path, told: str, words: str) -> None:
     [
         ("keys/node-0.pub", b"\xff", "must be one line with an OpenSSH public key"),
         ("keys/node-0.pub", b"ssh-ed25519 AAAA\n", "must be one line with an OpenSSH public key"),
-        ("keys/node-0", b"of before", "exists already and is not overwritten"),
+        (
+            "keys/node-0",
+            b"of before",
+            "exists already and is not overwritten: give another name, .*",
+        ),
         ("tls/server.key", b"of before", "No such file or directory"),
-        ("tls", b"no folder", "exists already and is not overwritten"),
+        ("tls", b"no folder", "exists already and is not overwritten: give another name, .*"),
     ],
 )
 def test_files_of_others_are_told_in_one_line(

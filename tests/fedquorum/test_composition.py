@@ -128,7 +128,7 @@ REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
 } | {
     type(rule).__name__: (
         partial(corrected, rule, "fedau"),
-        f"participation must be none with the weighting {rule.key} .*, got 'a correction'",
+        f"participation must be none with the weighting {rule.key} .*, got 'fedau'",
     )
     for rule in (
         AverageParticipating(),

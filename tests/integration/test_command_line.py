@@ -36,8 +36,9 @@ def test_a_run_tells_where_its_results_are(shell: Shell) -> None:
     }
     again = shell("fedquorum", "rounds=2", "hydra.run.dir=here")
     assert again.status == 1
-    told = "fedquorum: the directory of a new run must not hold a run already, got"
-    assert again.stderr == f"{told} {run}\n"
+    told = "fedquorum: the folder of a new run must not hold a run, got"
+    todo = "which has one: choose another folder, or resume the run in it"
+    assert again.stderr == f"{told} {run}, {todo}\n"
 
 
 def test_a_sweep(shell: Shell) -> None:
@@ -86,7 +87,7 @@ def test_a_node_that_cannot_take_part_is_one_line(shell: Shell) -> None:
     done = shell("fedquorum", "client.device=cuda")
     assert done.status == 1
     assert done.stderr == (
-        "fedquorum: a node cannot take part: SettingsError: client.device must be auto or cpu "
+        "fedquorum: a node cannot take part: client.device must be auto or cpu "
         "where there is no GPU, got cuda\n"
     )
 

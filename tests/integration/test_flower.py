@@ -233,9 +233,7 @@ def test_a_sweep_on_flower_is_stopped_with_its_run(flower: Shell, swept: Outcome
     assert swept.status == 130
     interruption, again = swept.stderr.splitlines()
     assert interruption == "fedquorum: interrupted; the records hold all complete rounds"
-    assert again.startswith(
-        "fedquorum: to go on with what is not done: fedquorum -m engine=flower "
-    )
+    assert again.startswith("fedquorum: to continue the sweep: fedquorum -m engine=flower ")
     log = (sweep / "1" / "output.log").read_text()
     assert "\nfedquorum: stopped the Flower run " in log
     assert "1 of 3 jobs completed" in swept.stdout

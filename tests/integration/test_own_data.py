@@ -205,7 +205,7 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
         (
             {"header": "clinic,age,smoker,pressure,sick"},
             (),
-            r"data\.target must be of the columns of .*, got 'ill'$",
+            r"data\.target must be one of the columns of .*, got 'ill'$",
         ),
         ({"more": "west,30,yes,inf,no"}, (), "pressure is inf in line 47$"),
         ({"more": "west,30,yes,120,"}, (), "got ill, which is missing in line 47 of "),
@@ -216,7 +216,11 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
             r"^data\.min_samples must be at least 2 .* got null; 2 leaves out south$",
         ),
         ({"more": "west,30,yes"}, (), "Expected 5 columns, got 3"),
-        ({}, ("data.drop=[agee]",), r"data\.drop must be of the columns of .*, got 'agee'$"),
+        (
+            {},
+            ("data.drop=[agee]",),
+            r"data\.drop must be one of the columns of .*, got 'agee' .did you mean age..",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_table(

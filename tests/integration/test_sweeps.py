@@ -67,7 +67,7 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     assert "1 of 3 jobs completed" in stdout
     assert "fedquorum: interrupted; the records hold all complete rounds\n" in stderr
     assert "Traceback" not in stderr
-    assert stderr.splitlines()[-1].startswith("fedquorum: to go on with what is not done: ")
+    assert stderr.splitlines()[-1].startswith("fedquorum: to continue the sweep: ")
     assert status(sweep / "0") == "completed"
     assert status(sweep / "1") == "interrupted"
     rounds = [json.loads(line)["round"] for line in at_work[0].read_text().splitlines()]

@@ -101,11 +101,17 @@ def test_a_decision_that_there_is_not(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "expected a DIR with runs, --audit RUN or --watch DIR"),
-        (["a", "--audit", "b"], "expected one of DIR, --audit RUN and --watch DIR"),
-        (["a", "--client", "1", "--round", "1"], "expected --audit RUN with them"),
-        (["--audit", "a", "--client", "1"], "--client and --round go together"),
-        (["a", "--trust"], "expected --audit RUN with it"),
+        ([], "give a DIR with runs, --audit RUN, or --watch DIR"),
+        (["a", "--audit", "b"], "give only one of DIR, --audit RUN, and --watch DIR"),
+        (
+            ["a", "--client", "1", "--round", "1"],
+            "need a run: type --audit RUN --client K --round T",
+        ),
+        (
+            ["--audit", "a", "--client", "1"],
+            "--client and --round go together: type --client K --round T",
+        ),
+        (["a", "--trust"], "--trust needs --audit RUN, whose rules it imports"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -57,20 +57,33 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         (["engine.jobs=1,2"], "engine.jobs must be one value"),
         (
             ["hydra/launcher=cluster"],
-            "hydra/launcher must be one of processes, ray or of an installed",
+            "hydra/launcher must be one of processes, ray, or an option of an installed",
         ),
         (
             ["hydra/sweeper=random"],
-            "hydra/sweeper must be one of grid, optuna, study or of an installed",
+            "hydra/sweeper must be one of grid, optuna, study, or an option of an",
         ),
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
-        (["seed"], "a setting is given as NAME=VALUE, got 'seed' without a value"),
+        (["seed"], "a setting must be NAME=VALUE, got 'seed' without a value"),
         (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
         (["strategy=fedua"], "strategy must be one of aaggff_d, "),
         (["rounds=0"], "rounds must be a whole number >= 1, got 0"),
         (["experiment=fedalign/nope"], "experiment must be one of aaggff/berka"),
-        (["client.lr=interval(0,1)"], "client.lr must be values for a sweep over all of them"),
+        (
+            ["client.lr=interval(0,1)"],
+            "client.lr must be a list of values in a sweep, got client.lr=interval(0,1) (type ",
+        ),
+        (
+            ["rounds=range(1,1)"],
+            "rounds must have at least one value in a sweep, got rounds=range(",
+        ),
+        (["rounds="], "rounds must be a whole number, got ''"),
+        (
+            ["a=[1"],
+            "a must be a value in Hydra's grammar, got 'a=[1': [ is not closed; type 'a=[1]'",
+        ),
+        (["--nothing"], "a flag must be -m, --help, or one that fedquorum --hydra-help lists, got"),
         (
             ["hydra/sweeper=optuna", "hydra.sweeper.trials=0"],
             "hydra.sweeper.trials must be a whole number >= 1, got 0",
@@ -95,8 +108,17 @@ def test_mistakes_in_a_sweep_as_a_whole_are_one_line(
         ("strategy=fedua", "got 'fedua' (did you mean fedau?)"),
         ("strategy=own", "got 'own' (it is called custom now)"),
         ("strategy.epsilom=0", "got 'epsilom' (did you mean epsilon?)"),
-        ("rounds", "a setting is given as NAME=VALUE, got 'rounds' without a value"),
-        ("--client.lr=1", "settings are given without dashes: client.lr=1, got --client.lr=1"),
+        (
+            "rounds",
+            "a setting must be NAME=VALUE, got 'rounds' without a value (type rounds=VALUE)",
+        ),
+        ("help", "got 'help' without a value (type fedquorum --help)"),
+        ("--client.lr=1", "must have no dashes, got --client.lr=1 (type client.lr=1)"),
+        ("--rounds", "a setting must have no dashes, got --rounds (type rounds=VALUE)"),
+        (
+            "--nothing",
+            "lists, got --nothing (settings are NAME=VALUE, without dashes)",
+        ),
         ("experiment=fedau/fmnits", "got 'fedau/fmnits' (did you mean fedau/fmnist?)"),
     ],
 )
@@ -249,7 +271,7 @@ def test_a_sweep_with_failures_goes_on_where_it_ended(
         f"fedquorum: job 1 (data=synth client.lr=fast) failed: {no_number}",
         f"fedquorum: job 2 (data=npz client.lr=0.1) failed: {needs_path}",
         f"fedquorum: job 3 (data=npz client.lr=fast) failed: {no_number}",
-        f"fedquorum: to go on with what is not done: {again}",
+        f"fedquorum: to continue the sweep: {again}",
     ]
     assert told.out.splitlines()[-1] == f"1 of 4 jobs completed in {folder}"
     before = (folder / "0" / "manifest.json").read_bytes()
@@ -343,7 +365,7 @@ def test_an_interruption_in_this_process(
     assert told.out.splitlines()[-1] == f"0 of 3 jobs completed in {tmp_path / 'sweep'}"
     first, last = told.err.splitlines()
     assert first == "fedquorum: interrupted; the records hold all complete rounds"
-    assert last.startswith("fedquorum: to go on with what is not done: fedquorum -m seed=1,2,3")
+    assert last.startswith("fedquorum: to continue the sweep: fedquorum -m seed=1,2,3")
     assert not (tmp_path / "sweep" / "1" / "output.log").exists()
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 

@@ -293,9 +293,11 @@ def test_checkpoints_that_nobody_has_asked_for_cost_little(
 
 def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
     """The directory is named."""
-    with pytest.raises(RunError, match=r"resume must be the directory of a run, got .*/none \("):
+    with pytest.raises(
+        RunError, match=r"resume must be the folder of a run, got .*/none: there is no such folder$"
+    ):
         run(tmp_path / "none", f"resume={tmp_path}/none")
-    with pytest.raises(SettingsError, match="output-dir must be empty or the directory in resume"):
+    with pytest.raises(SettingsError, match="output-dir must be empty or the folder in resume"):
         run(tmp_path / "other", f"resume={tmp_path}/none")
 
 
@@ -330,7 +332,9 @@ def test_the_words_of_a_run_that_goes_on(tmp_path: Path) -> None:
     assert f"hydra.run.dir='{tmp_path}/it\\'s a run'" in words
     assert resumed_words(["rounds=9"]) == ("rounds=9",)
     assert resumed_words(["resume=null"]) == ("resume=null",)
-    with pytest.raises(RunError, match="not in a sweep"):
+    with pytest.raises(
+        RunError, match=r"resume must be without -m, got .*: to continue a sweep, type its"
+    ):
         resumed_words(["-m", f"resume={directory}", "seed=1,2"])
 
 

@@ -191,7 +191,11 @@ def test_two_sweeps_do_not_share_a_folder(
 @pytest.mark.parametrize(
     ("hydra_words", "word", "message"),
     [
-        ([], "client.lr=interval(0,1)", "client.lr must be values for a sweep over all of them"),
+        (
+            [],
+            "client.lr=interval(0,1)",
+            "client.lr must be a list of values in a sweep, got client.lr=i",
+        ),
         (["hydra.sweep.subdir=a"], "seed=1,2", "hydra.sweep.subdir must not be set"),
     ],
 )

@@ -124,7 +124,10 @@ def test_a_failed_job_is_a_failed_trial(
     ("words", "message"),
     [
         (("seed=1",), "hydra/sweeper=optuna must have something to choose"),
-        (("client.lr=tag(log,interval(0,1))",), "client.lr must be what Optuna can choose from"),
+        (
+            ("client.lr=tag(log,interval(0,1))",),
+            "client.lr must be an interval or values for Optuna, got",
+        ),
     ],
 )
 def test_what_cannot_be_tuned(

@@ -8,6 +8,7 @@ from torchvision.datasets import CelebA
 
 from client_app.data.sources.base import LabelledArrays, pooled_arrays
 from client_app.data.sources.files import ImageFiles
+from client_app.data.sources.torchvision import without_download
 from conf.schema.data import CelebASettings
 
 FOLDER = "celeba"
@@ -39,7 +40,7 @@ def celeba_arrays(settings: CelebASettings) -> LabelledArrays:
         if not settings.download:
             raise DataError(
                 f"data.root must be a folder with {WANTED} (data.download is false), got {root}: "
-                f"{one_line(error)}"
+                f"{without_download(error)}"
             ) from None
         try:
             celeba = _celeba(root, download=True)

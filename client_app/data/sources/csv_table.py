@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from fedquorum.errors import DataError, one_line
+from fedquorum.errors import DataError, did_you_mean, one_line
 from numpy.typing import NDArray
 
 from client_app.data.base import Inputs, Labels, Targets
@@ -202,6 +202,14 @@ def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
     return _Columns(TableFiles(path, (path,), (len(table),)), table).table(settings)
 
 
+def _meant(name: str, names: Sequence[str]) -> str:
+    """Return " (...)" with the column that was perhaps meant, "" if none is alike."""
+    if len(names) == 1 and name in names[0].split(";"):
+        return " (the file separates its cells by semicolons; write them with commas)"
+    hint = did_you_mean(name, names)
+    return f" ({hint})" if hint else ""
+
+
 @dataclass(frozen=True)
 class _Columns:
     """A table as read, and where from."""
@@ -301,8 +309,8 @@ class _Columns:
             if name not in names:
                 kind = "columns of numbers" if key == "zero_is_missing" else "columns"
                 raise DataError(
-                    f"data.{key} must be of the {kind} of {self.path}, which are "
-                    f"{', '.join(names) or 'none'}, got {name!r}"
+                    f"data.{key} must be one of the {kind} of {self.path}, which are "
+                    f"{', '.join(names) or 'none'}, got {name!r}{_meant(name, names)}"
                 )
 
     def _distinct(self, key: str, name: str) -> tuple[tuple[str, ...], Labels]:

@@ -68,7 +68,7 @@ def text_arrays(settings: TextSettings) -> LabelledArrays:
         for name in names:
             if name not in table.column_names:
                 raise DataError(
-                    f"data.{key} must be of the columns of {path}, which are "
+                    f"data.{key} must be one of the columns of {path}, which are "
                     f"{', '.join(table.column_names)}, got {name!r}"
                 )
             _check_complete(table, key, name, path)

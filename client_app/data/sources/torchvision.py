@@ -74,6 +74,12 @@ _DATASETS = {
 }
 
 
+def without_download(error: Exception) -> str:
+    """Return what torchvision says of missing files, with our setting instead of its keyword."""
+    ours = ": type data.download=true to download it"
+    return one_line(error).replace(". You can use download=True to download it", ours)
+
+
 def torchvision_arrays(settings: TorchvisionSettings) -> LabelledArrays:
     """Return all images, upright, uint8: grey (n, 28, 28) or in colour (n, 32, 32, 3).
 
@@ -99,7 +105,7 @@ def torchvision_arrays(settings: TorchvisionSettings) -> LabelledArrays:
         if not settings.download:
             raise DataError(
                 f"data.root must be a folder with {dataset.files} (data.download is false), "
-                f"got {root}: {one_line(error)}"
+                f"got {root}: {without_download(error)}"
             ) from None
     try:
         return dataset.read(root, download=True)

@@ -17,7 +17,7 @@ EXIT_ERROR = 1
 SHOWN_PROBLEMS = 20
 LONGEST_LINE = 1000
 
-TOGETHER = "--client and --round go together"
+TOGETHER = "--client and --round go together: type --client K --round T"
 TRUST = "import the rules that a run names by import path, which executes their code: use it "
 TRUST += "only for your own runs"
 CLIENT, ROUND = "explain the decision about client K", "the round to explain; rounds count from 1"

@@ -65,10 +65,8 @@ class CsvTable:
         first, header = next(lines, (1, []))
         missing = any(header.count(name) != 1 for name in columns)
         if missing or any(header.count(name) > 1 for name in optional):
-            needed = ", ".join(columns)
-            raise WrongLineError(
-                first, f"the columns must include {needed}, each once, got {header}"
-            )
+            needed, found = ", ".join(columns), ", ".join(header) or "none"
+            raise WrongLineError(first, f"the header must have {needed}, each once, got {found}")
         names = [name for name in (*columns, *optional) if name in header]
         places = {name: header.index(name) for name in names}
         empty = True

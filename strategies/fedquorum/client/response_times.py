@@ -111,7 +111,8 @@ def read_response_times(path: str, num_clients: int) -> TracedTimes:
         If there is no such file, or it is not like that; with the number of the first line that
         is wrong.
     """
-    expected = f"response times must be a CSV file of {', '.join(COLUMNS)}, and maybe round"
+    columns = f"{', '.join(COLUMNS)}, and round where the times change"
+    expected = f"response times must be a CSV file with the columns {columns}"
     table = CsvTable(path, expected)
     try:
         return TracedTimes(_read(table, num_clients))
@@ -135,7 +136,7 @@ def _read(table: CsvTable, num_clients: int) -> dict[int, list[tuple[int, float]
         times[client].append((server_round, seconds))
     missing = [client for client, of_client in times.items() if not of_client]
     if missing:
-        raise WrongLineError(line, f"client {missing[0]} is in no line up to the last")
+        raise WrongLineError(line, f"client {missing[0]} has no line")
     return {client: sorted(of_client) for client, of_client in times.items()}
 
 

@@ -190,6 +190,14 @@ class DropIn(ComposedStrategy):
             COUNT.check("num_rounds", num_rounds)
         given = {**parameters, "priority": priority, "num_rounds": num_rounds}
         self.declared.check_needed(given)
+        if not callable(server_optimizer):
+            raise ParameterError(
+                "server_optimizer",
+                "a class such as fedquorum.server_optimizer.Adam",
+                server_optimizer,
+            )
+        if not isinstance(robustness, Robustness | None):
+            raise ParameterError("robustness", "a fedquorum.Robustness, or None", robustness)
         ids, place = _priority(priority), _place(records, resume_from)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = _minimum("train", "training", fraction_train, min_train_nodes)
@@ -563,9 +571,9 @@ def _priority(given: Iterable[int] | None) -> frozenset[int] | None:
     """Return the ids of the priority clients; None for all."""
     if given is None:
         return None
-    ids = [*given]
+    ids = [*given] if isinstance(given, Iterable) else []
     if not ids or not all(map(NON_NEGATIVE_COUNT.contains, ids)):
-        raise ParameterError("priority", "a list of at least one client id, each >= 0", given)
+        raise ParameterError("priority", "a list of client ids >= 0, such as [0, 1]", given)
     return frozenset(ids)
 
 

@@ -23,7 +23,7 @@ from ..records.directory import holds_a_run
 from ..records.identity import RunIdentity
 from ..records.interruption import uninterrupted
 from ..records.provenance import commit, versions
-from ..records.reader import load_run, read_manifest
+from ..records.reader import load_run, no_run, read_manifest
 from ..records.round_record import RoundRecord, round_record
 from ..records.settings import flat_settings
 from ..records.writer import RunRecords
@@ -146,13 +146,13 @@ class Recording:
         manifest = self.directory / "manifest.json"
         if not self.goes_on:
             if manifest.exists():
-                raise RunError(f"{holds_a_run(self.directory)}; resume_from goes on with it")
+                raise RunError(f"{holds_a_run(self.directory)} (resume_from=FOLDER)")
             return None
         try:
             engine = read_manifest(self.directory).get("engine")
         except RunError as error:
             raise RunError(
-                f"resume_from must be the folder of a run, got {self.directory} ({error})"
+                f"resume_from must be the folder of a run, got {no_run(self.directory, error)}"
             ) from None
         if engine != ENGINE:
             raise RunError(

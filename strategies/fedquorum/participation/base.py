@@ -63,7 +63,13 @@ class Participation(Weighting[StateT]):
         ParameterError
             If that weighting has no form over a fixed population, with the reason.
         """
-        return cls.of({**options, "base": base.over_known()}, facts)
+        try:
+            over_known = base.over_known()
+        except ParameterError as error:
+            raise ParameterError(
+                error.parameter, error.allowed, cls.key or cls.__name__, error.reason
+            ) from None
+        return cls.of({**options, "base": over_known}, facts)
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection by losses."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError
+from ..errors import RunError, one_line
 from ..locks import lock_directory
 from .checkpoint import FOLDER
 from .folder import RunFolder
@@ -119,12 +119,15 @@ def manifest_in(directory: Path) -> dict[str, Any]:
 
 def holds_a_run(directory: Path) -> RunError:
     """Return the error of a new run whose directory is taken."""
-    return RunError(f"the directory of a new run must not hold a run already, got {directory}")
+    return RunError(
+        f"the folder of a new run must not hold a run, got {directory}, which has one: choose "
+        "another folder, or resume the run in it"
+    )
 
 
 def cannot_make(directory: Path, error: OSError) -> RunError:
     """Return the error of a run whose directory cannot be written."""
-    return RunError(f"the directory of a run must be writable, got {directory}: {error}")
+    return RunError(f"the folder of a run must be writable, got {directory}: {one_line(error)}")
 
 
 def new_run_directory(base: Path, experiment: str) -> Path:

@@ -397,7 +397,18 @@ def _content(run: RunFolder, name: str) -> bytes:
 
 
 def _missing(path: Path) -> RunError:
+    if path.name == MANIFEST:
+        return RunError(f"expected the folder of a run, got {no_run(path.parent)}")
     return RunError(f"expected a file of a run, got {path} (No such file or directory)")
+
+
+def no_run(directory: Path, error: RunError | None = None) -> str:
+    """Return a folder, and why it is not that of a run that can be read."""
+    if not directory.is_dir():
+        return f"{directory}: there is no such folder"
+    if not (directory / MANIFEST).exists():
+        return f"{directory}: it has no {MANIFEST}"
+    return f"{directory}: {error}"
 
 
 def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:

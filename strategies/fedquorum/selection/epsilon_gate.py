@@ -86,7 +86,7 @@ class EpsilonGate(WarmUp):
     gated = True
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {
         "priority": (
-            "the ids of the priority clients",
+            "the ids of the priority clients, such as [0, 1]",
             "the gate compares the others with them",
         ),
         "num_rounds": (COUNT.describe(), "the schedule and the warm-up refer to it"),

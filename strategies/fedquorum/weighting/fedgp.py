@@ -79,7 +79,7 @@ class GradientProjection(Weighting[None]):
     late = "It did not take part."
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {
         "priority": (
-            "the ids of the priority clients",
+            "the ids of the priority clients, such as [0, 1]",
             "the other clients' updates are projected on theirs",
         )
     }

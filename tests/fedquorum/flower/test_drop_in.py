@@ -210,13 +210,30 @@ def test_a_typo_is_no_silent_default(make: Callable[[], object], message: str) -
         make()
 
 
+def of(**keywords: Any) -> dict[str, Any]:
+    """Return keywords whose types mypy does not compare."""
+    return keywords
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: FedALIGN(num_rounds=3), "priority must be the ids of the priority clients"),
         (lambda: FedALIGN(priority=[0]), "num_rounds must be a whole number >= 1"),
-        (lambda: FedALIGN(priority=[], num_rounds=3), "priority must be a list of at least one"),
-        (lambda: FedAvgPriority(priority=[-1]), "priority must be a list of at least one client"),
+        (
+            lambda: FedALIGN(priority=[], num_rounds=3),
+            r"priority must be a list of client ids >= 0, such as \[0, 1\], got \[\]",
+        ),
+        (lambda: FedAvgPriority(priority=[-1]), "priority must be a list of client ids"),
+        (lambda: FedALIGN(**of(priority=0), num_rounds=3), "priority must be a list of client"),
+        (
+            lambda: FedAU(**of(server_optimizer="adam")),
+            "server_optimizer must be a class such as fedquorum.server_optimizer.Adam, got 'adam'",
+        ),
+        (
+            lambda: FedAU(**of(robustness=3.0)),
+            "robustness must be a fedquorum.Robustness, or None, got",
+        ),
         (KnownStatistics, "probabilities must be a list of p_n for each client"),
         (MaxFL, "requirement must be a number, a list of one for each client"),
         (lambda: FedAU(fraction_train=1.5), "fraction_train must be a number >= 0 and <= 1"),

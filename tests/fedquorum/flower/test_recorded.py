@@ -323,7 +323,7 @@ def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
     """Unless it is the run that goes on; the records stay as they are."""
     played(FedAU(records=tmp_path), grid("standard"), rounds=2)
     before = lines(tmp_path)
-    with pytest.raises(RunError, match=r"must not hold a run already, got .*; resume_from goes on"):
+    with pytest.raises(RunError, match=r"must not hold a run, got .* \(resume_from=FOLDER\)"):
         played(FedAU(records=tmp_path), asks_nobody())
     assert lines(tmp_path) == before
     played(FedAU(records=tmp_path, resume_from=str(tmp_path)), grid("standard"), rounds=3)

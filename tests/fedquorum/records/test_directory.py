@@ -30,7 +30,7 @@ def test_only_what_did_not_complete_is_removed(tmp_path: Path) -> None:
         (run / "manifest.json").write_text(json.dumps({"status": status}))
     remove_unfinished(tmp_path / "failed")
     assert [path.name for path in (tmp_path / "failed").iterdir()] == ["config.yaml"]
-    with pytest.raises(RunError, match=r"must not hold a run already, got .*completed"):
+    with pytest.raises(RunError, match=r"must not hold a run, got .*completed"):
         remove_unfinished(tmp_path / "completed")
     assert (tmp_path / "completed" / "clients").is_dir()
 

@@ -281,18 +281,16 @@ def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
     """A run's records are not overwritten by another's."""
     with records_in(tmp_path / "run"):
         pass
-    with pytest.raises(
-        RunError, match="the directory of a new run must not hold a run already, got"
-    ):
+    with pytest.raises(RunError, match="the folder of a new run must not hold a run, got"):
         records_in(tmp_path / "run")
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     """A file in the way is an error in one line."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="the directory of a run must be writable, got"):
+    with pytest.raises(RunError, match="the folder of a run must be writable, got"):
         records_in(tmp_path / "file" / "run")
-    with pytest.raises(RunError, match="the directory of a run must be writable, got"):
+    with pytest.raises(RunError, match="the folder of a run must be writable, got"):
         new_run_directory(tmp_path / "file", "x")
 
 

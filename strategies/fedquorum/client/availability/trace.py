@@ -26,7 +26,7 @@ def read_trace(path: str, num_clients: int) -> dict[int, frozenset[int]]:
         If there is no such file, or it is not like that; with the number of the first line that
         is wrong.
     """
-    table = CsvTable(path, f"a trace must be a CSV file of {', '.join(COLUMNS)}")
+    table = CsvTable(path, f"a trace must be a CSV file with the columns {', '.join(COLUMNS)}")
     try:
         return _read(table, num_clients)
     except (WrongLineError, OSError) as error:
