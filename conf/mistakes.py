@@ -1,7 +1,10 @@
 """What Hydra says of a mistake, in one line: the setting, what is allowed, and the value."""
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
+
+from hydra.errors import OverrideParseException
 
 from conf.options import PARTS, nearest, options
 
@@ -68,6 +71,8 @@ def explain(
     for pattern, explanation in _EXPLANATIONS:
         if match := re.search(pattern, text):
             return explanation(match)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override)
     return " ".join(text.split())
 
 
@@ -78,6 +83,27 @@ def not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
     return f"{key} is not a setting; {place} {', '.join(known) or 'none'}, got {name!r}" + nearest(
         name, known
     )
+
+
+def _unreadable(word: str) -> str:
+    """Return how to write a word whose value has letters or signs that Hydra does not read."""
+    key, equals, value = word.partition("=")
+    if not equals or not key.isascii():
+        return f"a setting is given as NAME=VALUE, got {word!r}"
+    word = f"{key}={_quoted(value)}"
+    typed = "" if set(value) & set('{"') else f": type {shlex.quote(word)}"
+    return (
+        f"{key} must be in quotes if it has letters such as é or signs such as ( and =, got "
+        f"{value}{typed}"
+    )
+
+
+def _quoted(value: str) -> str:
+    """Return a text, or each text of a list, in quotes."""
+    if not value.startswith("["):
+        return f'"{value}"'
+    texts = (text.strip().strip("'") for text in value.strip("[]").split(","))
+    return f"[{','.join(map(_quoted, texts))}]"
 
 
 def _not_an_option(group: str, name: str) -> str:

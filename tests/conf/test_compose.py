@@ -258,6 +258,13 @@ MISTAKES = {
     "strategy=fedau strategy.cutoff=5 server_optimizer=adam privacy=dp_fixed_server": (
         "privacy must be none with strategy=fedau .of another server optimizer than sgd"
     ),
+    "data.name=Genève": (
+        r"data.name must be in quotes if it has letters such as é or signs such as \( and =, got "
+        r"Genève: type 'data.name=\"Genève\"'$"
+    ),
+    "'data.drop=[age (years), Größe]'": r": type 'data.drop=\[\"age \(years\)\",\"Größe\"\]'$",
+    "'data.columns={numbers: [Größe]}'": r"data.columns must be in quotes .*, got {numbers: ",
+    "größe=1": "a setting is given as NAME=VALUE, got 'größe=1'",
     "'seed=1": "overrides must be Hydra overrides separated by spaces",
 }
 
