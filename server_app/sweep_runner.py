@@ -55,7 +55,9 @@ class JobRunner:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"{setting} must be a folder to write to, got {error}") from None
+            raise RunError(
+                f"{setting} must be a folder to write to, got {self.directory} ({error.strerror})"
+            ) from None
         self.folder = SweepFolder(self.directory)
         self._launcher = launcher
         self._setting = setting
