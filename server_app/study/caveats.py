@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client_app.data import FederatedData
 from server_app.naming import setting_name, setting_words
 from server_app.study.answer import Curve, MethodResult
-from server_app.study.words import Unit, capital, listed, title
+from server_app.study.words import Unit, capital, listed, possessive_of, title
 
 FEW_ROWS = 10
 FEW_SEEDS = 10
@@ -270,9 +270,10 @@ def _end(method: MethodResult, word: str, ranges: Ranges) -> str:
     if EDGE < place < 1 - EDGE:
         return ""
     end, other = ("lower", "smaller") if place <= EDGE else ("upper", "larger")
+    whose = possessive_of(title(method.name))
     return (
-        f"{title(method.name)}'s {setting_words(word)} is at the {end} end of the range tried "
-        f"({low:g} to {high:g}): a {other} {setting_name(key)} may do better."
+        f"{whose} {setting_words(word)} is at the {end} end of the range tried ({low:g} to "
+        f"{high:g}): a {other} {setting_name(key)} may do better."
     )
 
 

@@ -120,7 +120,7 @@ def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
     Raises
     ------
     SettingsError
-        If the baseline does not go with the settings, or no other method does.
+        If the baseline or a method that was named does not go with the settings, or no method does.
     """
     plain, *others = methods_of(study)
     words = _with_availability(words, plain, study)
@@ -134,6 +134,10 @@ def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
         try:
             contenders.append(_contender(method, words, higher_is_better=better))
         except SettingsError as error:
+            if study.methods is not None:
+                raise SettingsError(
+                    f"methods must fit the settings, got {method.name}: {error}"
+                ) from None
             refused[method] = str(error)
     if len(contenders) == 1:
         reasons = "; ".join(f"{method.name}: {reason}" for method, reason in refused.items())
