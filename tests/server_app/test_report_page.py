@@ -121,7 +121,7 @@ def test_a_click_on_the_legend_hides_a_method_in_all_panels(opened: Opened) -> N
     page = opened.page
     before = curves(page, "training")
     legend = page.locator("#fedalign-synth-low_training .legend .traces").filter(
-        has_text="epsilon=0.1"
+        has_text="epsilon 0.1"
     )
     toggle = legend.locator(".legendtoggle")
     toggle.click()
@@ -172,7 +172,7 @@ def test_without_javascript_pictures_and_tables_are_there(report: Path, browser:
         assert box["width"] > 300
         assert box["height"] > 150
     captions = page.locator("caption").all_text_contents()
-    assert "fedalign/synth_low: accuracy, % over clients' own test parts" in captions
+    assert "fedalign/synth_low: test accuracy, %, after the last evaluation" in captions
     assert "interrupted" in " ".join(page.locator(".warning").all_text_contents())
     context.close()
 
