@@ -154,9 +154,9 @@ def _write(
 ) -> list[Path]:
     """Write all files and return those that a reader opens."""
     from server_app.drawing import save, save_for_paper
-    from server_app.report.figures import draw, small_picture
+    from server_app.naming import slug
+    from server_app.report.figures import draw, parts_for_paper, small_picture
     from server_app.report.page import page
-    from server_app.report.sweep_charts import slug
     from server_app.report.tables import (
         experiment_tables,
         latex,
@@ -171,10 +171,10 @@ def _write(
     for one in experiments:
         for chart in one.charts:
             name = f"{slug(one.name)}_{chart.name}"
-            if paper is not None:
-                save_for_paper(draw(chart, paper), figures, name)
             png, _ = save(draw(chart), figures, name)
             pictures[one.name, chart.name] = small_picture(png)
+            for part_name, part in parts_for_paper(chart, paper) if paper else ():
+                save_for_paper(draw(part, paper), figures, f"{slug(one.name)}_{part_name}")
     tables = [
         table
         for one in experiments

@@ -11,6 +11,7 @@ from server_app.report.interactive import (
     LAYOUT,
     plain_text,
 )
+from server_app.report.placing import Box, sides
 from server_app.study.answer import Answer
 from server_app.study.charts.parts import (
     BOTTOM,
@@ -20,7 +21,6 @@ from server_app.study.charts.parts import (
     StudyChart,
     colour_of,
 )
-from server_app.study.placing import Box, sides
 from server_app.study.tables import ALL, WORST, mean_measure
 from server_app.study.words import compared, title, unit_of
 
