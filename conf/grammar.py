@@ -93,5 +93,8 @@ def _brackets(value: str) -> tuple[str, str, str]:
 
 
 def _quoted(name: str, value: str) -> str:
-    """Return a setting whose value is a text, quoted for Hydra and for the shell."""
+    """Return a setting whose value is a text, or several, quoted for Hydra and the shell."""
+    texts = [text.strip().strip("'\"") for text in value.strip("[]").split(",")]
+    if value.startswith("[") and value.endswith("]") and not set("[]{}'\"") & set("".join(texts)):
+        return f"{name}=[{','.join(map(repr, texts))}]".join('""')
     return f"\"{name}='{value}'\"" if "'" not in value else f"'{name}=\"{value}\"'"
