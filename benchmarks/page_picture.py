@@ -1,6 +1,6 @@
-"""A picture of a report's page, as a browser shows it.
+"""A picture of a page of a report or of the documentation, as a browser shows it.
 
-    python benchmarks/page_picture.py REPORT.html PICTURE.png [--width 1200 --height 1600]
+    python benchmarks/page_picture.py PAGE.html PICTURE.png [--width 1200 --height 1600]
 
 needs Playwright and a Chromium (the command, or the path in FEDQUORUM_CHROMIUM).
 """

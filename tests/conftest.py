@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import settings
 
 from tests.cases import LONG
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Several workers test at the same time, and threads of torch that wait for each other while other
 # processes have the cores are many times slower than one thread.
@@ -139,6 +143,17 @@ def chromium() -> str:
             f"got {named!r}"
         )
     return found
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> "Iterator[Browser]":
+    """Start a browser once for all tests of a file."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def library(*parts: str) -> list[Path]:
 RULES = ("selection", "weighting", "participation", "server_optimizer")
 PURE = (
     *("round.py", "composition.py", "named.py", "rule.py", "types.py", "report.py", "words.py"),
-    *("privacy.py", "robustness.py"),
+    *("privacy.py", "robustness.py", "quorum.py", "virtual_clock.py"),
 )
 NOT_PURE = ("flwr", "torch", "os", "time", "random", "logging", "pathlib", "io", "sys")
 SETTINGS = ("hydra", "omegaconf", "conf")
@@ -161,6 +161,7 @@ ALLOWED = {
     "server_app": {"server_app", "client_app", "conf"},
     "fedquorum_app.py": {"server_app"},
     "hydra_plugins": {"hydra_plugins", "conf", "server_app"},
+    "deploy": set[str](),
 }
 
 
@@ -171,7 +172,7 @@ def upward(imports: Iterable[Import], allowed: Collection[str]) -> list[str]:
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_parts_of_the_app_import_what_is_below_them(package: str) -> None:
-    """conf <- client_app <- server_app <- fedquorum_app, never the other way."""
+    """conf <- client_app <- server_app <- fedquorum_app, never the other way; deploy runs alone."""
     assert upward(imports_of(modules(package)), ALLOWED[package]) == []
 
 
@@ -269,6 +270,7 @@ def test_each_check_fails_where_it_should() -> None:
     assert upward(snippet("import server_app.job", "client_app.app"), ALLOWED["client_app"])
     assert upward(snippet("import client_app", "conf.compose"), ALLOWED["conf"])
     assert upward(snippet("import tests.builders", "server_app.job"), ALLOWED["server_app"])
+    assert upward(snippet("from client_app import app", "deploy.preload"), ALLOWED["deploy"])
     assert drawing(snippet("from server_app.report import runs", "server_app.loop"))
     assert not drawing(snippet("import server_app.report.page", "server_app.report.build"))
     assert rays(snippet("import ray.util", "server_app.loop"))

@@ -4,12 +4,18 @@ import re
 import shutil
 import subprocess
 import tomllib
+import zipfile
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Any
 
 import fedquorum
 import pytest
 import yaml
+from fedquorum.weighting import WEIGHTINGS
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 import fedquorum_app
 
@@ -17,6 +23,10 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
+TYPED = "Typing :: Typed"
+MOST_WORDS = 60
+"""Of an entry of the changelog: details stand in the documents."""
+
 VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
 
@@ -33,8 +43,28 @@ def test_library_and_app_have_one_version() -> None:
         if re.search(rf"version_*\W+{re.escape(version)}(?!\w)", (ROOT / name).read_text())
     }
     assert stating == VERSION_FILES
-    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == version.partition(".dev")[0]
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0].startswith(f"[{version.partition('.dev')[0]}] - ")
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    """Newest version first, each with a date or none yet; its kinds of changes in their order."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    first, *versions = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert first.startswith("# Changelog\n")
+    heads = [
+        re.match(r"\[(\d+\.\d+\.\d+)\] - (unreleased|\d{4}-\d\d-\d\d)\n", one) for one in versions
+    ]
+    numbers = [Version(head[1]) for head in heads if head]
+    assert len(numbers) == len(versions)
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert all(head and head[2] != "unreleased" for head in heads[1:])
+    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+    for one in versions:
+        found = re.findall(r"^### (.*)$", one, re.MULTILINE)
+        assert found == [kind for kind in kinds if kind in found]
+        for entry in re.findall(r"^- (?:.|\n  )*", one, re.MULTILINE):
+            assert len(entry.split()) <= MOST_WORDS, entry
 
 
 def ranges(requirements: list[str]) -> dict[str, str]:
@@ -65,9 +95,22 @@ def test_library_and_app_say_the_same_of_themselves() -> None:
     for key in ("requires-python", "authors", "urls"):
         assert PROJECT[key] == LIBRARY[key], key
     named = {"License :: OSI Approved :: Apache Software License"}
-    assert set(PROJECT["classifiers"]) == {*LIBRARY["classifiers"], *named}
+    assert set(PROJECT["classifiers"]) - named == set(LIBRARY["classifiers"]) - {TYPED}
     assert (PROJECT["license"], LIBRARY["license"]) == ({"file": "LICENSE"}, "Apache-2.0")
     assert (ROOT / "LICENSE").read_text() == (ROOT / "strategies" / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize(("folder", "project"), [("strategies", LIBRARY), (".", PROJECT)])
+def test_a_wheel_is_typed_if_it_says_so(
+    folder: str, project: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each of its packages has the mark ``py.typed``; a module alone, as the app has, cannot."""
+    [wheel] = WheelBuilder(str(ROOT / folder)).build(directory=str(tmp_path))
+    names = zipfile.ZipFile(wheel).namelist()
+    shipped = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    marked = {name.partition("/")[0] for name in names if name.endswith("/py.typed")}
+    assert shipped >= marked == {"fedquorum"}
+    assert (TYPED in project["classifiers"]) == (shipped == marked)
 
 
 def test_every_tool_finds_the_library_in_its_folder() -> None:
@@ -182,3 +225,38 @@ def test_who_works_here_finds_the_commands_and_the_forms() -> None:
         fields = [field for field in form["body"] if field["type"] == "textarea"]
         assert all(field["attributes"]["label"] for field in fields)
         assert any(field.get("validations", {}).get("required") for field in fields)
+
+
+def files_with_all(words: AbstractSet[str], *patterns: str) -> set[str]:
+    """Return the tracked files that have each of these words, some of them by another name."""
+    tracked = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", *patterns], text=True)
+    return {
+        name
+        for name in tracked.split()
+        if words <= set(re.findall(r"\w+", (ROOT / name).read_text()))
+    }
+
+
+def test_the_steps_for_a_new_rule_name_every_list_of_rules() -> None:
+    """Every document and test that has all weightings has to have the new one too."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    steps = set(re.findall(r"`([\w./-]+)`", guide.partition("## A new rule")[2]))
+    # Two are only parts of strategies, which documents list.
+    weightings = WEIGHTINGS.keys() - {"data_fraction", "no_weight"}
+    classes = {WEIGHTINGS[key].__name__ for key in weightings}
+    lists = files_with_all(weightings, "*.md", "tests/*.py")
+    lists |= files_with_all(classes, "tests/*.py")
+    lists -= {"CHANGELOG.md"}
+    assert {"SECURITY.md", "tests/fedquorum/test_conformance.py"} < lists
+    assert lists <= steps, lists - steps
+
+
+@pytest.mark.parametrize("page", ["AGENTS.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_files_that_a_guide_names_are_there(page: str) -> None:
+    """Modules, folders and other files; below the library or a part of the app, or whole paths."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    words = {word for code in re.findall(r"`([^`\n]+)`", text) for word in code.split()}
+    paths = {word for word in words if re.fullmatch(r"[\w./-]+(\.(py|yaml|md|toml)|/)", word)}
+    roots = [ROOT, *(ROOT / name for name in ("strategies/fedquorum", "client_app", "server_app"))]
+    roots.append(ROOT / "strategies/fedquorum/weighting")  # for base.py, of which each kind has one
+    assert not [path for path in paths if not any((root / path).exists() for root in roots)]

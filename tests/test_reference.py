@@ -1,33 +1,55 @@
-"""The API reference and the pages of the documentation: every link leads somewhere."""
+"""The documentation, as a site and as files: every link leads somewhere."""
 
+import importlib
+import json
+import os
 import re
-import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-import fedquorum
 import pytest
+import yaml
 from fedquorum.flower.drop_in import DropIn
+from markdown_it import MarkdownIt
 
-from tests.cases import is_long
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     path.relative_to(ROOT)
-    for folder in (".", "docs", "deploy", "examples/quickstart", "strategies")
+    for folder in (".", "docs", "docs/api", "deploy", "examples/quickstart", "strategies")
     for path in (ROOT / folder).glob("*.md")
 )
+OUTSIDE = {
+    "CHANGELOG.md": "changelog",
+    "CONTRIBUTING.md": "contributing",
+    "SECURITY.md": "security",
+    "examples/quickstart/README.md": "quickstart",
+}
+"""Files that are pages of the site though they are not in docs."""
+
+REPOSITORY = "https://github.com/fedquorum/fedquorum"
+BLOCKS = {"h1", "h2", "h3", "h4", "ol", "ul", "li", "table", "tr", "th", "td", "pre", "img"}
+INLINE = {"code", "em", "strong"}
 
 
 class Page(HTMLParser):
-    """Where a page can be jumped to, and where it links to."""
+    """Where a page can be jumped to, where it links to, and what it loads."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.anchors = {""}
         self.links: list[str] = []
+        self.loads: list[str] = []
         self.feed(path.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -35,50 +57,191 @@ class Page(HTMLParser):
         self.anchors.add(found.get("id") or "")
         if tag == "a" and found.get("href"):
             self.links.append(str(found["href"]))
+        elif tag != "a":
+            self.loads += [str(found[key]) for key in ("src", "srcset", "href") if found.get(key)]
+
+
+class Structure(HTMLParser):
+    """What a text is made of: its headings, lists, tables, code and words, in their order."""
+
+    def __init__(self, text: str, *, within: str = "") -> None:
+        super().__init__()
+        self.parts = [""]
+        self._within, self._inside, self._left_out = within, not within, 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside |= tag == self._within
+        # The way to the page, and the marks behind its headings.
+        if self._inside and (tag == "nav" or dict(attrs).get("class") == "headerlink"):
+            self._left_out += 1
+        elif self._inside and tag in BLOCKS | INLINE:
+            self.parts += [f"<{tag}>", ""]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._within:
+            self._inside = False
+        elif self._left_out and tag in ("nav", "a"):
+            self._left_out -= 1
+
+    def handle_data(self, data: str) -> None:
+        if self._inside and not self._left_out:
+            self.parts[-1] += "".join(data.split())  # a colour of code may begin anywhere
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the reference with the command of docs/reference.md."""
-    text = (ROOT / "docs" / "reference.md").read_text()
-    (command,) = re.findall(r"```bash\n(.*?)\n```", text, re.DOTALL)
-    folder = tmp_path_factory.mktemp("reference")
-    words = shlex.split(command)
-    assert words[0] == "pdoc"
-    words[words.index("-o") + 1] = str(folder)
+    """Build the site where nothing but this machine can be reached; any warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+    # As of pytest in pyproject.toml.
+    python = [sys.executable, "-W", "error", "-W", "ignore:'click.utils:DeprecationWarning"]
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        # Not --quiet, with which --strict counts no warnings.
+        [*python, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        # The theme's news of itself is no warning.
+        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert not re.search("^(WARNING|ERROR)", done.stderr, re.MULTILINE), done.stderr
     return folder
 
 
-@pytest.mark.skipif(not is_long(), reason="builds all pages; see --long")
-def test_every_link_of_the_reference_leads_somewhere(site: Path) -> None:
-    """Pages and anchors; links to the network are not followed."""
-    pages = {path: Page(path) for path in site.rglob("*.html")}
-    assert len(pages) > 20
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    """Read all pages of the site."""
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+@pytest.mark.slow
+def test_every_link_of_the_site_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    """To an anchor of a page, a picture, or a file of this repository."""
+    assert len(pages) > 30
     broken = []
     for path, page in pages.items():
         for link in page.links:
-            target, _, anchor = link.partition("#")
-            to = (path.parent / target).resolve() if target else path
-            if "://" not in link and (to not in pages or anchor not in pages[to].anchors):
-                broken.append((path.relative_to(site), link))
+            target, _, anchor = unquote(link).partition("#")
+            if target.startswith(REPOSITORY):
+                there = target == REPOSITORY or (ROOT / target.split("/main/")[1]).exists()
+            elif "://" in target:
+                continue
+            else:
+                # What is not found is answered with one page, from any folder.
+                to = site / target[1:] if target.startswith("/") else path.parent / target
+                to = (to / "index.html" if to.is_dir() else to).resolve() if target else path
+                there = to.is_file() and (not anchor or anchor in pages[to].anchors)
+            if not there:
+                broken.append((path.relative_to(site).as_posix(), link))
     assert broken == []
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_long(), reason="builds all pages; see --long")
-def test_the_reference_has_the_public_names(site: Path) -> None:
-    """All that ``fedquorum`` exports has a place, and the strategies have their parameters."""
-    assert set(fedquorum.__all__) <= Page(site / "fedquorum.html").anchors
-    # The exports are lazy, so pdoc describes the strategies where they are defined.
+def test_the_site_loads_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    """No script, style, font or picture; links are another matter."""
+    loaded = {url for page in pages.values() for url in page.loads}
+    for path in site.rglob("*.css"):
+        loaded |= set(re.findall(r"url\(['\"]?([^)'\"]+)", path.read_text()))
+    assert any(url.endswith(".css") for url in loaded)
+    assert [url for url in loaded if "//" in url and not url.startswith("data:")] == []
+
+
+@pytest.mark.slow
+def test_the_reference_has_the_public_names(site: Path, pages: dict[Path, Page]) -> None:
+    """All that the packages export has a place, and the strategies have their parameters."""
+    known = {anchor for path in (site / "api").glob("*.html") for anchor in pages[path].anchors}
+    kinds = ("selection", "weighting", "participation", "server_optimizer", "client.availability")
+    for package in ("fedquorum", "fedquorum_app", *(f"fedquorum.{kind}" for kind in kinds)):
+        exported = importlib.import_module(package).__all__
+        assert {f"{package}.{name}" for name in exported} <= known, package
     # Other tests define strategies of their own.
     defined = [made for made in DropIn.__subclasses__() if made.__module__ == DropIn.__module__]
-    strategies = {f"{strategy.__name__}.__init__" for strategy in defined}
-    assert len(strategies) > 10
-    assert strategies <= Page(site / "fedquorum" / "flower" / "drop_in.html").anchors
+    declared = {
+        f"fedquorum.{strategy.__name__}({parameter.name})"
+        for strategy in defined
+        for parameter in strategy.declared.parameters
+    }
+    assert len(declared) > 10
+    assert declared <= known
+
+
+@pytest.mark.slow
+def test_every_page_can_be_searched(site: Path, pages: dict[Path, Page]) -> None:
+    """The index has each of them, with words."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"] if entry["text"]}
+    assert found == {path.relative_to(site).as_posix() for path in pages} - {"404.html"}
+
+
+@pytest.mark.slow
+def test_every_page_reads_the_same_on_github(site: Path) -> None:
+    """The parsers of both see the same headings, lists, tables, code and words."""
+    sources = {page: path for path, page in OUTSIDE.items()}
+    sources |= {path.stem: f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    github = MarkdownIt("commonmark").enable("table")
+    for page, source in sources.items():
+        there = Structure(github.render((ROOT / source).read_text()))
+        here = Structure((site / f"{page}.html").read_text(), within="article")
+        assert len(there.parts) > 50, source
+        assert here.parts == there.parts, source
+
+
+def test_the_navigation_is_by_task() -> None:
+    """Not by module; a page that is left out is a warning."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    tasks = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]  # noqa: S506
+    assert [task for entry in tasks for task in entry] == [
+        "Home",
+        "Use it in my app",
+        "Compare methods on my data",
+        "Deploy",
+        "Add a rule",
+        "Read the records",
+        "What the papers claim and what we measured",
+        "Reference",
+    ]
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Serve the site."""
+
+    class Silent(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=site)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_browser_finds_what_it_looks_for(address: str, browser: "Browser", width: int) -> None:
+    """On a wide window and on a phone's; it asks nobody but the site, and no page is wider."""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("index", "results", "deployment", "api/weighting"):
+        page.goto(f"{address}/{name}.html")
+        wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert page.evaluate(wide) is False, name
+    if width < 1000:
+        page.locator("label.md-header__button[for=__search]").click()
+    # The page listens to keys.
+    page.locator("input[name=query]").press_sequentially("EpsilonGate")
+    page.locator(".md-search-result__link", has_text="EpsilonGate").first.click()
+    page.wait_for_url(f"{address}/api/*.html?h=epsilongate#*")
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    page.close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

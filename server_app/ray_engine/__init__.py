@@ -5,6 +5,7 @@
 ``fleet``    starts the workers, compares their code, and starts again those that die
 ``grid``     the Grid: messages to the workers, replies as they come
 ``engine``   all of it for one run
+``jobs``     the jobs of a sweep as tasks of a cluster, for ``hydra/launcher=ray``
 
 Only these modules import Ray: no other engine needs it.
 """

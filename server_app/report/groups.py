@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,13 @@ class Group:
     @property
     def title(self) -> str:
         """The same for people, such as ``FedALIGN, epsilon 0.2``."""
+        return self.title_without(())
+
+    def title_without(self, told: Collection[str]) -> str:
+        """Return the title without settings, each as ``key=value``, that are told already."""
         settings = self.runs[0].settings
-        words = (setting_words(setting, settings) for setting in self.variant)
+        left = (setting for setting in self.variant if setting not in told)
+        words = (setting_words(setting, settings) for setting in left)
         return ", ".join((method_title(self.strategy), *words))
 
     @property

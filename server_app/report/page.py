@@ -44,7 +44,7 @@ class _Section:
     name: str
     anchor: str
     warnings: tuple[str, ...]
-    lead: tuple[str, ...]
+    lead: tuple[tuple[str, ...], ...]
     first: TextTable
     plots: tuple[_Plot, ...]
     tables: tuple[TextTable, ...]
@@ -87,7 +87,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
         name=one.name,
         anchor=anchor,
         warnings=tuple(_warnings(one)),
-        lead=tuple(lead(one.rows, one.differences)),
+        lead=tuple(lead(one.rows)),
         first=first,
         plots=tuple(
             _Plot(

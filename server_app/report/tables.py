@@ -170,20 +170,34 @@ def differences(rows: Sequence[Row]) -> tuple[Difference, ...]:
     agree. The project's own are compared with each of the others; where there are only the one or
     only the other, all with the first of them. Pairs without a common seed are left out.
     """
+    worlds = compared_rows(rows)
+    of_clients = [
+        [row for row in world if row.clients == clients]
+        for world in worlds
+        for clients in dict.fromkeys(row.clients for row in world)
+    ]
+    return tuple(chain.from_iterable(map(_pairs, of_clients)))
+
+
+def compared_rows(rows: Iterable[Row]) -> list[list[Row]]:
+    """Return the rows of methods that met the same data, a list for each of these worlds.
+
+    Experiment, data, model, availability, evaluation and number of rounds agree.
+    """
     worlds: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        worlds.setdefault(_world(row), []).append(row)
-    return tuple(chain.from_iterable(map(_pairs, worlds.values())))
+        world = (row.group.experiment, *sorted(world_settings(row.group).items()))
+        worlds.setdefault(world, []).append(row)
+    return list(worlds.values())
 
 
-def _world(row: Row) -> tuple[object, ...]:
-    settings = influential(row.group.runs[0])
-    shared = sorted(
-        (key, word(value))
-        for key, value in settings.items()
+def world_settings(group: Group) -> dict[str, str]:
+    """Return the settings, as words, that methods have to share to be compared."""
+    return {
+        key: word(value)
+        for key, value in influential(group.runs[0]).items()
         if (key.startswith(WORLD) or key == "rounds") and key not in APART
-    )
-    return (row.group.experiment, row.clients, *shared)
+    }
 
 
 def _pairs(rows: Sequence[Row]) -> Iterator[Difference]:

@@ -1,8 +1,8 @@
 """Drop-in Flower strategies for who takes part, how often, and how much each update counts.
 
-The rules (``selection``, ``weighting``, ``participation``, ``server_optimizer``) are pure NumPy.
-``flower`` turns them into a ``flwr.serverapp.strategy.Strategy``. The names below are imported
-when they are first used, so the rules work where Flower is not installed.
+The rules (``selection``, ``weighting``, ``participation``, ``server_optimizer``) are pure functions
+of NumPy arrays. ``flower`` turns them into a ``flwr.serverapp.strategy.Strategy``. The names below
+are imported when they are first used, so the rules work where Flower is not installed.
 """
 
 from importlib import import_module

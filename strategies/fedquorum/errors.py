@@ -1,14 +1,14 @@
 """Every error that FedQuorum raises on purpose, in one tree.
 
-FedQuorumError
- +-- ParameterError       a parameter of a rule or strategy is outside its range
- +-- StateError           a saved state does not fit the rules
- +-- ProtocolError        a message does not follow the protocol
- +-- SolverError          an optimisation did not reach the accuracy that it must have
- +-- ClientsMissingError  too few of the expected clients are connected
- +-- SettingsError        a setting is unknown, of the wrong type or outside its range
- +-- DataError            data is missing, or is not what the settings need
- +-- RunError             a run cannot start, did not end as it should, or cannot be read
+    FedQuorumError
+     +-- ParameterError       a parameter of a rule or strategy is outside its range
+     +-- StateError           a saved state does not fit the rules
+     +-- ProtocolError        a message does not follow the protocol
+     +-- SolverError          an optimisation did not reach the accuracy that it must have
+     +-- ClientsMissingError  too few of the expected clients are connected
+     +-- SettingsError        a setting is unknown, of the wrong type or outside its range
+     +-- DataError            data is missing, or is not what the settings need
+     +-- RunError             a run cannot start, did not end as it should, or cannot be read
 
 All of them can be mended by whoever sees them, so the command line shows them as one line.
 ``ParameterError``, ``StateError`` and ``ProtocolError`` are also ``ValueError``.
@@ -17,6 +17,18 @@ All of them can be mended by whoever sees them, so the command line shows them a
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+__all__ = [
+    "ClientsMissingError",
+    "DataError",
+    "FedQuorumError",
+    "ParameterError",
+    "ProtocolError",
+    "RunError",
+    "SettingsError",
+    "SolverError",
+    "StateError",
+]
 
 
 class FedQuorumError(Exception):

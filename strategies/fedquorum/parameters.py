@@ -18,6 +18,22 @@ from typing import Any
 from .errors import ParameterError
 from .metrics import METRICS
 
+__all__ = [
+    "COUNT",
+    "FRACTION",
+    "NON_NEGATIVE",
+    "NON_NEGATIVE_COUNT",
+    "POSITIVE",
+    "PROBABILITY",
+    "REAL",
+    "SHARE_BELOW_ONE",
+    "Flag",
+    "ListOf",
+    "Number",
+    "OneOf",
+    "Range",
+]
+
 
 class Range(ABC):
     """What a parameter may be: describes itself and checks values."""

@@ -24,6 +24,8 @@ from .schedules import ClientRate
 from .search import Search
 from .types import FloatArray
 
+__all__ = ["Question", "RatePattern", "Rule", "RunFacts", "parameter", "supplied"]
+
 
 class Question(StrEnum):
     """What a method answers, beside how to average."""

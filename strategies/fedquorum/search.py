@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = ["Among", "Around", "Between"]
+
 
 @dataclass(frozen=True)
 class Between:

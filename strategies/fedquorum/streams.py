@@ -1,12 +1,16 @@
 """Independent random streams, each derived from (seed, purpose, round, client id).
 
-Nothing in the project draws from a global generator. A client's draws therefore depend
-neither on which node hosts it, nor on who else takes part, nor on the order of calls.
+Nothing in the project draws from a global generator, but layers that draw from torch's, which is
+seeded from here while they do. A client's draws therefore depend neither on which node hosts it,
+nor on who else takes part, nor on the order of calls. The noise of differential privacy is drawn
+elsewhere (``fedquorum.privacy``), from no seed.
 """
 
 import zlib
 
 import numpy as np
+
+__all__ = ["derived_seed", "stream"]
 
 
 def stream(seed: int, purpose: str, round_number: int = 0, client: int = 0) -> np.random.Generator:

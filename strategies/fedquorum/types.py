@@ -12,6 +12,25 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Admission",
+    "BoolArray",
+    "ByClient",
+    "Call",
+    "Draws",
+    "FloatArray",
+    "IntArray",
+    "Objective",
+    "PastStarts",
+    "Population",
+    "Proportions",
+    "Responses",
+    "Starts",
+    "StateT",
+    "Told",
+    "Weights",
+]
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

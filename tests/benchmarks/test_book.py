@@ -39,7 +39,7 @@ NOT_HERE = {
     *("aaggff/celeba", "aaggff/reddit", "aaggff/isic", "aaggff/speech"),
 }
 WITHOUT_A_CHAPTER = {
-    *("empirical/fmnist", "maxfl/fmnist", "power_of_choice/fmnist"),
+    *("empirical/fmnist", "fedgp/fmnist", "maxfl/fmnist", "power_of_choice/fmnist"),
 }
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 SMALL = Measurement(

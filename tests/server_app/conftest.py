@@ -1,9 +1,9 @@
-"""Sweeps without runs: a launcher that does what a test says; and a browser."""
+"""Sweeps without runs: a launcher that does what a test says."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from fedquorum.records.directory import remove_unfinished
@@ -14,9 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from conf.compose import compose_words
 from server_app.job import LOCK_FILE
 from server_app.locks import lock
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 Do = Callable[[Path, tuple[str, ...]], None]
 
@@ -78,14 +75,3 @@ def sweep_config(tmp_path: Path) -> DictConfig:
 def launcher(tmp_path: Path) -> ScriptedLauncher:
     """Return a launcher whose jobs all complete."""
     return ScriptedLauncher(tmp_path / "sweep", leave_run)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> "Iterator[Browser]":
-    """Start a browser once for all tests of a file."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server_app.naming import method_title, setting_name, setting_words
+from server_app.naming import method_title, setting_name, setting_words, value_words
 
 
 def test_a_strategy_has_its_papers_name() -> None:
@@ -17,7 +17,14 @@ def test_a_strategy_has_its_papers_name() -> None:
 def test_a_settings_name() -> None:
     """Its last part, unless that would not say what it is."""
     assert setting_name("client.lr") == "client rate"
-    assert setting_name("data.num_clients") == "num clients"
+    assert setting_name("data.num_clients") == "clients"
+    assert setting_name("data.min_samples") == "min samples"
+
+
+def test_an_option_is_called_as_its_group() -> None:
+    """Its key ends in "name", which says nothing."""
+    assert setting_name("availability.name") == "availability"
+    assert setting_name("server_optimizer.name") == "server optimizer"
 
 
 @pytest.mark.parametrize(
@@ -25,10 +32,15 @@ def test_a_settings_name() -> None:
     [
         ("client.lr=0.051234", "client rate 0.0512"),
         ("strategy.cutoff=inf", "K inf"),
-        ("availability.name=markov", "markov"),
+        ("rounds=100000", "rounds 100000"),
+        ("availability.name=markov", "Markov"),
+        ("server_optimizer.name=adam", "server optimizer adam"),
+        ("privacy.name=dp_fixed_server", "privacy dp fixed server"),
+        ("strategy.selection=everyone", "everyone"),
+        ("strategy.epsilon_schedule=constant", "constant epsilon"),
         ("+strategy.epsilon_schedule=linear", "epsilon falls linearly"),
-        ("strategy.epsilon_schedule=step", "epsilon falls to 0 after 50 %"),
-        ("model.name=small_cnn", "model small_cnn"),
+        ("strategy.epsilon_schedule=step", "epsilon falls to 0 at half"),
+        ("model.name=small_cnn", "model small cnn"),
     ],
 )
 def test_a_setting_in_words(word: str, words: str) -> None:
@@ -39,3 +51,17 @@ def test_a_setting_in_words(word: str, words: str) -> None:
 def test_a_step_at_an_unknown_round() -> None:
     """Without the other setting nothing is said of it."""
     assert setting_words("strategy.epsilon_schedule=step") == "epsilon falls to 0"
+
+
+def test_a_step_at_another_round() -> None:
+    """In percent of the rounds."""
+    settings = {"strategy.epsilon_step_fraction": 0.3}
+    words = setting_words("strategy.epsilon_schedule=step", settings)
+    assert words == "epsilon falls to 0 after 30 %"
+
+
+def test_a_value_alone() -> None:
+    """As it stands on the axis of its setting."""
+    assert value_words("availability.name", "bernoulli") == "Bernoulli"
+    assert value_words("strategy.epsilon", "0.25") == "0.25"
+    assert value_words("data.drop", "a_b") == "a_b"

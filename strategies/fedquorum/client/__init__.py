@@ -1,1 +1,1 @@
-"""The client's half: the gate's decision, and availability processes with their Flower mod."""
+"""The client's half: the gate's decision, simulated availability and response times."""

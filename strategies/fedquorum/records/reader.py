@@ -29,6 +29,8 @@ from .settings import (
 )
 from .tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 
+__all__ = ["Run", "find_runs", "load_run", "read_runs"]
+
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 ROUNDS = "rounds.jsonl"

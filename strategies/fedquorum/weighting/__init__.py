@@ -9,6 +9,7 @@ from .afl import AgnosticMixing
 from .average import AverageAll, AverageParticipating
 from .base import Weighting
 from .data_fraction import DataFraction
+from .exponentiated_gradient import PriorMixing
 from .fedawe import Echo
 from .fedgp import GradientProjection
 from .fedmgda import MinNorm
@@ -56,6 +57,7 @@ __all__ = [
     "MinNorm",
     "NewtonMixing",
     "NoWeight",
+    "PriorMixing",
     "Satisfaction",
     "TiltedLoss",
     "Weighting",

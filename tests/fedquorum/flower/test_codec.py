@@ -2,6 +2,7 @@
 
 import gc
 import math
+import re
 import tracemalloc
 import weakref
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import ProtocolError
+from fedquorum.flower import codec
 from fedquorum.flower.codec import (
     PROTOCOL,
     EvaluateAnswer,
@@ -46,6 +48,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
     encode_train_request,
     evaluate_task_of,
+    keys,
     metrics_of,
     protocol_of,
     select_clients,
@@ -300,6 +303,15 @@ def of_version(number: int | None, content: RecordDict) -> RecordDict:
                 record["protocol"] = number
             records[name] = type(records[name])(record)
     return RecordDict(records)
+
+
+def test_the_description_of_the_protocol_has_every_key() -> None:
+    """Those of validation parts as ``validation-`` and the key of the test part."""
+    described = set(re.findall(r"[a-z]+(?:[-_][a-z0]+)*-?", codec.__doc__ or ""))
+    words = {v for name, v in vars(keys).items() if name.isupper() and isinstance(v, str)}
+    assert {"sum-terms", "response-times", "loss"} < words
+    words = {re.sub("^validation-.*", "validation-", word.format(0)) for word in words}
+    assert words <= described, words - described
 
 
 def test_every_message_of_the_protocol_carries_its_number() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
@@ -249,6 +250,29 @@ def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], message
     """Naming the keyword, what is allowed and what was given."""
     with pytest.raises(ParameterError, match=message):
         make()
+
+
+def test_the_guide_names_the_strategies_that_need_keywords() -> None:
+    """Those, and no others, that refuse to be made without any."""
+    needing = set()
+    for name, made in DROP_INS.items():
+        try:
+            made()
+        except ParameterError:
+            needing.add(name)
+    guide = (Path(__file__).parents[3] / "docs" / "drop-in.md").read_text()
+    [sentence] = re.findall(r"strategies have required keywords: (.*?)\n\n", guide, re.DOTALL)
+    assert set(re.findall(r"`(\w+)\(", sentence)) == needing
+
+
+def test_the_guide_says_which_strategies_need_losses() -> None:
+    """Yes and no by what their weightings declare; FedALIGN's gate has a row of its own."""
+    guide = (Path(__file__).parents[3] / "docs" / "drop-in.md").read_text()
+    rows = re.findall(r"^\| (`.*) \| (for its gate|no|yes) \|", guide, re.MULTILINE)
+    told = {name: needs for names, needs in rows for name in re.findall(r"`(\w+)`", names)}
+    gated = {"FedALIGN": "for its gate"}
+    needs = {name: drop_in(name).rules.weighting.needs_losses for name in DROP_INS}
+    assert told == {name: "yes" if needs[name] else "no" for name in DROP_INS} | gated
 
 
 def test_a_subclass_may_have_a_constructor_of_its_own() -> None:
