@@ -1,6 +1,5 @@
 """Explain in one line why Hydra cannot read a word of the command line, and what to type."""
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -95,8 +94,8 @@ def _brackets(value: str) -> tuple[str, str, str]:
 
 
 def _quoted(name: str, value: str) -> str:
-    """Return a setting whose value is a text or a list, quoted for Hydra and for the shell."""
-    if value.startswith("[") and value.endswith("]"):
-        texts = [text.strip(" '\"") for text in value[1:-1].split(",")]
-        return f"'{name}={json.dumps(texts, ensure_ascii=False, separators=(',', ':'))}'"
+    """Return a setting whose value is a text, or several, quoted for Hydra and the shell."""
+    texts = [text.strip().strip("'\"") for text in value.strip("[]").split(",")]
+    if value.startswith("[") and value.endswith("]") and not set("[]{}'\"") & set("".join(texts)):
+        return f"{name}=[{','.join(map(repr, texts))}]".join('""')
     return f"\"{name}='{value}'\"" if "'" not in value else f"'{name}=\"{value}\"'"

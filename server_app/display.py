@@ -1,4 +1,4 @@
-"""What a person sees: a live line on a terminal, plain lines elsewhere, a table at the end."""
+"""Show a run: a live line on a terminal, plain lines elsewhere, a table at the end."""
 
 import math
 import shlex
@@ -15,10 +15,25 @@ from fedquorum.metrics import metric_called
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.rule import Question
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.filesize import decimal
+from rich.measure import Measurement
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
 
 PLAIN_SECONDS = 10.0
+NUMBERS_WIDTH = 80
+"""Columns that the numbers of a live line take: rounds, time left, loss, metric, updates."""
+
+SHORTEST_BAR, LONGEST_BAR = 10, 40
 
 TOLD = (("average", "average over clients"), ("worst", "worst client"), ("best", "best client"))
 TOLD_OF_FAIRNESS = (
@@ -47,12 +62,20 @@ class About:
     question : Question
         What its method answers.
     num_clients : int
-        The clients that there are, where how often they take part is to be told.
+        The number of clients, where the table tells how often they take part.
+    priority : frozenset of int
+        The ids of the priority clients, where the table tells their updates from the others'.
     """
 
     metric: str
     question: Question
     num_clients: int = 0
+    priority: frozenset[int] = frozenset()
+
+    @property
+    def metric_name(self) -> str:
+        """The metric as people call it, such as RMSE."""
+        return metric_called(self.metric).name
 
     def groups(self, test: Mapping[str, Any]) -> Sequence[str]:
         """Return whose test parts are shown: all, or by priority where that is compared.
@@ -98,13 +121,9 @@ class Display:
         self._about = about
         self._rounds = rounds
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"),
+            *_live_columns(console.width, len(title)),
             console=console,
-            disable=not console.is_terminal,
+            disable=not shows_live(console),
         )
         self._task = self._progress.add_task(title, total=rounds, state="")
         self._title = title
@@ -133,13 +152,48 @@ class Display:
         if self._measured == 0:
             self._since = now  # the first round makes what the others use, and tells nothing
         due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
-        if not self._console.is_terminal and due:
+        if not shows_live(self._console) and due:
             self._last_line = now
             # A run that goes on after an interruption did not run its first rounds just now.
             fraction = self._measured / max(1, self._measured + self._rounds - record.round)
             left = time_left(now - self._since, fraction)
             line = f"{self._title}  round {record.round}/{self._rounds}  {state}  {left}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def shows_live(console: Console) -> bool:
+    """Say whether a console can change its last line, as a file and TERM=dumb cannot."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class CutColumn(ProgressColumn):
+    """A text that gives way to the other columns of a live line: cut, and never wrapped.
+
+    Parameters
+    ----------
+    text : str
+        Of ``task``, such as ``"{task.description}"``.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Column(no_wrap=False))  # rich narrows only columns that may wrap
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        """Return the text on one line."""
+        return Text(self._text.format(task=task), no_wrap=True, overflow="ellipsis")
+
+
+def _live_columns(width: int, title: int) -> Iterator[ProgressColumn]:
+    """Yield the columns of a live line: on a narrow terminal the numbers alone."""
+    room = width - NUMBERS_WIDTH
+    if room > title:
+        yield TextColumn("{task.description}", table_column=Column(no_wrap=True))
+    if room - title - 2 >= SHORTEST_BAR:
+        yield BarColumn(min(room - title - 2, LONGEST_BAR), table_column=Column(no_wrap=True))
+    yield MofNCompleteColumn(table_column=Column(no_wrap=True))
+    yield TimeRemainingColumn(table_column=Column(no_wrap=True))
+    yield CutColumn("{task.fields[state]}")
 
 
 def describe(record: Mapping[str, Any], about: About) -> str:
@@ -150,7 +204,7 @@ def describe(record: Mapping[str, Any], about: About) -> str:
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
     words += [
-        f"test {about.metric} {about.words(about.metric, test[group].get(about.metric))}"
+        f"test {about.metric_name} {about.words(about.metric, test[group].get(about.metric))}"
         for group in about.groups(test or {})[:1]
     ]
     words.append(f"admitted {record['admitted']} of {record['asked']} asked")
@@ -247,7 +301,7 @@ def final_table(
         table.add_column(group.replace("_", "-"), justify="right")
     if totals.test:
         tested = [totals.test[group] or {} for group in groups]
-        by_data = (about.metric, f"test {about.metric} (by data)")
+        by_data = (about.metric, f"test {about.metric_name}, by data")
         for key, name in (by_data, *((key, f"  {name}") for key, name in about.statistics)):
             table.add_row(name, *(about.words(key, values.get(key)) for values in tested))
         for key, name in TOLD_OF_APPEAL if any("appeal" in values for values in tested) else ():
@@ -255,16 +309,62 @@ def final_table(
     table.add_section()
     if totals.loss is not None:
         table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
+    table.add_row("updates admitted per round", *_admitted(totals, about, groups, counted or {}))
     for name, text in _of_run(totals, about, privacy or {}, counted or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
 
 
+def _admitted(
+    totals: Totals, about: About, groups: Sequence[str], counted: Mapping[int, int]
+) -> Iterator[str]:
+    """Yield how many updates counted in a round, of all clients and of those with priority."""
+    of_priority = sum(rounds for k, rounds in counted.items() if k in about.priority)
+    updates = {
+        "priority": of_priority,
+        "non_priority": sum(counted.values()) - of_priority,
+        "all": totals.admitted,
+    }
+    known = updates if about.priority and counted else ("all",)
+    for group in groups:
+        yield f"{updates[group] / totals.rounds:.1f}" if group in known else ""
+
+
+def narrowed(table: Table, console: Console, keep: int) -> str:
+    """Take the last columns off a table that is wider than the console, and name them.
+
+    Parameters
+    ----------
+    table : Table
+        What to print; it loses its last columns until its cells fit on a line each.
+    console : Console
+        Where to.
+    keep : int
+        How many columns stay, whatever their width.
+
+    Returns
+    -------
+    str
+        The headings of the columns that are left out, separated by commas; empty for none.
+    """
+    anything = console.options.update(max_width=10_000)
+    left_out: list[str] = []
+    while len(table.columns) > keep and (
+        Measurement.get(console, anything, table).maximum > console.width
+    ):
+        left_out.insert(0, " ".join(str(table.columns.pop().header).split()))
+    return ", ".join(left_out)
+
+
 def closing_words(directory: Path) -> str:
     """Return where a run's results are, and the two commands that show more of them."""
+    return f"Results in {directory}\n{next_commands(directory)}"
+
+
+def next_commands(directory: Path) -> str:
+    """Return the two commands that show more of the runs in a folder."""
     quoted = shlex.quote(str(directory))
     return (
-        f"Results in {directory}\n"
         f"  figures and tables    fedquorum-report {quoted}\n"
         f"  replay all decisions  fedquorum-report --audit {quoted}"
     )
@@ -274,21 +374,20 @@ def _of_run(
     totals: Totals, about: About, privacy: Mapping[str, Any], counted: Mapping[int, int]
 ) -> Iterator[tuple[str, str]]:
     """Yield what is told of a run as a whole, each number with its name."""
-    yield "updates admitted per round", f"{totals.admitted / totals.rounds:.1f}"
     if about.question is Question.PARTICIPATION:
         yield from _participation(totals, about.num_clients, counted)
     if about.question is Question.PRIORITY and totals.with_theta:
-        yield "theta_T", f"{totals.theta / totals.with_theta:.3f}"
+        yield "theta_T, mean of 1 / (1 + A)", f"{totals.theta / totals.with_theta:.3f}"
     if totals.state_bytes:
-        yield "megabytes of server state beside the model", f"{totals.state_bytes / 1e6:.3g}"
+        yield "server state beside the model", decimal(totals.state_bytes)
     if totals.empty:
-        yield "empty rounds", str(totals.empty)
+        yield "rounds without any update", str(totals.empty)
     if privacy:
         yield f"epsilon for delta {privacy['delta']:.3g}", f"{float(privacy['epsilon']):.4g}"
         yield "private releases", str(privacy["releases"])
     yield "rounds", str(totals.rounds)
     yield "seconds per round", f"{totals.seconds / totals.rounds:.3f}"
-    yield "megabytes, both ways", f"{totals.transferred / 1e6:.1f}"
+    yield "data sent, both ways", decimal(totals.transferred)
 
 
 def _participation(

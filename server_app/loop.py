@@ -181,7 +181,8 @@ def _arithmetic(composed: Composed, data: FederatedData, grid: Grid) -> Arithmet
 def _about(settings: Settings, strategy: ComposedStrategy) -> About:
     """Return by what the numbers of a run are chosen that people see."""
     question = question_of(settings.strategy.name, strategy.rules)
-    return About(evaluated_metric(settings), question, len(strategy.population.clients))
+    clients, priority = strategy.population.clients, strategy.population.priority
+    return About(evaluated_metric(settings), question, len(clients), frozenset(priority))
 
 
 def _recorded(directory: Path, start: Checkpoint | None, arithmetic: Arithmetic) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from conf.compose import compose_words
+from server_app.display import next_commands
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
 from server_app.sweep_runner import JobRunner
 
@@ -148,6 +149,8 @@ class Sweep:
         failed = {job: s.reason for job, s in states.items() if s.status in ("failed", "died")}
         completed = sum(state.status == "completed" for state in states.values())
         self.say(f"{completed} of {len(states)} jobs completed in {self.directory}")
+        if completed:
+            self.say(next_commands(self.directory))
         for job, reason in failed.items():
             print(f"fedquorum: {job} failed: {reason}", file=sys.stderr)
         if interrupted:

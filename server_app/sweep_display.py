@@ -15,13 +15,15 @@ from typing import Any, Self
 
 from fedquorum.rule import Question
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID
+from rich.table import Column
 
 from conf.schema.settings import evaluated_metric
-from server_app.display import PLAIN_SECONDS, About, describe, time_left
+from server_app.display import PLAIN_SECONDS, About, CutColumn, describe, shows_live, time_left
 from server_app.sweep_jobs import Job, Status
 
 POLL_SECONDS = 0.5
+WIDTH_FOR_BARS = 130
 ENDED = ("completed", "failed", "interrupted")
 
 
@@ -44,12 +46,12 @@ class SweepDisplay:
         self._before = 0
         self._started = self._last_line = time.monotonic()
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
+            CutColumn("{task.description}"),
+            *([BarColumn()] if console.width >= WIDTH_FOR_BARS else []),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            CutColumn("{task.fields[state]}"),
             console=console,
-            disable=not console.is_terminal,
+            disable=not shows_live(console),
             redirect_stdout=False,  # the output of a job in this process is redirected already
             redirect_stderr=False,
         )
@@ -124,7 +126,7 @@ class SweepDisplay:
             self._progress.remove_task(self._bars.pop(job))
 
     def _plain(self, text: str) -> None:
-        if not self._console.is_terminal:
+        if not shows_live(self._console):
             self._last_line = time.monotonic()
             of = "" if self.left else f"/{self._total}"
             line = f"[{self._ended}{of}] {text.strip()}".rstrip()

@@ -9,6 +9,7 @@ from fedquorum.errors import FedQuorumError, RunError, one_line
 from rich.console import Console
 
 from conf.compose import compose_words
+from server_app.display import narrowed
 
 EXIT_ERROR = 1
 PLAIN_WIDTH = 200
@@ -47,7 +48,7 @@ def show_clients(words: Sequence[str], output: Path) -> None:
     composed = compose_words(tuple(words))
     # The libraries that divide and draw take seconds to import: not for --help or a typo.
     from server_app.clients_table.rows import client_rows, remarks, write_csv
-    from server_app.clients_table.show import clients_figure, terminal_table
+    from server_app.clients_table.show import clients_figure, in_all, terminal_table
     from server_app.drawing import save
 
     settings = composed.settings
@@ -64,9 +65,14 @@ def show_clients(words: Sequence[str], output: Path) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)  # a file or a pipe has no width to fit
-    console.print(terminal_table(rows, title))
-    for remark in remarks(rows, settings.client.batch_size):
-        console.print(remark, soft_wrap=True, markup=False, highlight=False)
+    table = terminal_table(rows, title)
+    left_out = narrowed(table, console, keep=4)
+    console.print(table)
+    told = [in_all(rows), *remarks(rows, settings.client.batch_size)]
+    if left_out:
+        told.append(f"Columns left out at this width, all in clients.csv: {left_out}")
+    for text in told:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
     for path in (output / "clients.csv", *figures):
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 

@@ -105,19 +105,20 @@ def remarks(rows: Sequence[ClientRow], batch_size: int) -> list[str]:
     found = []
     if few:
         found.append(
-            f"{_clients(few)} fewer training samples than client.batch_size ({batch_size}): an "
-            "epoch is one smaller batch"
+            f"{_clients(few)} fewer training samples than client.batch_size ({batch_size}), so "
+            "that an epoch is one smaller batch"
         )
     if single:
-        found.append(f"{_clients(single)} one class only in training")
+        found.append(f"{_clients(single)} only one class in training")
     if untested:
-        found.append(f"{_clients(untested)} one class only in testing: AUROC is not defined")
+        found.append(f"{_clients(untested)} only one class in testing, so that AUROC is undefined")
     return found
 
 
 def _clients(ids: Sequence[int]) -> str:
     shown = ", ".join(map(str, ids[:8])) + (", .." if len(ids) > 8 else "")  # noqa: PLR2004 - a line
-    return f"{len(ids)} client{'s have' if len(ids) > 1 else ' has'} ({shown})"
+    many = len(ids) > 1
+    return f"{len(ids)} client{'s' if many else ''} ({shown}) {'have' if many else 'has'}"
 
 
 def write_csv(rows: Sequence[ClientRow], path: Path) -> None:

@@ -18,26 +18,26 @@ TICK_CLASSES = 25
 
 
 def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
-    """Return one line for each client, of more than 100 the first 50, and a line for all.
+    """Return one line for each client, of more than 100 the first 50.
 
     The samples of each class are columns where there are at most 12 classes.
     """
     counts = rows[0].train_counts
     per_class = counts is not None and len(counts) <= MOST_CLASSES
-    shown = rows if len(rows) <= MOST_CLIENTS else rows[:SHOWN_OF_MORE]
+    shown = rows[: _shown(rows)]
     varies = any(row.available != 1 for row in rows)
-    table = Table(title=title, caption=_caption(rows, len(shown)))
-    table.add_column("client", justify="right")
-    table.add_column("priority", justify="center")
+    table = Table(title=title, title_justify="left")
+    table.add_column("client", justify="right", no_wrap=True)
+    table.add_column("priority", justify="center", no_wrap=True)
     names = ["training", "test"]
     names += ["classes"] if counts is not None else []
     names += ["available"] if varies else []
     names += [f"class {c}" for c in range(len(counts))] if counts is not None and per_class else []
     unseen = any(row.unseen for row in rows)
     if unseen:
-        table.add_column("unseen", justify="center")
+        table.add_column("unseen", justify="center", no_wrap=True)
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in shown:
         cells = [str(row.client), "yes" if row.priority else ""]
         cells += ["yes" if row.unseen else ""] if unseen else []
@@ -52,7 +52,12 @@ def terminal_table(rows: Sequence[ClientRow], title: str) -> Table:
     return table
 
 
-def _caption(rows: Sequence[ClientRow], shown: int) -> str:
+def _shown(rows: Sequence[ClientRow]) -> int:
+    return len(rows) if len(rows) <= MOST_CLIENTS else SHOWN_OF_MORE
+
+
+def in_all(rows: Sequence[ClientRow]) -> str:
+    """Return a sentence on all clients together, to follow the table."""
     train = np.array([row.train for row in rows])
     tests = sum(row.test for row in rows)
     text = (
@@ -61,6 +66,7 @@ def _caption(rows: Sequence[ClientRow], shown: int) -> str:
         f"{train.sum()} training and {tests} test samples; a client has {train.min()} to "
         f"{train.max()} training samples, median {np.median(train):g}"
     )
+    shown = _shown(rows)
     return text + (f"; the first {shown} are shown" if shown < len(rows) else "")
 
 

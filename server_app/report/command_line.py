@@ -20,6 +20,8 @@ from fedquorum.errors import FedQuorumError, RunError, one_line
 from fedquorum.intake import shown
 from rich.console import Console
 
+from server_app.display import narrowed
+
 if TYPE_CHECKING:
     from fedquorum.records.reader import Run
 
@@ -122,7 +124,11 @@ def report(directories: Iterable[Path], output: Path, *, paper: float | None = N
         problem = one_line(error)
         raise RunError(f"--output must be a folder to write to, got {output}: {problem}") from None
     console = _console()
-    console.print(terminal_table([row for one in experiments for row in one.rows]))
+    table = terminal_table([row for one in experiments for row in one.rows])
+    left_out = narrowed(table, console, keep=3)
+    console.print(table)
+    if left_out:
+        console.print(f"Columns left out at this width: {left_out}", soft_wrap=True)
     _tell_bound(runs, console)
     for path in written:
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)

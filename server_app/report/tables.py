@@ -16,6 +16,7 @@ from fedquorum.records.reader import STATUSES, Run
 from rich.markup import escape
 from rich.table import Table
 
+from server_app.naming import method_title, setting_words
 from server_app.report.data import WHERE_DATA_LIES
 from server_app.report.groups import (
     LONGEST_VALUE,
@@ -33,6 +34,12 @@ from server_app.report.measures import (
     run_measures,
 )
 from server_app.report.methods import is_baseline
+
+LONGEST_METHOD = 32
+"""Columns of a terminal for the name of an experiment and its method, which then goes on below."""
+
+SEVERAL = "metric"
+"""The heading of a column with several metrics."""
 
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 APPEAL = ("appeal", "preferred_accuracy")
@@ -509,33 +516,52 @@ _SHARES = frozenset(
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:
-    """Return the rows as a table for people, groups in their order, clients below each other."""
+    """Return the rows as a table for people, groups in their order, clients below each other.
+
+    The columns that a narrow terminal can do without come last.
+    """
     table = Table(
         title="Runs, mean ± standard deviation over seeds", title_justify="left", show_lines=True
     )
-    table.add_column("experiment\nstrategy", overflow="fold")
-    table.add_column("runs", overflow="fold")
-    table.add_column("clients")
-    headings = ("test metric", "worst\nclient", "worst\n10 %", "Gini, %")
-    for heading in (*headings, "admitted\na round", "theta_T"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("experiment\nmethod", overflow="fold", max_width=LONGEST_METHOD)
+    table.add_column("clients", no_wrap=True)
+    for heading in (f"test\n{_metric_heading(rows)}", "worst\nclient"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("runs", no_wrap=True)
+    for heading in ("worst\n10 %", "Gini, %", "updates\nper round", "theta_T"):
+        table.add_column(heading, justify="right", no_wrap=True)
     by_group: dict[int, list[Row]] = {}
     for row in rows:
         by_group.setdefault(id(row.group), []).append(row)
+    several = _metric_heading(rows) == SEVERAL
     for same in by_group.values():
-        table.add_row(*_terminal_cells(same))
+        table.add_row(*_terminal_cells(same, tells_metric=several))
     return table
 
 
-def _terminal_cells(rows: Sequence[Row]) -> Iterator[str]:
+def _metric_heading(rows: Sequence[Row]) -> str:
+    """Return the name of the metric, or what stands for those of several experiments."""
+    metrics = {row.group.metric for row in rows}
+    return METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else SEVERAL
+
+
+def _terminal_cells(rows: Sequence[Row], *, tells_metric: bool) -> Iterator[str]:
     first = rows[0]
     group = first.group
-    yield escape("\n".join((group.experiment, group.strategy, *group.variant)))
+    settings = group.runs[0].settings
+    method = (
+        method_title(group.strategy),
+        *(setting_words(word, settings) for word in group.variant),
+    )
+    yield escape("\n".join((group.experiment, *method)))
+    yield "\n".join(row.clients.replace("_", "-") for row in rows)
+    for name in ("test", "worst"):
+        yield "\n".join(cell(row.statistic(name), name, group.metric) for row in rows)
     statuses = [f"{first.statuses[s]} {s}" for s in STATUSES if first.statuses.get(s)]
     rounds = f"rounds: {_range(first.rounds)}"
-    yield "\n".join((*statuses, f"seeds: {len(first.by_seed)}", rounds, METRIC_NAMES[group.metric]))
-    yield "\n".join(row.clients for row in rows)
-    for name in ("test", "worst", "worst10", "gini"):
+    metric = (METRIC_NAMES[group.metric],) if tells_metric else ()
+    yield "\n".join((*statuses, f"seeds: {len(first.by_seed)}", rounds, *metric))
+    for name in ("worst10", "gini"):
         yield "\n".join(cell(row.statistic(name), name, group.metric) for row in rows)
     for name in ("admitted", "theta"):
         yield cell(first.statistic(name), name, group.metric, separator="\n")

@@ -31,6 +31,11 @@ class Metric:
     of_numbers: bool = False
 
     @property
+    def name(self) -> str:
+        """Its name in sentences, without a unit."""
+        return self.title.partition(",")[0]
+
+    @property
     def is_share(self) -> bool:
         """Whether it lies in [0, 1], so that people read it in percent."""
         return (self.low, self.high) == (0.0, 1.0)

@@ -239,17 +239,6 @@ def test_a_mistyped_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert_refused(save(tmp_path), message, drop=["agee"])
 
 
-def test_a_file_with_semicolons(tmp_path: Path) -> None:
-    """One column with semicolons in its name is how spreadsheets in many countries write."""
-    path = tmp_path / "table.csv"
-    path.write_text("where;age;paid\nA;1;2\n")
-    message = (
-        "data.client_column must be one of the columns of PATH, which are where;age;paid, got "
-        "'where' (the file separates its cells by semicolons; write them with commas)"
-    )
-    assert_refused(path, message)
-
-
 def test_zeros_of_categories(tmp_path: Path) -> None:
     """Only columns of numbers have zeros."""
     kind = "must be one of the columns of numbers of PATH, which are age"

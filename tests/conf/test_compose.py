@@ -286,7 +286,7 @@ MISTAKES = {
         "data.name must be a value in Hydra's grammar, got 'data.name=Genève': a value with other "
         r"characters .* needs quotes of its own; type \"data.name='Genève'\"$"
     ),
-    "'data.drop=[age (years), Größe]'": r"; type 'data.drop=\[\"age \(years\)\",\"Größe\"\]'$",
+    "'data.drop=[age (years), Größe]'": r"; type \"data.drop=\['age \(years\)','Größe'\]\"$",
     "'data.columns={numbers: [Größe]}'": "; put each text in it in quotes$",
     "größe=1": "a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got 'größe=1'",
     "'seed=1": "overrides must be Hydra overrides separated by spaces",

@@ -273,7 +273,11 @@ def test_a_sweep_with_failures_goes_on_where_it_ended(
         f"fedquorum: job 3 (data=npz client.lr=fast) failed: {no_number}",
         f"fedquorum: to continue the sweep: {again}",
     ]
-    assert told.out.splitlines()[-1] == f"1 of 4 jobs completed in {folder}"
+    assert told.out.splitlines()[-3:] == [
+        f"1 of 4 jobs completed in {folder}",
+        f"  figures and tables    fedquorum-report '{folder}'",
+        f"  replay all decisions  fedquorum-report --audit '{folder}'",
+    ]
     before = (folder / "0" / "manifest.json").read_bytes()
 
     assert command(*shlex.split(again)[1:]) == 1

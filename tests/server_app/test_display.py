@@ -12,8 +12,17 @@ from fedquorum.records.round_record import RoundRecord, round_record
 from fedquorum.report import ClientEvaluation
 from fedquorum.rule import Question
 from rich.console import Console
+from rich.table import Table
 
-from server_app.display import About, Display, Totals, describe, final_table, time_left
+from server_app.display import (
+    About,
+    Display,
+    Totals,
+    describe,
+    final_table,
+    narrowed,
+    time_left,
+)
 from tests.fedquorum.records.made import report
 
 NAN = math.nan
@@ -64,21 +73,23 @@ def client(
 
 
 @pytest.mark.parametrize(
-    ("metric", "mean", "worst", "best"),
+    ("metric", "name", "mean", "worst", "best"),
     [
-        ("accuracy", "50.0%", "25.0%", "75.0%"),
-        ("auroc", "70.0%", "60.0%", "80.0%"),
-        ("loss", "1.5000", "2.0000", "1.0000"),
-        ("mae", "0.7000", "0.8000", "0.6000"),
-        ("r2", "0.7000", "0.6000", "0.8000"),
+        ("accuracy", "accuracy", "50.0%", "25.0%", "75.0%"),
+        ("auroc", "AUROC", "70.0%", "60.0%", "80.0%"),
+        ("loss", "loss", "1.5000", "2.0000", "1.0000"),
+        ("mae", "MAE", "0.7000", "0.8000", "0.6000"),
+        ("r2", "R2", "0.7000", "0.6000", "0.8000"),
     ],
 )
-def test_the_table_is_of_the_metric(metric: str, mean: str, worst: str, best: str) -> None:
+def test_the_table_is_of_the_metric(
+    metric: str, name: str, mean: str, worst: str, best: str
+) -> None:
     """So is the line of a round; a loss and an error of numbers are no shares."""
     words, rows = shown([client(0, 1.0, 0.25, 0.6), client(1, 2.0, 0.75, 0.8)], metric)
-    assert f"test {metric} {mean}" in words
+    assert f"test {name} {mean}" in words
     assert rows[""] == ["all"]
-    assert rows[f"test {metric} (by data)"] == [mean]
+    assert rows[f"test {name}, by data"] == [mean]
     assert rows["worst client"] == [worst]
     assert rows["best client"] == [best]
 
@@ -87,9 +98,9 @@ def test_what_is_not_defined_is_a_dash() -> None:
     """Accuracy of numbers, and a metric that no client has, are shown as missing."""
     words, rows = shown([client(0, 1.0, NAN)], "loss")
     assert "test loss 1.0000" in words
-    assert rows["test loss (by data)"][0] == "1.0000"
+    assert rows["test loss, by data"][0] == "1.0000"
     _, rows = shown([client(0, 1.0, 0.5, NAN)], "auroc")
-    assert rows["test auroc (by data)"] == rows["average over clients"] == ["-"]
+    assert rows["test AUROC, by data"] == rows["average over clients"] == ["-"]
 
 
 TWO_GROUPS = [client(0, 1.0, 0.25), client(1, 1.0, 0.5), client(2, 1.0, 1.0, priority=0.0)]
@@ -110,7 +121,7 @@ def test_the_groups_are_those_that_the_method_is_about(
     """A round's line has the number that the table begins with."""
     words, rows = shown(TWO_GROUPS, "accuracy", question)
     assert rows[""] == headings
-    assert rows["test accuracy (by data)"][0] == first
+    assert rows["test accuracy, by data"][0] == first
     assert f"test accuracy {first}" in words
     assert ("standard deviation" in rows) == (question is Question.FAIRNESS)
     assert ("clients whose updates counted" in rows) == (question is Question.PARTICIPATION)
@@ -145,18 +156,18 @@ def test_the_table_is_of_all_rounds() -> None:
     Console(file=text, width=120).print(final_table(totals, "title", about))
     cells = [line.split("│") for line in text.getvalue().splitlines() if "│" in line]
     assert {row[1].strip(): row[2].strip() for row in cells} == {
-        "test accuracy (by data)": "25.0%",
+        "test accuracy, by data": "25.0%",
         "average over clients": "25.0%",
         "worst client": "25.0%",
         "best client": "25.0%",
         "training loss F(w), last measured": "0.5000",
         "updates admitted per round": "1.0",
-        "theta_T": "0.500",
-        "megabytes of server state beside the model": "1",
-        "empty rounds": "2",
+        "theta_T, mean of 1 / (1 + A)": "0.500",
+        "server state beside the model": "1.0 MB",
+        "rounds without any update": "2",
         "rounds": "3",
         "seconds per round": "3.000",
-        "megabytes, both ways": "4.0",
+        "data sent, both ways": "4.0 MB",
     }
 
 
@@ -169,6 +180,71 @@ def test_a_round_in_a_few_words() -> None:
         assert describe(unknown, PLAIN) == "admitted 1 of 3 asked"
     unknown = {**measured, "test": {"priority": {"accuracy": None}}}
     assert describe(unknown, PLAIN) == "loss 1.2500  test accuracy -  admitted 1 of 3 asked"
+
+
+def test_updates_are_told_by_priority_where_that_is_compared() -> None:
+    """Of 4 updates in 2 rounds, client 2's one is that of a client without priority."""
+    first = replace(record_of(1, TWO_GROUPS), admitted=3)
+    totals = reduce(Totals.after, (first, replace(first, round=2, admitted=1)), Totals())
+    about = About("accuracy", Question.PRIORITY, 3, frozenset({0, 1}))
+    table = final_table(totals, "title", about, counted={0: 2, 1: 1, 2: 1})
+    names, *groups = (list(column.cells) for column in table.columns)
+    row = names.index("updates admitted per round")
+    assert [group[row] for group in groups] == ["1.5", "0.5", "2.0"]
+
+
+def live(width: int, title: str = "FedALIGN on synth") -> str:
+    """Return the last live line of a run on a terminal so wide."""
+    out = StringIO()
+    terminal = Console(file=out, width=width, force_terminal=True, color_system=None)
+    with Display(terminal, 12345, title, PLAIN) as display:
+        display.show(replace(record_of(12345, [client(0, 1.0, 0.875)]), admitted=20, asked=20))
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines()
+    return [line.rpartition("\r")[2] for line in lines if "12345" in line][-1]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 130, 200])
+def test_the_live_line_is_one_line_with_the_round(width: int) -> None:
+    """On a narrow terminal the title and the bar go first, then the end of the numbers."""
+    line = live(width)
+    assert len(line.rstrip()) <= width
+    assert "12345/12345 0:00:00 loss 1.2500" in line
+    assert ("FedALIGN on synth" in line) == (width >= 100)
+    assert ("━" in line) == (width >= 130)
+    assert line.rstrip().endswith("admitted 20 of 20 asked") == (width >= 80)
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot change its last line, so that a live one would be a line for every change."""
+    monkeypatch.setenv("TERM", "dumb")
+    out = StringIO()
+    terminal = Console(file=out, width=80, force_terminal=True)
+    with Display(terminal, 3, "run", PLAIN) as display:
+        for server_round in (1, 2, 3):
+            display.show(record_of(server_round, []))
+    assert out.getvalue().splitlines() == [
+        f"run  round {server_round}/3  loss 1.2500  admitted 1 of 3 asked"
+        for server_round in (1, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(40, ""), (39, "third"), (27, "third"), (26, "second one, third"), (1, "second one, third")],
+)
+def test_a_narrow_table_loses_its_last_columns(width: int, left_out: str) -> None:
+    """They are named, and what stays is on one line each."""
+    table = Table()
+    for heading in ("first", "second\none", "third"):
+        table.add_column(heading)
+    table.add_row("a" * 10, "b" * 10, "c" * 10)
+    out = StringIO()
+    console = Console(file=out, width=width)
+    assert narrowed(table, console, keep=1) == left_out
+    assert len(table.columns) == 3 - (left_out.count(",") + 1 if left_out else 0)
+    console.print(table)
+    cells = [cell for column in table.columns for cell in column.cells]
+    assert all(str(cell) in out.getvalue() for cell in cells) == (width > 1)
 
 
 @pytest.mark.parametrize(

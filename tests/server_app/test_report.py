@@ -322,8 +322,8 @@ def test_settings_with_brackets_are_not_markup(tmp_path: Path) -> None:
     table = terminal_table(summarize(group_runs(load_all(tmp_path))))
     cells = list(table.columns[0].cells)
     assert cells == [
-        "fedalign/synth_low\nfedalign\ndrop=\\[blue]",
-        "fedalign/synth_low\nfedalign\ndrop=\\[red]",
+        "fedalign/synth_low\nFedALIGN\ndrop \\[blue]",
+        "fedalign/synth_low\nFedALIGN\ndrop \\[red]",
     ]
 
 

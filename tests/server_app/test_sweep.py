@@ -32,9 +32,11 @@ def test_all_combinations_once(
     """Every combination is a job with a number; what was run already is not run again."""
     run(sweep_config, launcher, "seed=1,2", "strategy=fedalign,fedavg", "rounds=2")
     assert launcher.launched == [[0, 1, 2, 3]]
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        f"4 of 4 jobs completed in {tmp_path / 'sweep'}"
-    )
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"4 of 4 jobs completed in {tmp_path / 'sweep'}",
+        f"  figures and tables    fedquorum-report {tmp_path / 'sweep'}",
+        f"  replay all decisions  fedquorum-report --audit {tmp_path / 'sweep'}",
+    ]
     run(sweep_config, launcher, "strategy=fedalign,fedavg", "rounds=2", "seed=2,3")
     assert launcher.launched[1:] == [[4, 5]]
     out = capsys.readouterr().out

@@ -204,8 +204,6 @@ def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
 
 def _meant(name: str, names: Sequence[str]) -> str:
     """Return " (...)" with the column that was perhaps meant, "" if none is alike."""
-    if len(names) == 1 and name in names[0].split(";"):
-        return " (the file separates its cells by semicolons; write them with commas)"
     hint = did_you_mean(name, names)
     return f" ({hint})" if hint else ""
 

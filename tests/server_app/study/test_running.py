@@ -227,7 +227,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         ),
         (
             ("methods=[fedavg server_optimizer=adam]",),
-            r"methods must be a value .*; type 'methods=\[\"fedavg server_optimizer=adam\"\]'$",
+            r"methods must be a value .*; type \"methods=\['fedavg server_optimizer=adam'\]\"$",
         ),
         (("methods=[fedavg]",), "methods must have one to compare with fedavg, got none"),
         (("output=/dev/null/x",), "output must be a folder to write to"),
