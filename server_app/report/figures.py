@@ -236,7 +236,7 @@ def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
     if not panel.diagonal:
         axes.set_ylim(low, high)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(panel.title, loc="left", fontsize="medium")
     axes.grid(visible=True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return handles
