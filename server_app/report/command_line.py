@@ -93,11 +93,11 @@ def report(directories: Iterable[Path], output: Path, *, paper: float | None = N
 
     Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
     ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and
-    in ``figures`` every chart as PNG and SVG, and as PDF of ``paper`` inches in width where that is
-    given. Runs that cannot be read are told on standard
-    error and left out. Where a run has a local-only run of the same experiment and seed beside
-    it, the terms of FedALIGN's bound are printed too, which needs the runs' data; terms that
-    cannot be computed are told on standard error and left out.
+    in ``figures`` every chart as PNG and SVG. Where ``paper`` is given, charts are PDFs of that
+    many inches in width too; a width with room for one panel has a PDF for each. Runs that cannot
+    be read are told on standard error and left out. Where a run has a local-only run of the same
+    experiment and seed beside it, the terms of FedALIGN's bound are printed too, which needs the
+    runs' data; terms that cannot be computed are told on standard error and left out.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_inches,
         metavar="INCHES",
         help="write every figure as PDF too, as wide as a paper's column (often 3.3), with letters "
-        "of 8 points",
+        "of 7 and 8 points; a narrow column has a file for each panel",
     )
     parser.add_argument(
         "--audit",

@@ -127,7 +127,8 @@ def _shape(chart: Chart, panels: int, width: float | None) -> tuple[int, int, fl
         return -(-panels // columns), columns, *PANEL_INCHES
     columns = min(columns, _fitting(chart, width))
     panel = width / columns
-    return -(-panels // columns), columns, panel, panel * PANEL_INCHES[1] / PANEL_INCHES[0]
+    height = min(1.0, panel / PANEL_INCHES[0]) * PANEL_INCHES[1]
+    return -(-panels // columns), columns, panel, height
 
 
 def _figure(size: tuple[float, float]) -> ShownFigure:
@@ -168,6 +169,7 @@ def _lines(chart: LineChart, whole: float | None) -> ShownFigure:
             loc="outside lower center",
             frameon=False,
             ncols=entries,
+            handlelength=3.2,  # a dash is seen with its gaps
         )
     return figure
 
@@ -236,7 +238,7 @@ def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
     if not panel.diagonal:
         axes.set_ylim(low, high)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
-    axes.set_title(panel.title, loc="left")
+    axes.set_title(panel.title, loc="left", fontsize="medium")
     axes.grid(visible=True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return handles

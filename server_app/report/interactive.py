@@ -38,7 +38,7 @@ GREY = "#E5E5E5"
 # Pixels.
 PANEL_HEIGHT = 320
 TOP, TOP_ALONE, BOTTOM, LEFT, RIGHT = 36, 14, 52, 60, 14
-TEXT_LINE, LETTER = 14.0, 6.4
+TEXT_LINE, LETTER = 14.0, 7.0
 LETTERS = 20  # in a line of a name at the end of a curve
 ROW_HEIGHT = (4, 24)
 GRID_HEIGHT = (220, 640)

@@ -556,8 +556,11 @@ def test_a_narrow_paper_has_a_file_for_each_panel() -> None:
     assert names == ["one_1_test-accuracy-all", "one_2_test-accuracy-some"]
     ((name, whole),) = parts_for_paper(chart, 6.9)
     assert (name, whole) == ("one", chart)
-    figure = draw(chart, 6.9)
-    assert figure.get_size_inches()[0] == pytest.approx(6.9)
+    width, height = draw(chart, 6.9).get_size_inches()
+    assert width == pytest.approx(6.9)
+    assert height < 3.0
+    _, height = draw(chart_of(chart.panels[0]), 6.9).get_size_inches()
+    assert height < 4.0  # a panel alone is not higher than on a screen
 
 
 def test_choices_are_several_tables(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def _round_panels(rounds: Rounds, clock: FloatArray) -> Iterator[Panel]:
         for line in _line(status, style, number, counts[status])
     )
     yield from _panel("round", "clients asked", lines)
-    seconds = _line("time", 4, number, rounds.column("seconds"))
+    seconds = _line("time", 15, number, rounds.column("seconds"))
     yield from _panel("round", "seconds a round", seconds)
-    yield from _panel("round", "simulated seconds so far", _line("time", 4, number, clock))
+    yield from _panel("round", "simulated seconds so far", _line("time", 15, number, clock))
 
 
 def _tested_groups(rounds: Rounds) -> tuple[str, ...]:
