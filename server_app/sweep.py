@@ -16,6 +16,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from conf.compose import compose_words
+from conf.words import swept_values
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
 from server_app.sweep_runner import JobRunner
 
@@ -87,7 +88,7 @@ def choices_of(override: Override) -> list[str]:
             f"{key} must be values for a sweep over all of them (an interval is for "
             f"hydra/sweeper=optuna), got {override.input_line}"
         )
-    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [f"{key}={value}" for value in swept_values(override)]
 
 
 class Sweep:
