@@ -31,7 +31,7 @@ from server_app.study.words import compared, title, unit_of, whose
 Lines = Mapping[int, list[float]]
 """Values of several seeds, by round."""
 
-LETTER, NO_LABELS, MOST_LABELS = 6.5, 16, 170
+LETTER, CAPITAL, NO_LABELS, MOST_LABELS = 6.5, 9.5, 16, 170
 """Pixels of a letter, and of the space for names beside a chart."""
 
 
@@ -99,7 +99,7 @@ def _over_rounds(
     if not lines:
         return None
     drawn = figure(LineChart("", "", "", (Panel("", "round", label, tuple(lines), bounds=ANY),)))
-    longest = LETTER * max(len(line.label) for line in lines) + NO_LABELS
+    longest = max(_pixels(line.label) for line in lines) + NO_LABELS
     drawn.update_layout(
         height=HEIGHT,
         margin={"t": TOP, "b": BOTTOM, "l": 60, "r": min(MOST_LABELS, longest)},
@@ -114,6 +114,10 @@ def _over_rounds(
         font, text = {"color": colour}, plain_text(line.label)
         write(drawn, 1, y, text, xref="paper", xshift=4, font=font)
     return drawn
+
+
+def _pixels(text: str) -> float:
+    return sum(CAPITAL if letter.isupper() or letter in "+=" else LETTER for letter in text)
 
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:
