@@ -95,7 +95,7 @@ class StudyJobs:
             return
         left = max(self.budget.amount - self.spent, 0.0)
         seconds = left * self._seconds_here / (self._run_here or 1.0)
-        about = f" (about {clock(seconds)})" if self._run_here else ""
+        about = f" (about {clock(seconds)})" if seconds else ""
         self._left = f"{self.budget.shown(left)} left{about}"
 
     def say(self, text: str) -> None:

@@ -206,7 +206,7 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
     settings = contest.settings
     for contender in contest.live:
         contender.tuning.ask(size)
-    for rung, after in enumerate(rungs(settings.rounds, settings.evaluation.every)):
+    for after in rungs(settings.rounds, settings.evaluation.every):
         live = {
             contender.method: {
                 values: replace(
@@ -222,7 +222,7 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
                 values: _validated(job, contest.score)
                 for values, job in live[contender.method].items()
             }
-            contender.tuning.report(rung, after, curves)
+            contender.tuning.report(after, curves, last=after == settings.rounds)
     for contender in contest.live:
         contender.tuning.tell()
         if contender.tuning.best is None:

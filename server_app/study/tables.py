@@ -118,7 +118,7 @@ class _Row:
         rounds = self.method.rounds_to_baseline
         if self.method.name == self.answer.baseline or not self.method.runs:
             return NONE
-        return "never" if rounds is None else f"{rounds:,.0f}"
+        return "rarely" if rounds is None else f"{rounds:,.0f}"
 
     @property
     def megabytes(self) -> str:
