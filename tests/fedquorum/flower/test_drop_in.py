@@ -801,7 +801,7 @@ def test_the_projects_protocol_is_recognised(
         assert sorted(asked) == sorted(set(asked))
         assert set(asked) <= set(range(clients))
     (line,) = [line for line in lines_of(told) if "replied in FedQuorum's protocol" in line]
-    assert "Round 1 counts nothing; from round 2 on" in line
+    assert "Round 1 counts no update; from round 2 on" in line
 
 
 @pytest.mark.parametrize("name", DROP_INS)
