@@ -317,7 +317,7 @@ def _hosting(context: Context) -> tuple[Node, Sequence[int]]:
     try:
         node.host(hosted)
     except Exception as error:  # whose fault it is shows when each is loaded alone
-        log(WARNING, "Clients are loaded one after the other after a failure", exc_info=error)
+        log(WARNING, "Clients load one after the other after a failure", exc_info=error)
     return node, hosted
 
 

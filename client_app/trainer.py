@@ -163,7 +163,7 @@ class Trainer:
             elif len(chunk) == 1:
                 yield chunk, result
             else:  # whose fault it is shows when each of them trains alone
-                log(WARNING, "Clients train each alone after a failure", exc_info=result)
+                log(WARNING, "Clients train one after the other after a failure", exc_info=result)
                 for place in chunk:
                     alone = attempt(train_and_use, [place])
                     yield ([place], alone) if isinstance(alone, Exception) else alone
@@ -216,7 +216,7 @@ class Trainer:
         except Exception as error:  # whatever vmap cannot run trains alone
             log(
                 INFO,
-                "Clients train each alone: %s cannot be batched (%s)",
+                "Clients train one after the other: %s cannot be batched (%s)",
                 type(self._model).__name__,
                 error,
             )

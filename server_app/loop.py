@@ -217,7 +217,7 @@ def _begin(
         if start.server_round > 0:
             allowed = composed.settings.engine.arithmetic
             check_arithmetic(directory, manifest, arithmetic, allowed)
-    line = f"Going on after round {start.server_round} of the run in {directory}"
+    line = f"Continuing after round {start.server_round} of the run in {directory}"
     console.print(line, soft_wrap=True, markup=False, highlight=False)
     return directory, start
 

@@ -1,4 +1,4 @@
-"""Who moved the model on which class: one client's last layer against those of the others.
+"""Compare each client's update of the last layer with the other clients' updates, by class.
 
 Shapes: n updates, L classes, d inputs of the last layer.
 """
@@ -17,9 +17,9 @@ SMOOTHING = 0.9
 
 
 def last_layer(model: Mapping[str, NDArray[np.generic]]) -> tuple[str, ...]:
-    """Return the names of the last matrix of floating numbers and of its bias, as far as they are.
+    """Return the names of the last floating matrix and of its bias, if they exist.
 
-    The bias has the matrix's name with ``bias`` in the place of ``weight``, and a number per row.
+    The bias has the matrix's name with ``bias`` instead of ``weight``, and a number for each row.
     """
     matrices = [
         name
@@ -41,9 +41,10 @@ def class_alignment(
 ) -> FloatArray | None:
     """Return Gamma_kc = cos(row c of Delta_k, row c of sum_{j != k} c_j Delta_j), shape (n, L).
 
-    A row is that of the last layer's matrix with its bias. NaN where one of the two is zero; None
-    of a model without a matrix. It is no Shapley value: only one coalition, all others, is looked
-    at. A class that a client has no samples of may have a negative cosine.
+    A row is a row of the last layer's matrix with its bias. The cosine is NaN if one of the two
+    rows is zero; the result is None for a model without a matrix. The cosine is not a Shapley
+    value, because it considers only one coalition: all other clients. A class without samples at a
+    client may have a negative cosine.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ def class_alignment(
     References
     ----------
     Tastan et al., "Redefining Contributions: Shapley-Driven Federated Learning", IJCAI 2024, as
-    the authors' code has it. There the sum includes client k itself, which flatters it where few
-    clients take part; for c_k = 0 both are the same.
+    the authors' code has it. There the sum includes client k, which favours k if few clients take
+    part; for c_k = 0 both are the same.
     """
     names = last_layer(model)
     if not names or not client_models:
@@ -87,10 +88,10 @@ def _rows(
 
 
 def smoothed_alignment(rounds: Iterable[Sequence[float | None] | None]) -> float:
-    """Return gamma_k after rounds, each the mean of Gamma_kc over the classes that have one.
+    """Return gamma_k: the moving average over rounds of the mean of Gamma_kc over classes.
 
-    gamma <- mu gamma + (1 - mu) mean_c Gamma_kc with mu = 0.9, from the first mean on; a round
-    without any leaves it. NaN before the first.
+    gamma <- mu gamma + (1 - mu) mean_c Gamma_kc with mu = 0.9, starting from the first mean. A
+    round without a mean does not change gamma, which is NaN before the first mean.
     """
     gamma = math.nan
     for values in rounds:

@@ -1,8 +1,8 @@
-"""For how many clients the model is worth it: appeal, and the model that each would prefer.
+"""Measure for how many clients the global model is useful: appeal, and preferred models.
 
-Client k requires a loss below rho_k, such as that of the model it trains alone. The formulas are
-from memory of Cho et al., "Maximizing Global Model Appeal in Federated Learning", TMLR 2024, of
-which only the abstract was read.
+Client k requires a loss below rho_k, such as the loss of its local model. The formulas are from
+memory of Cho et al., "Maximizing Global Model Appeal in Federated Learning", TMLR 2024, of which
+only the abstract was read.
 """
 
 from collections.abc import Mapping
@@ -15,33 +15,34 @@ from .types import ByClient, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Requirements:
-    """What clients have without the federation, by client id.
+    """The losses and accuracies that clients have without the federation, by client id.
 
     Parameters
     ----------
     loss : mapping of int to float
-        rho_k, in the unit of the training loss; a client that is left out, or has NaN, has none.
+        rho_k, in the unit of the training loss. A client that is missing or has NaN has no
+        requirement.
     accuracy : mapping of int to float
-        The test accuracy of the model that k trains alone, where that is known.
+        The test accuracy of k's local model, if it is known.
     """
 
     loss: Mapping[int, float]
     accuracy: Mapping[int, float] = field(default_factory=dict)
 
     def losses(self, clients: IntArray) -> FloatArray:
-        """Return rho of these clients, NaN where there is none, shape (n,)."""
+        """Return rho of these clients, NaN for a client without one, shape (n,)."""
         return ByClient.of(self.loss).at(clients, np.nan)
 
     def accuracies(self, clients: IntArray) -> FloatArray:
-        """Return the accuracies of these clients' local models, NaN where unknown, shape (n,)."""
+        """Return the accuracies of these clients' local models, NaN if unknown, shape (n,)."""
         return ByClient.of(self.accuracy).at(clients, np.nan)
 
 
 def appeal(loss: FloatArray, requirement: FloatArray) -> float:
     """Return GM-appeal, the share of the clients with F_k(w) < rho_k, in [0, 1].
 
-    A tie does not satisfy (our choice). Clients without a loss or a requirement (NaN) are left
-    out; NaN if none is left.
+    A tie does not satisfy (our choice). The share leaves out clients without a loss or a
+    requirement (NaN); it is NaN if no client is left.
 
     Parameters
     ----------
@@ -59,10 +60,10 @@ def preferred_accuracy(
 ) -> float:
     """Return the mean test accuracy of the model that each client prefers, in [0, 1].
 
-    A client prefers w where F_k(w) < rho_k, and else its local model. It decides by training
-    losses: by the test part the metric would choose the better number of two (whether the paper
-    does so was not verified). Clients of which one of the four is NaN are left out; NaN if none is
-    left.
+    A client prefers w if F_k(w) < rho_k, and its local model otherwise. It decides by training
+    losses, since a choice by test numbers would always report the better of two (whether the paper
+    does so was not verified). The mean leaves out clients with NaN in any of the four numbers; it
+    is NaN if no client is left.
 
     Parameters
     ----------

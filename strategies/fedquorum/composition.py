@@ -1,10 +1,10 @@
-"""The rules of one strategy together, and which of them go together.
+"""Combine the rules of one strategy, and refuse combinations that make no sense.
 
-The factors of an admitted client multiply: what the weighting gives it, times omega where a rule
-corrects for how often it is there. The sum is divided by the same without omega, over all clients
-that the selection covers, present or not. Where nothing is corrected, rules renormalise as in
-their papers, over the clients admitted in the round. Any server optimizer moves the model by that
-sum.
+The weight of an admitted client is a product: the weighting's factor, times omega if a rule
+corrects for participation. With such a correction the divisor is the sum of the weighting's factors
+over all clients that the selection covers, present or absent. Without one, rules normalise as in
+their papers, over the clients admitted in the round. Any server optimizer moves the model by the
+weighted sum of updates.
 """
 
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -23,21 +23,21 @@ from .weighting import Weighting
 
 @dataclass(frozen=True)
 class LastUpdates:
-    """That the server keeps every client's last update, which corrects the combined one.
+    """The server's store of every client's last update, which corrects the combined update.
 
     See ``fedquorum.memory.UpdateMemory``.
 
     Parameters
     ----------
     memory_dir : str, optional
-        The folder of its files; None keeps it in memory.
+        The folder of the store's files; None keeps the updates in memory.
     moves_alone : bool
-        Whether the model moves by the memory also in a round without any update.
+        Whether the store moves the model even in a round without any update.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
     """
 
     memory_dir: str | None = parameter(None, FolderPath())
@@ -48,7 +48,7 @@ class LastUpdates:
 
     @property
     def unbounded(self) -> str:
-        """Why differential privacy cannot protect an update that is kept."""
+        """The reason why differential privacy cannot protect a stored update."""
         return "an update counts again in every later round"
 
 
@@ -59,15 +59,15 @@ class Rules:
     Parameters
     ----------
     selection : Selection
-        Who is asked, and whose update is admitted.
+        Decides which clients are asked and which updates are admitted.
     weighting : Weighting
-        How much an admitted update counts.
+        Decides the weight of each admitted update.
     server_optimizer : ServerOptimizer
-        How the combined update moves the model.
+        Moves the model by the combined update.
     memory : LastUpdates, optional
-        Whether the clients' last updates are kept.
+        Set if the server keeps the clients' last updates.
     server_rate : ServerRate
-        How the server optimizer's learning rate changes over the rounds.
+        The schedule of the server optimizer's learning rate.
 
     Raises
     ------
@@ -89,12 +89,12 @@ class Rules:
         _check_kept(self.weighting, self.memory)
 
     def call(self, t: int, population: Population, told: Told) -> Call:
-        """Return whom the rules ask in round t (from 0), and the terms."""
+        """Return the clients to ask in round t (from 0), and the terms."""
         call = self.selection.call(t, population, told)
         return replace(call, measures_loss=self.asks_losses, t=t)
 
     def ahead(self, t: int, population: Population, told: Told) -> Call:
-        """Return the call of round t as far as it is known before its model is measured."""
+        """Return the part of round t's call that is known before its model is measured."""
         call = self.selection.ahead(t, population, told)
         return replace(call, measures_loss=self.asks_losses, t=t)
 
@@ -122,12 +122,12 @@ class Rules:
 
     @property
     def keeps_models(self) -> bool:
-        """Whether every client trains a model of its own."""
+        """Whether every client trains a local model."""
         return self.selection.keeps_models
 
     @property
     def divisor(self) -> str:
-        """What the weights are divided by, in words."""
+        """The divisor of the weights, in words."""
         selection, weighting = self.selection, self.weighting
         whom = "the clients admitted in the round"
         if weighting.fixed_divisor:
@@ -138,7 +138,7 @@ class Rules:
 
     @property
     def unbounded(self) -> str:
-        """Why differential privacy cannot protect a client, empty where it can."""
+        """The reason why differential privacy cannot protect a client; empty if it can."""
         memory = "" if self.memory is None else self.memory.unbounded
         told = self.weighting.needs_losses or self.weighting.by_data
         weights = self.weighting.unbounded or (_TOLD if told else "")
@@ -147,7 +147,7 @@ class Rules:
 
     @property
     def question(self) -> Question:
-        """What the rules answer: about priority where the selection tells clients apart by it."""
+        """The question that the rules answer: priority if the selection depends on priority."""
         selection = self.selection
         if not selection.asks_all and not selection.keeps_models:
             return Question.PRIORITY
@@ -162,34 +162,34 @@ class Rules:
         return replace(optimizer, **changed)  # type: ignore[type-var]
 
     def largest_share(self, num_clients: int, t: int = 0) -> float:
-        """Return c, the most that one client's update can count in round t (from 0).
+        """Return the largest share of one client's update in the step of round t (from 0).
 
         Raises
         ------
         ParameterError
-            Where there is no such bound.
+            If the share has no bound.
         """
         return self.optimizer_in(t).learning_rate * self.largest_weight(num_clients)
 
     def largest_weight(self, num_clients: int) -> float:
-        """Return the most that c_k can be, before the server's learning rate.
+        """Return the largest possible c_k, before the server's learning rate.
 
         Raises
         ------
         ParameterError
-            Where there is no such bound.
+            If c_k has no bound.
         """
         if self.unbounded:
             raise ParameterError("privacy", "none", "differential privacy", self.unbounded)
         return self.weighting.largest_share(num_clients)
 
     def regret_bound(self, rounds: int, clients: int) -> Bound | None:
-        """Return the bound on the regret of the decisions of T rounds, None where there is none."""
+        """Return the bound on the regret of T rounds' decisions, None without a bound."""
         fraction = self.selection.sampling.fraction
         return self.weighting.regret_bound(rounds, clients, fraction)
 
     def proportions(self, state: Any, call: Call) -> Proportions | None:
-        """Return what updates may be added up by before all are there, None if they may not be."""
+        """Return the proportions by which arriving updates can be added, None if they cannot."""
         if self.memory is not None or call.keeps_model or not self.selection.admits_all:
             return None
         return self.weighting.proportions(state, call)

@@ -1,8 +1,8 @@
-"""The named strategies, each one expression of the rules, and the path by which all are built.
+"""Build strategies from rules: the table of named strategies, and ``build``.
 
-A strategy is built from its name and its options, by ``build``: the command line, the run
-records and the constructors in Python all use it. Options have the names of the rules' own
-parameters; a strategy that is made of parts on purpose (``composed``) has them by part.
+The command line, the run records and the constructors in Python all build a strategy by ``build``,
+from its name and its options. Options have the names of the rules' parameters; the strategy
+``composed`` has them grouped by part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,30 +48,30 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Named:
-    """A strategy with a name: which rules it is made of.
+    """A named strategy and the rules that it consists of.
 
     Parameters
     ----------
     key : str
-        Its name in settings and records.
+        The strategy's name in settings and records.
     summary : str
-        What it does, in one line. A published name comes first, with a colon after it.
+        A description in one line. A published name comes first, with a colon after it.
     weighting : type
-        Its weighting.
+        The weighting.
     selection : type
-        Its selection.
+        The selection.
     participation : type, optional
-        What corrects the weighting for participation.
+        The correction of the weighting for participation.
     memory : LastUpdates, optional
-        Whether the clients' last updates are kept.
+        Set if the server keeps the clients' last updates.
     question : Question, optional
-        What it answers; by default what its weighting answers.
+        The question that the strategy answers; by default that of its weighting.
     baseline : bool
-        Whether it is a method that the papers' own are compared with.
+        Whether the papers use the strategy as a baseline.
     draws : bool
         Whether priority clients may be drawn with replacement.
     plain_for : tuple of Question
-        The questions for which a study compares the others with it.
+        The questions for which this is a study's baseline.
     """
 
     key: str
@@ -87,7 +87,7 @@ class Named:
 
     @property
     def title(self) -> str:
-        """The name for people: the one before the summary's colon, else the key in words."""
+        """The readable name: the one before the summary's colon, or else the key in words."""
         name, colon, _ = self.summary.partition(": ")
         return name if colon else self.key.replace("_", " ")
 
@@ -104,7 +104,7 @@ class Named:
         return (*(part for part in rules if part is not None), *memory)
 
     def check_needed(self, given: Mapping[str, Any]) -> None:
-        """Raise ParameterError for the first that a rule needs and nobody gave."""
+        """Raise ParameterError for the first required parameter that is missing."""
         for part in (self.selection, self.weighting, self.participation):
             for name, (allowed, why) in (part.needed if part else {}).items():
                 if given.get(name) is None:
@@ -112,7 +112,7 @@ class Named:
 
     @property
     def parameters(self) -> tuple[Field[Any], ...]:
-        """The fields of the rules' parameters, beside those of sampling."""
+        """The fields of the rules' parameters, without those of sampling."""
         return tuple(item for part in self.parts for item in parameters_of(part))
 
     def rules(
@@ -128,7 +128,7 @@ class Named:
         Raises
         ------
         ParameterError
-            For a parameter that there is not, and for what the rules refuse.
+            If there is no such parameter, or the rules refuse a value.
         """
         known = {item.name for item in self.parameters}
         for name in options:
@@ -223,7 +223,7 @@ NAMED: dict[str, Named] = {named.key: named for named in _all_named()}
 
 
 def question_of(strategy: str, rules: Rules) -> Question:
-    """Return what a strategy answers, by its name where it has one, otherwise by its rules."""
+    """Return the question that a strategy answers: its name's, or else its rules'."""
     return NAMED[strategy].answers if strategy in NAMED else rules.question
 
 
@@ -234,28 +234,28 @@ def build(
     *,
     custom: RuleImport = rule_at,
 ) -> Rules:
-    """Return the rules of a strategy, by its name and options.
+    """Return the rules of a strategy from its name and options.
 
     Parameters
     ----------
     strategy : mapping
         ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``,
-        ``minimum``, ``min_separation`` and ``server_lr``; and the parameters of its rules. Of
-        ``composed`` those are in the mappings ``selection``, ``weighting`` and ``participation``,
-        each with a ``name``; a part named ``custom`` has ``path`` and ``args``, see
-        ``fedquorum.imports``.
+        ``minimum``, ``min_separation`` and ``server_lr``; and the parameters of its rules. The
+        strategy ``composed`` has those in the mappings ``selection``, ``weighting`` and
+        ``participation``, each with a ``name``. A part named ``custom`` has ``path`` and ``args``;
+        see ``fedquorum.imports``.
     server_optimizer : mapping
-        ``name`` and the optimizer's parameters; ``lr_schedule``, see ``ServerRate``.
+        ``name``, the optimizer's parameters, and ``lr_schedule``; see ``ServerRate``.
     facts : RunFacts
-        The run.
+        Facts about the run.
     custom : callable
-        What makes the rules that are named ``custom``; by default they are imported.
+        Makes the rules named ``custom``; by default it imports them.
 
     Raises
     ------
     ParameterError
-        For a name or parameter that there is not, a value outside its range, and rules that make
-        no sense together.
+        If a name or a parameter does not exist, a value is outside its range, or the rules make no
+        sense together.
     """
     options = dict(strategy)
     name = options.pop("name")
@@ -285,7 +285,7 @@ def look_up(rules: Mapping[str, Any], group: str, name: str) -> Any:
     Raises
     ------
     ParameterError
-        For a name that is not in it, with the nearest one.
+        If the name is not in the table; the message suggests the nearest one.
     """
     if name not in rules:
         allowed = f"one of {', '.join(rules)}"

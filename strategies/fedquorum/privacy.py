@@ -1,13 +1,13 @@
-"""Differential privacy of the models: clipped updates, and noise on what they add up to.
+"""Make models differentially private: clip the updates, and add noise to their sum.
 
-Each round releases one Gaussian mechanism. Every update is clipped to an L2 norm of at most C over
-the whole model, and no weight c_k exceeds c: one client changes sum_k c_k Delta_k by at most c C.
-Noise of standard deviation z c C goes to every number of that sum, before the server's step: what
-the step makes of the noisy sum, at any learning rate and for trained arrays and running statistics
-alike, costs no privacy. The noise is drawn in every round, also where no update arrived.
+Each round is one Gaussian mechanism. The server clips every update to an L2 norm of at most C over
+the whole model, and no weight c_k exceeds c. One client therefore changes sum_k c_k Delta_k by at
+most c C. Before its step, the server adds noise of standard deviation z c C to every number of the
+sum. The step costs no further privacy, whatever its learning rate, for trained arrays and for
+running statistics. The server draws the noise in every round, even if no update arrived.
 
-Two runs are neighbours if they differ in one client's contributions, which one of them leaves out
-of every sum; N, the number of clients, is the same in both.
+Two runs are neighbours if one of them omits one client's contributions from every sum. Both have
+the same number N of clients.
 
 References
 ----------
@@ -40,14 +40,14 @@ ROUNDING = 1.0 + 1e-9
 class MovingNorm:
     """A clipping norm that follows a quantile of the updates' norms.
 
-    After a round that asked n clients, C becomes C exp(-eta (sum_k (b_k - gamma) + noise) / n) with
-    b_k = 1 if client k's update was not longer than C, else 0; a client without a usable update
+    After a round that asked n clients, C becomes C exp(-eta (sum_k (b_k - gamma) + noise) / n). b_k
+    is 1 if client k's update was at most C long, and 0 otherwise. A client without a usable update
     adds nothing. The noise is N(0, sigma_b^2). One client changes the sum by max(gamma, 1 - gamma).
 
     Parameters
     ----------
     target_quantile : float
-        gamma, the share of updates that are to be left as they are.
+        gamma, the desired share of updates that are not clipped.
     learning_rate : float
         eta.
     count_stddev : float
@@ -60,7 +60,7 @@ class MovingNorm:
 
     @property
     def multiplier(self) -> float:
-        """The noise of the count, over the most that one client changes it."""
+        """The count's noise multiplier: its noise / the largest change by one client."""
         return self.count_stddev / max(self.target_quantile, 1.0 - self.target_quantile)
 
     def after(
@@ -87,27 +87,27 @@ class MovingNorm:
 
 @dataclass(frozen=True)
 class GaussianMechanism:
-    """How the updates of a round are clipped, and how much noise their sum gets.
+    """The clipping of a round's updates, and the noise on their sum.
 
     Parameters
     ----------
     noise_multiplier : float
-        z, of everything that a round releases; 0 adds no noise.
+        z, for everything that a round releases; 0 adds no noise.
     clipping_norm : float
-        C, of the first round if it moves.
+        C; with ``moving``, C of the first round.
     moving : MovingNorm, optional
-        How C moves from round to round; by default it stays.
+        The change of C from round to round; by default C is constant.
     clients_clip : bool
-        Whether the clients are told C and clip their updates. The server clips in any case.
+        Whether clients also receive C and clip their updates. The server clips in any case.
     generator : callable
-        Returns the generator of one round's noise; by default one seeded from the operating system,
-        as nobody may be able to draw the same noise again.
+        Returns the generator of one round's noise. By default the operating system seeds it, so
+        that no one can draw the same noise again.
 
     Raises
     ------
     ParameterError
-        For a value outside its range, of ``moving`` too, or a count that is less private than the
-        round is to be.
+        If a value, here or of ``moving``, is outside its range, or the count is less private than
+        the round should be.
     """
 
     noise_multiplier: float = parameter(1.0, NON_NEGATIVE)
@@ -134,14 +134,14 @@ class GaussianMechanism:
 
     @property
     def needs_vote(self) -> bool:
-        """Whether a client must say if it clipped its update, which the server cannot see."""
+        """Whether clients must report that they clipped an update, which the server cannot see."""
         return self.clients_clip and self.moving is not None
 
     @property
     def update_multiplier(self) -> float:
-        """The noise multiplier of the sum, larger than z where a count is released with it.
+        """The noise multiplier of the sum, larger than z if the round also releases a count.
 
-        Together they are as private as one release with z: z^-2 = z_sum^-2 + z_count^-2.
+        Both together are as private as one release with z: z^-2 = z_sum^-2 + z_count^-2.
         """
         if self.moving is None or self.noise_multiplier == 0.0:
             return self.noise_multiplier
@@ -153,9 +153,9 @@ class GaussianMechanism:
         Parameters
         ----------
         norm : float, optional
-            C, None in the first round.
+            C; None in the first round.
         largest_weight : float
-            c, the most that one update can count, before the server's learning rate.
+            c, the largest weight of one update, before the server's learning rate.
         """
         return Protection(self, self.clipping_norm if norm is None else norm, largest_weight)
 
@@ -170,15 +170,15 @@ class Protection:
 
     @property
     def told_norm(self) -> float | None:
-        """C as the clients are told it, None if the server alone clips."""
+        """C for the clients, None if only the server clips."""
         return self.norm if self.mechanism.clients_clip else None
 
     def bounds(self, weight: FloatArray) -> bool:
-        """Return whether no weight c_k is above c, apart from rounding."""
+        """Say whether every weight c_k is at most c, up to rounding."""
         return bool(weight.max(initial=0.0) <= self.largest_weight * ROUNDING)
 
     def noised(self, update: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Return sum_k c_k Delta_k, zeros where no update arrived, with noise on every number."""
+        """Return sum_k c_k Delta_k, or zeros without updates, with noise on every number."""
         deviation = self.mechanism.update_multiplier * self.largest_weight * self.norm
         random = self.mechanism.generator()
         return {

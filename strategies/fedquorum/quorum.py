@@ -1,4 +1,4 @@
-"""A quorum: how many of the clients asked must reply before a round may close.
+"""Close a round when a quorum of the clients asked has replied.
 
 Shapes: none; clients are ids.
 """
@@ -13,7 +13,7 @@ from .rule import check_parameters, parameter
 
 @dataclass(frozen=True)
 class QuorumSize(Range):
-    """A share of clients below 1, or a whole number of them."""
+    """A range: a share of clients below 1, or a whole number of clients."""
 
     def describe(self) -> str:
         """Return the range in words."""
@@ -32,23 +32,23 @@ QUORUM_OF = OneOf(("asked", "priority"))
 
 @dataclass(frozen=True)
 class Quorum:
-    """When a round may close before every client has replied.
+    """The condition under which a round may close before every client has replied.
 
     Parameters
     ----------
     size : float, optional
-        How many clients must have replied: a share below 1 of those asked, or a whole number of
-        clients. By default all that were asked.
+        Number of clients that must reply: a share below 1 of the clients asked, or a whole number
+        of clients. By default all clients asked.
     of : {"asked", "priority"}
-        Whose replies are counted. With ``priority`` only those of priority clients, so that nobody
-        waits for a volunteer; a round that asks no priority client counts all.
+        The clients whose replies count. ``priority`` counts priority clients only, so that a round
+        never waits for other clients; a round that asks no priority client counts all.
     grace : float
-        Seconds for further replies after the quorum.
+        Seconds to wait for further replies after the quorum.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
     """
 
     size: float | None = parameter(None, QUORUM_SIZE)
@@ -60,13 +60,13 @@ class Quorum:
 
     @property
     def waits_for_all(self) -> bool:
-        """Whether no round closes before everybody has replied."""
+        """Whether every round waits for all replies."""
         return self.size is None and self.of == "asked"
 
     def required(
         self, asked: Collection[int], priority: Collection[int]
     ) -> tuple[frozenset[int], int]:
-        """Return the clients whose replies count towards the quorum, and how many are enough.
+        """Return the clients whose replies count, and the number of replies that is enough.
 
         Parameters
         ----------
@@ -90,12 +90,12 @@ class Quorum:
 
 
 class Tally:
-    """Counts the replies of one round until they are a quorum.
+    """Count the replies of one round until they are a quorum.
 
     Parameters
     ----------
     quorum : Quorum
-        How many are enough.
+        The quorum.
     asked, priority : collection of int
         The clients asked, and the priority clients.
     """
@@ -105,6 +105,6 @@ class Tally:
         self._missing = set(self._waiting)
 
     def add(self, clients: Iterable[int]) -> bool:
-        """Count the replies of these clients; say whether those so far are a quorum."""
+        """Count the replies of these clients, and say whether the count is a quorum."""
         self._missing.difference_update(clients)
         return len(self._waiting) - len(self._missing) >= self._enough

@@ -1,4 +1,4 @@
-"""What a strategy tells about a round: every decision with its inputs, for the audit trail."""
+"""Report a round: every decision with its inputs, for the audit trail."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "b
 
 @dataclass(frozen=True)
 class ClientDecision:
-    """One client that was asked in a round: what it answered and how much it counts.
+    """The decision about one client that was asked in a round.
 
     ``status`` is one of ``STATUSES``; ``reason`` says why a client was rejected, failed or was
-    unavailable. ``loss`` and ``accuracy`` are of the model received.
-    ``draws`` is how often it was drawn, None where clients are not drawn with replacement.
-    ``response`` is r_k, ``mixing`` p_k after this round's decision, ``omega`` the estimate of
-    1 / (participation rate) that the round used, ``update_norm`` |Delta_k| where the rule weighs
-    by it; None where the rule has none. ``class_alignment`` is Gamma_kc by class, where it is asked
-    for, see ``fedquorum.alignment``.
-    ``weight`` is c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k). ``seconds`` is how long its
-    reply took, None where time decides nothing.
+    unavailable. ``loss`` and ``accuracy`` belong to the model received. ``draws`` is how often the
+    client was drawn; None without draws with replacement. ``weight`` is c_k of
+    x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
+
+    The following are None for rules without them: ``response`` is r_k, ``mixing`` is p_k after this
+    round's decision, ``omega`` is the estimate of 1 / (participation rate) that the round used, and
+    ``update_norm`` is |Delta_k|. ``class_alignment`` is Gamma_kc by class, if it was requested; see
+    ``fedquorum.alignment``. ``seconds`` is the time that the client's reply took; None if time
+    decides nothing.
     """
 
     client: int
@@ -47,7 +48,7 @@ class ClientDecision:
 class LateReply:
     """A client's reply to an earlier round that a quorum had closed.
 
-    ``round`` is that round, ``seconds`` how long after its message was sent the reply came.
+    ``round`` is that round, and ``seconds`` the time from the message to the reply.
     """
 
     round: int
@@ -59,14 +60,16 @@ class LateReply:
 class TrainReport:
     """All decisions of one round, ascending by client id.
 
-    ``objective`` is of the model broadcast. ``inclusion_mass`` is A, None where the rule knows no
-    priority. Of rules that mix by losses, None elsewhere: ``mixing`` is p after the decision and
-    ``estimate`` r (doubly robust under sampling), both of all clients ascending, shape (K,);
-    ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before; ``divergence`` is
-    KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, where the server
-    knows them of all clients. ``unknown`` are the clients whose nodes the server has never met.
-    ``late`` are the replies to earlier rounds that came since the round before.
-    ``simulated_seconds`` is the virtual clock after the round, None without one.
+    ``objective`` belongs to the model broadcast. ``inclusion_mass`` is A; None if the rule ignores
+    priority. ``unknown`` has the clients whose nodes the server has never met. ``late`` has the
+    replies to earlier rounds that came since the previous round. ``simulated_seconds`` is the
+    virtual clock after the round; None without one.
+
+    Rules that mix by losses set four more fields: ``mixing`` is p after the decision and
+    ``estimate`` is r (doubly robust under sampling), both for all clients ascending, shape (K,).
+    ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before. ``divergence`` is
+    KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, if the server knows
+    the data of all clients.
     """
 
     server_round: int
@@ -84,7 +87,7 @@ class TrainReport:
 
     @property
     def empty(self) -> bool:
-        """Whether no update counted, so that the model stayed as it was."""
+        """Whether no update counted, so that the model stayed the same."""
         return self.admitted == 0
 
     @property
@@ -93,41 +96,41 @@ class TrainReport:
         return None if self.inclusion_mass is None else 1.0 / (1.0 + self.inclusion_mass)
 
     def count(self, status: str) -> int:
-        """Return how many of the clients asked ended with ``status``."""
+        """Return how many of the clients asked have this status."""
         return sum(decision.status == status for decision in self.decisions)
 
     @property
     def admitted(self) -> int:
-        """How many updates had a weight other than 0."""
+        """The number of updates with a weight other than 0."""
         return sum(decision.weight != 0.0 for decision in self.decisions)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """One round's weighing, for whoever explains or checks it.
+    """The inputs and the result of one round's weighting, for explanations and checks.
 
     Parameters
     ----------
     call : Call
-        Who was asked, and the terms.
+        The clients asked, and the terms.
     objective : Objective
         F(w_t) and its accuracy, as broadcast.
     responses : Responses
-        What the weighting was given; n clients.
+        The input of the weighting: n clients.
     share : FloatArray
-        How much of each update was admitted, shape (n,).
+        The admitted share of each update, shape (n,).
     reasons : tuple of str or None
         Why a share is less than 1.
     state, following : Any
-        The weighting's state before and after; ``following`` is None where ``weights`` is.
+        The weighting's state before and after; ``following`` is None if ``weights`` is.
     weights : Weights or None
-        The weights; None where the records lack what they follow from.
+        The weights; None if the records lack their inputs.
     divisor : str
-        What the weights are divided by, in words.
+        The divisor of the weights, in words.
     recorded : tuple of ClientDecision
-        What the records have of the n clients.
+        The recorded decisions about the n clients.
     capped : float or None
-        The largest weight that a bound on single clients lets stand.
+        The largest weight that the bound on a single client allows.
     """
 
     call: Call
@@ -145,12 +148,13 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class ClientEvaluation:
-    """One client's measurements of a model; NaN where not measured or not defined.
+    """One client's measurements of a model; NaN if not measured or not defined.
 
-    ``priority_weight`` is lambda_k, 1 for priority clients and 0 for others unless weighted.
-    ``num_examples``, ``loss`` and ``accuracy`` are of the training part, the others of the
-    client's test and validation part; ``test_metric`` and ``validation_metric`` are what
-    ``evaluation.metric`` names, if neither. ``unseen``: whether the client never trains.
+    ``priority_weight`` is lambda_k: 1 for priority clients and 0 for others, unless weighted.
+    ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training part, the others to
+    its test and validation parts. ``test_metric`` and ``validation_metric`` are the metric that
+    ``evaluation.metric`` names, if it is neither loss nor accuracy. ``unseen`` says whether the
+    client never trains.
     """
 
     client: int
@@ -170,27 +174,27 @@ class ClientEvaluation:
 
     @property
     def priority(self) -> bool:
-        """Whether the client counts in the objective at all."""
+        """Whether the client counts in the objective."""
         return self.priority_weight > 0
 
     @property
     def measured(self) -> bool:
-        """Whether it tells a part of the objective."""
+        """Whether the client measured its part of the objective."""
         return self.priority and not math.isnan(self.loss)
 
     @property
     def objective_data(self) -> float:
-        """lambda_k D_k, the client's share of the objective up to a common factor."""
+        """lambda_k D_k, proportional to the client's share of the objective."""
         return self.priority_weight * self.num_examples
 
 
 def priority_objective(
     evaluations: Sequence[ClientEvaluation], stale: Sequence[ClientEvaluation] = ()
 ) -> Objective:
-    """Return F(w) = sum_k lambda_k p_k F_k(w) and the accuracy alike.
+    """Return F(w) = sum_k lambda_k p_k F_k(w), and the accuracy averaged alike.
 
-    p_k = D_k / sum_i lambda_i D_i, over the priority clients that answered; NaN if none did.
-    ``stale`` are evaluations of an earlier model that stand in for those of the same client.
+    The sums are over the priority clients that answered, p_k = D_k / sum_i lambda_i D_i; NaN if
+    none did. ``stale`` has evaluations of an earlier model that replace missing ones.
     """
     answered = {e.client for e in evaluations if e.measured}
     standing_in = [e for e in stale if e.measured and e.client not in answered]
@@ -206,11 +210,11 @@ def priority_objective(
 
 
 def told_after(before: Told, evaluations: Sequence[ClientEvaluation], *, by_losses: bool) -> Told:
-    """Return what clients said of themselves, with D_k and F_k of those that measured a new model.
+    """Return the clients' reports, updated with D_k and F_k from measurements of a new model.
 
-    These are the clients of the objective, and ``by_losses``, where losses say who is asked, all
-    but those that never train: what is measured for the records alone changes no rule's state. A
-    loss that is not finite is none.
+    Only measurements that rules use are kept, those for the records alone are not: the measurements
+    of the objective's clients or, with ``by_losses``, of all clients that train. A loss that is not
+    finite counts as missing.
     """
     heard = [e for e in evaluations if e.measured or (by_losses and not e.unseen)]
     data = {e.client: e.num_examples for e in heard if not math.isnan(e.loss)}

@@ -1,4 +1,4 @@
-"""What the clients' losses say to a rule that mixes by them: bounded responses and their estimate.
+"""Compute bounded responses to the clients' losses, and estimate them under sampling.
 
 Shapes: K clients in all, n that sent an update in this round, m of them heard. Losses have the
 unit of the training loss; responses, mixing vectors and decision losses are numbers without one.
@@ -48,7 +48,7 @@ def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
     Raises
     ------
     KeyError
-        For a name that is none of these.
+        If there is no such function.
 
     References
     ----------
@@ -60,10 +60,10 @@ def cdf_value(cdf: str, x: FloatArray) -> FloatArray:
 
 
 def published_value(cdf: str, x: FloatArray) -> FloatArray:
-    """Return what the authors' published code computes in the place of ``cdf``, elementwise.
+    """Return the function in the authors' published code instead of ``cdf``, elementwise.
 
-    For ``normal`` (1 + erfc((x - 1) / sqrt 2)) / 2 = 3/2 - Phi(x - 1), which falls with x, from
-    1.34 at 0 towards 1/2; for all others ``cdf_value``.
+    For ``normal`` it is (1 + erfc((x - 1) / sqrt 2)) / 2 = 3/2 - Phi(x - 1), which falls from 1.34
+    at x = 0 towards 1/2. For all others it is ``cdf_value``.
 
     References
     ----------
@@ -78,9 +78,9 @@ Transform = Callable[[str, FloatArray], FloatArray]
 
 
 def relative_losses(loss: FloatArray) -> FloatArray:
-    """Return F_i / mean F over the losses given, shape (m,); 1 where all of them are 0.
+    """Return F_i / mean F over the given losses, shape (m,); 1 if all losses are 0.
 
-    No finite losses overflow: they are divided by the largest first.
+    The function divides by the largest loss first, so that no finite loss overflows.
     """
     largest = loss.max(initial=0.0)
     if largest == 0.0:
@@ -93,9 +93,9 @@ def relative_losses(loss: FloatArray) -> FloatArray:
 def bounded_responses(
     loss: FloatArray, cdf: str, c1: float, c2: float, value: Transform = cdf_value
 ) -> FloatArray:
-    """Return r_i = C1 + (C2 - C1) CDF(F_i / mean F) in [C1, C2] of m losses >= 0, shape (m,).
+    """Return r_i = C1 + (C2 - C1) CDF(F_i / mean F) in [C1, C2] for m losses >= 0, shape (m,).
 
-    ``value`` computes the CDF. With ``published_value`` a response may be above C2.
+    ``value`` computes the CDF. With ``published_value`` a response may exceed C2.
 
     References
     ----------
@@ -105,7 +105,7 @@ def bounded_responses(
 
 
 def check_response_range(c1: float | None, c2: float | None) -> None:
-    """Raise ParameterError unless 0 <= C1 < C2, as far as they are given."""
+    """Raise ParameterError unless 0 <= C1 < C2, for the given ones."""
     if c1 is not None:
         NON_NEGATIVE.check("c1", c1)
     if c2 is not None:
@@ -120,7 +120,7 @@ def response_range(c1: float | None, c2: float | None, default_c2: float) -> tup
     Raises
     ------
     ParameterError
-        If C1 >= C2, as it may be where only C1 was given.
+        If C1 >= C2, which can happen if only C1 is given.
     """
     low = 0.0 if c1 is None else c1
     high = default_c2 if c2 is None else c2
@@ -129,10 +129,10 @@ def response_range(c1: float | None, c2: float | None, default_c2: float) -> tup
 
 
 def decision_loss(mixing: FloatArray, response: FloatArray) -> float:
-    """Return l(p) = -log(1 + <p, r>) for p and r of shape (K,); inf where 1 + <p, r> <= 0.
+    """Return l(p) = -log(1 + <p, r>) for p and r of shape (K,); inf if 1 + <p, r> <= 0.
 
-    Responses in [0, C] keep it finite; with a larger C2 a doubly robust response may be below
-    -1, where the loss is not defined and inf is its convex extension.
+    Responses in [0, C] keep it finite. With a larger C2, a doubly robust response may be below -1,
+    where the loss is not defined and inf is its convex extension.
 
     References
     ----------
@@ -145,24 +145,24 @@ def decision_loss(mixing: FloatArray, response: FloatArray) -> float:
 def doubly_robust(
     response: FloatArray, position: IntArray, num_clients: int, fraction: float, rbar: float
 ) -> FloatArray:
-    """Return r~_i = (1 - I_i / C) rbar + (I_i / C) r_i of all clients, shape (K,).
+    """Return the estimate r~_i = (1 - I_i / C) rbar + (I_i / C) r_i for all clients, shape (K,).
 
-    For an rbar fixed before sampling E r~_i = r_i. With rbar the mean over samples of fixed size
-    m = C K it shrinks: E r~_i = mean r + (1 - (K - m) / (m (K - 1))) (r_i - mean r); a sample of
-    one carries no information. With C = 1 and everyone heard it is r itself, to the last bit.
+    If rbar is fixed before sampling, E r~_i = r_i. If rbar is the mean over a sample of fixed size
+    m = C K, the estimate shrinks: E r~_i = mean r + (1 - (K - m) / (m (K - 1))) (r_i - mean r), and
+    a sample of one carries no information. With C = 1 and all clients heard, r~ has the bits of r.
 
     Parameters
     ----------
     response : FloatArray
         r_i of the clients heard, shape (m,).
     position : IntArray
-        Where they are among the K, shape (m,).
+        The positions of these clients among all K, shape (m,).
     num_clients : int
         K.
     fraction : float
         C in (0, 1], the probability of being asked.
     rbar : float
-        What stands in for a response that was not heard.
+        The value for a response that was not heard.
 
     References
     ----------
@@ -174,15 +174,14 @@ def doubly_robust(
 
 
 def heard(call: Call, responses: Responses, share: FloatArray) -> BoolArray:
-    """Return whose loss counts, shape (n,): admitted (share > 0) and with a loss.
+    """Say for each client whether its loss counts, shape (n,): admitted (share > 0), with a loss.
 
-    An update without a loss is like none: a rule that weighs by losses has no weight for it.
+    A rule that weights by losses gives no weight to an update without a loss.
 
     Raises
     ------
     ValueError
-        If no update came with a loss, or the call did not ask for any: then the losses are
-        missing by configuration.
+        If no update has a loss, or the call did not ask for losses: the configuration is wrong.
     """
     measured = np.isfinite(responses.loss)
     if not call.measures_loss or (len(measured) > 0 and not measured.any()):
@@ -195,7 +194,7 @@ def heard(call: Call, responses: Responses, share: FloatArray) -> BoolArray:
 
 
 def positions(clients: IntArray, responses: Responses) -> IntArray:
-    """Return where each response's client is among all K, shape (n,); both ascending."""
+    """Return the position of each response's client among all K, shape (n,); both ascending."""
     if np.array_equal(clients, responses.client):
         return np.arange(len(clients))
     return np.searchsorted(clients, responses.client).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Bounds on what one client can do to the model, whatever it sends."""
+"""Limit the influence of a single client on the model, whatever it sends."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,20 +14,21 @@ from .types import FloatArray, Weights
 
 @dataclass(frozen=True)
 class Robustness:
-    """Bounds on the length of an update and on its weight.
+    """Limit the length of each update, and its weight.
 
     Parameters
     ----------
     clip_norm : float, optional
-        S > 0: an update Delta_k longer than S is scaled to it, Delta_k min(1, S / |Delta_k|).
-        The norm is Euclidean, over all floating arrays; whole numbers (counters) are left alone.
+        S > 0. An update Delta_k that is longer than S is scaled to the length S. The norm is
+        Euclidean, over all floating arrays; integer arrays (counters) stay unchanged.
     max_weight : float, optional
-        b > 0: c_k > b becomes b. What is cut off goes to no other client: the model moves less.
+        b > 0. A weight c_k > b becomes b. No other client gets the difference, so that the model
+        moves less.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -46,13 +47,13 @@ class Robustness:
 
     @property
     def bounds(self) -> bool:
-        """Whether it bounds anything, for which every single update has to be known."""
+        """Whether a bound is set, which needs each update by itself."""
         return self.clip_norm is not None or self.max_weight is not None
 
     def clip(
         self, model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]]
     ) -> tuple[Mapping[str, NDArray[Any]], str | None]:
-        """Return a client's model with its update clipped, and what was done, None if nothing."""
+        """Return a client's model with its update clipped, and a note, None if it was not."""
         if self.clip_norm is None:
             return client_model, None
         arrays, norm = clipped(model, client_model, self.clip_norm)
@@ -61,11 +62,11 @@ class Robustness:
         return arrays, f"update of norm {norm:.6g} clipped to {self.clip_norm:g}"
 
     def cap(self, weight: FloatArray) -> FloatArray:
-        """Return the weights c_k, none above the largest allowed, shape (n,)."""
+        """Return the weights c_k, limited to the largest allowed weight, shape (n,)."""
         return weight if self.max_weight is None else np.minimum(weight, self.max_weight)
 
     def note(self, weights: Weights | None, weight: FloatArray, place: int) -> str | None:
-        """Return that a weight was capped, None if it was not."""
+        """Return a note that a weight was capped, None if it was not."""
         if weights is None or weight[place] >= weights.weight[place]:
             return None
         return f"weight {weights.weight[place]:.6g} capped at {weight[place]:g}"
@@ -73,10 +74,10 @@ class Robustness:
 
 @dataclass(frozen=True)
 class Shortened(Mapping[str, NDArray[Any]]):
-    """x_t + factor (x_k - x_t), made array by array as they are read: none is kept.
+    """The model x_t + factor (x_k - x_t), computed array by array on reading.
 
-    Floating arrays are float64: rounded to the model's dtype the update could be longer again.
-    Whole numbers are x_k's.
+    Floating arrays are float64: rounding them to the model's dtype could lengthen the update
+    again. Integer arrays are those of x_k.
     """
 
     model: Mapping[str, NDArray[Any]]
@@ -100,7 +101,7 @@ class Shortened(Mapping[str, NDArray[Any]]):
 def clipped(
     model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], norm: float
 ) -> tuple[Mapping[str, NDArray[Any]], float]:
-    """Return a client's model with its update scaled to ``norm`` if longer, and the length it had.
+    """Return a client's model with an update of at most ``norm``, and the update's own length.
 
     Parameters
     ----------

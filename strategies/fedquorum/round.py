@@ -1,8 +1,8 @@
-"""One round of decisions, as a pure function: call, answers and state in; decisions and state out.
+"""Decide one round, as a pure function of the call, the answers and the state.
 
-The strategy decides with it while a run goes on, and the audit decides with it again from the
-records. The order is that of the papers: whose update is admitted, what a fixed divisor covers,
-how much each update counts.
+The strategy calls ``decide`` during a run, and the audit calls it again with the records. As in
+the papers, the order is: which updates are admitted, what a fixed divisor covers, and how much
+each update counts.
 
 Shapes: n is the number of clients whose updates can be used, N that of all clients.
 """
@@ -38,18 +38,18 @@ NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
 TOO_HEAVY = "an update would count for more than the noise is made for"
 RECOGNISED = "its node answered in FedQuorum's protocol, in which the run goes on"
-"""Why no update counts of the round in which a drop-in strategy recognised the protocol."""
+"""The reason for refusing the round in which a drop-in strategy recognises the protocol."""
 
 REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
-"""Why a round is refused as a whole; after ``NOT_SOLVED`` stands what the solver said."""
+"""Reasons to refuse a whole round; the solver's message follows ``NOT_SOLVED``."""
 
 
 @dataclass(frozen=True)
 class ClientAnswer:
-    """What became of one client that was asked, before any rule looks at it.
+    """The answer of one client that was asked, before any rule uses it.
 
-    ``status`` is one of ``report.STATUSES``; the numbers are those of a client that ``trained``.
-    ``note`` is what else there is to tell of its reply, ``seconds`` how long that took.
+    ``status`` is one of ``report.STATUSES``; only a client that ``trained`` has numbers. ``note``
+    is a remark on its reply, and ``seconds`` the time that the reply took.
     """
 
     client: int
@@ -63,22 +63,22 @@ class ClientAnswer:
 
     @property
     def usable(self) -> bool:
-        """Whether its update reaches the rules."""
+        """Whether the client's update reaches the rules."""
         return self.status == "trained"
 
 
 @dataclass(frozen=True)
 class RoundAnswers:
-    """What came back in a round.
+    """The answers of all clients asked in a round.
 
     Parameters
     ----------
     each : tuple of ClientAnswer
-        One for every client asked, ascending by client id.
+        The answer of every client asked, ascending by client id.
     known : IntArray
         The clients whose nodes the server has met so far, ascending.
     gram : callable, optional
-        Returns <Delta_i, Delta_j> of the n usable updates, shape (n, n).
+        Computes <Delta_i, Delta_j> of the n usable updates, shape (n, n).
     unknown : tuple of int
         The clients whose nodes the server has never met.
     """
@@ -90,17 +90,16 @@ class RoundAnswers:
 
     @property
     def usable(self) -> tuple[ClientAnswer, ...]:
-        """Those whose updates reach the rules."""
+        """The answers whose updates reach the rules."""
         return tuple(answer for answer in self.each if answer.usable)
 
 
 @dataclass(frozen=True)
 class RoundState:
-    """What the rules remember from round to round.
+    """The state that the rules keep between rounds.
 
-    ``weighting`` is the weighting's own state. ``covered`` is what a gate was last known to admit
-    of every client, shape (N,), None where no gate needs remembering. ``told`` is what the
-    clients said of themselves.
+    ``weighting`` is the weighting's state. ``covered`` is the share of each client's update that a
+    gate last admitted, shape (N,); None without a gate. ``told`` has the clients' reports.
     """
 
     weighting: Any
@@ -109,14 +108,14 @@ class RoundState:
 
     @classmethod
     def initial(cls, rules: Rules, population: Population) -> "RoundState":
-        """Return the state before round 1; that of a population of nobody is empty."""
+        """Return the state before round 1; it is empty for an empty population."""
         if not population.clients:
             return cls(None)
         rules.selection.check_population(population)
         return cls(rules.weighting.init(population))
 
     def grown(self, rules: Rules, before: Population, after: Population) -> "RoundState":
-        """Return the state with room for clients that joined, each as before its first round."""
+        """Return the state with the clients that joined, each as before its first round."""
         fresh = RoundState.initial(rules, after)
         count = len(before.clients)
         if count == 0:
@@ -131,16 +130,16 @@ class RoundState:
 
 @dataclass(frozen=True)
 class Round:
-    """A round, decided.
+    """The decisions of one round.
 
     Parameters
     ----------
     report : TrainReport
         Every decision with its inputs.
     decided : Decided
-        What the weighting was given and what it returned.
+        The inputs and the result of the weighting.
     weight : FloatArray
-        c_k of the n usable updates, after any bound on single clients.
+        c_k of the n usable updates, after any bound on a single client's weight.
     following : RoundState
         The state after the round.
     before : RoundState
@@ -155,7 +154,7 @@ class Round:
 
     @property
     def factors(self) -> tuple[FloatArray, float]:
-        """a_k, shape (n,), and B with c_k = a_k / B; c_k and 1 where a bound changed a weight."""
+        """a_k, shape (n,), and B with c_k = a_k / B; c_k and 1 if a bound changed a weight."""
         weights = self.decided.weights
         if weights is None or not np.array_equal(self.weight, weights.weight):
             return self.weight, 1.0
@@ -167,7 +166,7 @@ class Round:
         return tuple(self.decided.responses.client.tolist())
 
     def refused(self, reason: str) -> "Round":
-        """Return the round with no update counted, and the state as it was before."""
+        """Return the round with no update counted and the state unchanged."""
         undecided = self.decided.weights is None
 
         def counts(decision: ClientDecision) -> bool:
@@ -199,34 +198,36 @@ def decide(
     robustness: Robustness | None = None,
     weighs: bool = True,
 ) -> Round:
-    """Decide a round; one whose weights a solver does not find is refused as a whole.
+    """Decide one round.
+
+    If a solver does not find the weights, no update of the round counts.
 
     Parameters
     ----------
     rules : Rules
-        The rules.
+        The rules of the strategy.
     population : Population
         All clients.
     state : RoundState
-        The state after the round before.
+        The state after the previous round.
     server_round : int
-        From 1.
+        The round, from 1.
     call : Call
-        Who was asked, and the terms.
+        The clients asked, and the terms.
     objective : Objective or None
-        F(w_t), as broadcast; None takes that of the priority clients' own answers.
+        F(w_t), as broadcast; None takes it from the priority clients' answers.
     answers : RoundAnswers
-        What came back.
+        The clients' answers.
     robustness : Robustness, optional
-        Bounds on what one client can do.
+        Bounds on the influence of one client.
     weighs : bool
-        False where the weights cannot be decided, as the updates are not there: then there are
-        none.
+        Whether to decide the weights. False if the updates that they follow from are missing, as
+        in a replay.
 
     Raises
     ------
     ValueError
-        What the weighting raises.
+        If the weighting raises it.
     """
     if objective is None:
         compared = rules.selection.compared(frozenset(a.client for a in answers.usable))
@@ -280,7 +281,7 @@ def decide(
 
 
 def answered_objective(population: Population, usable: Sequence[ClientAnswer]) -> Objective:
-    """Return F(w_t) of the priority clients that answered, of the finite values; NaN if none is."""
+    """Return F(w_t) over the finite losses of the priority clients' answers; NaN without any."""
     priority = [a for a in usable if a.client in population.priority]
     return Objective(
         loss=_answered_mean(population, [(a, _nan(a.loss)) for a in priority]),
@@ -302,10 +303,10 @@ def _answered_mean(population: Population, values: Sequence[tuple[ClientAnswer, 
 
 
 def admit(rules: Rules, call: Call, objective: Objective, responses: Responses) -> Admission:
-    """Return whose update counts.
+    """Return the admitted share of each update.
 
-    In a gate p_k is undefined without any priority update, unless the weights are divided by a
-    fixed population, whose data are known: then nothing is admitted.
+    A gate admits nothing if no priority update arrived, since p_k is then undefined. Weights over a
+    fixed population are the exception, because its data are known.
     """
     admission = rules.selection.admit(call, objective, responses)
     fixed = rules.weighting.fixed_divisor
@@ -324,12 +325,12 @@ def cover(
     share: FloatArray,
     before: FloatArray | None,
 ) -> FloatArray:
-    """Return what a gate was last known to admit of each client, present or not, shape (N,).
+    """Return the share of each client's update that a gate last admitted, shape (N,).
 
-    A client that answered has its admitted share, a silent one its priority weight lambda_k, and
-    an absent one what it had before. All begin with lambda_k, 1 for priority clients and 0 for
-    others, and return to it where the gate is closed. A round whose F(w_t) is unknown says
-    nothing about anybody.
+    A client that trained has the share admitted in this round. A silent client has its priority
+    weight lambda_k. An absent client keeps its value. All clients begin with lambda_k (1 for
+    priority clients, 0 for others), and return to it if the gate is closed. A round with an unknown
+    F(w_t) changes nothing.
     """
     priority = population.priority_weights
     covered = (priority if before is None or call.epsilon == 0.0 else before).copy()

@@ -1,8 +1,8 @@
-"""What every rule declares of itself, beside its maths.
+"""Declare rules and their parameters.
 
-A rule is a frozen dataclass. Its parameters are fields made by ``parameter``, which carry the
-default and the allowed range; nothing else states them. The settings, the command line's help,
-the constructors of the strategies and the documentation are derived from the declarations::
+A rule is a frozen dataclass. Each parameter is a field that ``parameter`` makes, with its default
+and its allowed range. This declaration is the only one: the settings, the command line's help, the
+constructors of the strategies and the documentation follow from it::
 
     >>> @dataclass(frozen=True)
     ... class Scale(Rule):
@@ -28,7 +28,7 @@ __all__ = ["Question", "RatePattern", "Rule", "RunFacts", "parameter", "supplied
 
 
 class Question(StrEnum):
-    """What a method answers, beside how to average."""
+    """The question that a method answers beside how to average."""
 
     PRIORITY = "priority"
     PARTICIPATION = "participation"
@@ -38,18 +38,18 @@ class Question(StrEnum):
 
 
 class RatePattern(Protocol):
-    """How participation rates change with time; see ``fedquorum.client.availability.periodic``."""
+    """A change of participation rates with time; see ``fedquorum.client.availability.periodic``."""
 
     def at(self, p: FloatArray, t: int) -> FloatArray:
-        """Return p_n(t) of round t (from 0) of clients with these p_n, shape (N,)."""
+        """Return p_n(t) in round t (from 0) for clients with these p_n, shape (N,)."""
 
     def largest(self, p: FloatArray) -> FloatArray:
-        """Return the largest p_n(t) there is, 0 for a client that never takes part, shape (N,)."""
+        """Return the largest p_n(t), 0 for a client that never takes part, shape (N,)."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What rules take from the run that they are part of, rather than from their parameters.
+    """Facts about a run that its rules use beside their parameters.
 
     Parameters
     ----------
@@ -58,15 +58,15 @@ class RunFacts:
     seed : int
         The run's seed, >= 0.
     rates : mapping of int to float, optional
-        p_n, the participation rate of every client, where a simulation knows it.
+        p_n, the participation rate of every client, if a simulation knows it.
     clients : tuple of int
-        All clients, empty as long as they are not known.
+        All clients; empty until they are known.
     pattern : RatePattern, optional
-        How ``rates`` change with time; None where they stay the same.
+        The change of ``rates`` with time; None if they are constant.
     requirements : mapping of int to float, optional
-        rho_k, the loss that each client wants the model to be below, where the run has them.
+        rho_k, the loss below which the model satisfies client k, if the run has requirements.
     client_rate : ClientRate, optional
-        lr_t, the clients' learning rate of a round, where the run knows it.
+        lr_t, the clients' learning rate in a round, if the run knows it.
     """
 
     num_rounds: int | None = None
@@ -79,10 +79,10 @@ class RunFacts:
 
 
 def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any:
-    """Return the dataclass field of a parameter, with its default and its allowed range.
+    """Return a dataclass field for a parameter, with its default and its allowed range.
 
-    With a default of None, None is allowed too. ``search`` is where a tuning looks for a better
-    value; without it the parameter is not tuned.
+    If the default is None, None is allowed as well. ``search`` is the range in which tuning looks
+    for a value; without it, tuning leaves the parameter alone.
     """
     return field(
         default=default, metadata={"allowed": allowed, "parameter": True, "search": search}
@@ -90,20 +90,21 @@ def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any
 
 
 def supplied(allowed: Range, **default: Any) -> Any:
-    """Return the field of a value that comes from the run or from another part, in a range."""
+    """Return a dataclass field for a value that the run or another part supplies."""
     return field(metadata={"allowed": allowed, "parameter": False}, **default)
 
 
 class Rule:
-    """The base of selections, weightings, participation corrections and server optimizers.
+    """The base class of selections, weightings, participation corrections and server optimizers.
 
-    ``key`` is the rule's name in settings and records; ``summary`` says in one line what it does.
-    ``needed`` names what a user has to say where no run knows it: what is allowed, and why.
+    ``key`` is the rule's name in settings and records, and ``summary`` its description in one line.
+    ``needed`` has the values that a user must give if the run does not know them: each with its
+    allowed values and the reason.
 
     Raises
     ------
     ParameterError
-        When made with a value outside its range.
+        If a value is outside its range.
     """
 
     key: ClassVar[str] = ""
@@ -115,17 +116,17 @@ class Rule:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
-        """Return the rule with these parameters, and what else it takes from the run."""
+        """Return the rule with these parameters and the facts that it uses of the run."""
         return cls(**options)
 
 
 def check_parameters(rule: Any) -> None:
-    """Compare every field that has a range with it.
+    """Check every field that has a range.
 
     Raises
     ------
     ParameterError
-        For the first value that is not allowed.
+        For the first value outside its range.
     """
     for item in fields(rule):
         value = getattr(rule, item.name)
@@ -135,7 +136,7 @@ def check_parameters(rule: Any) -> None:
 
 
 def parameters_of(rule: type[Any]) -> tuple[Field[Any], ...]:
-    """Return the fields of a rule's parameters, in their order."""
+    """Return the fields of a rule's parameters, in the order of declaration."""
     return tuple(item for item in fields(rule) if item.metadata.get("parameter"))
 
 
@@ -143,7 +144,7 @@ RuleT = TypeVar("RuleT", bound=Rule)
 
 
 def table(rules: Iterable[type[RuleT]]) -> dict[str, type[RuleT]]:
-    """Return rules by their keys, each once."""
+    """Return rules by their keys; every key is unique."""
     found: dict[str, type[RuleT]] = {}
     for rule in rules:
         if not rule.key or rule.key in found:

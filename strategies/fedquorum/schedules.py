@@ -1,4 +1,4 @@
-"""Values that change over the rounds. Rounds count from t = 0 to T - 1, warm-up included."""
+"""Change values over the rounds. Rounds count from t = 0 to T - 1, including the warm-up."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from .parameters import SERVER_LR_SCHEDULE
 
 
 def rounds_in(fraction: float, num_rounds: int) -> int:
-    """Return how many rounds t satisfy t < fraction * T.
+    """Return the number of rounds t with t < fraction * T.
 
-    The product is rounded to 9 digits first: 0.07 * 100 is 7.000000000000001 in binary
-    and would otherwise count an eighth round.
+    The function rounds the product to 9 digits: 0.07 * 100 is 7.000000000000001 in binary and would
+    otherwise count an eighth round.
     """
     return math.ceil(round(fraction * num_rounds, 9))
 
@@ -29,7 +29,7 @@ def epsilon_factor(
     Raises
     ------
     ValueError
-        For a schedule that does not exist.
+        If there is no such schedule.
     """
     u = t / max(num_rounds - 1, 1)
     factors: dict[str, Callable[[], float]] = {
@@ -47,21 +47,21 @@ def epsilon_factor(
 
 @dataclass(frozen=True)
 class ClientRate:
-    """lr_t, the learning rate of the clients' local steps in round t (from 0).
+    """The learning rate lr_t of the clients' local steps in round t (from 0).
 
     ``constant``      lr
     ``step``          lr * decay^floor(t / every)
     ``exponential``   lr * decay^(t / every)
     ``inverse_sqrt``  lr / sqrt(t / every + 1)
 
-    The last three begin in round ``since``: in its place t is max(t - since, 0).
+    The last three begin in round ``since``: they use max(t - since, 0) for t.
 
     Parameters
     ----------
     lr : float
         lr_0 > 0.
     schedule : {"constant", "step", "exponential", "inverse_sqrt"}
-        How it falls.
+        The schedule.
     decay : float
         In (0, 1].
     every, since : int
@@ -76,9 +76,9 @@ class ClientRate:
 
     @classmethod
     def of(cls, client: Mapping[str, Any]) -> Self | None:
-        """Return the rate that the settings ``client`` say, None where rounds do not decide it.
+        """Return the rate in the settings ``client``, None if it does not depend on rounds alone.
 
-        With ``theorem`` it changes from one local step to the next, by the client's data.
+        With ``theorem`` the rate changes from step to step and depends on the client's data.
         """
         schedule = client.get("lr_schedule", "constant")
         if schedule == "theorem" or "lr" not in client:
@@ -105,22 +105,22 @@ class ClientRate:
 
 @dataclass(frozen=True)
 class ServerRate:
-    """eta_t over eta_0, how the server's learning rate changes over the rounds.
+    """The schedule eta_t / eta_0 of the server's learning rate.
 
-    ``constant``: 1. ``inverse_client``: lr_0 / lr_t, so that eta_t lr_t stays what it was: when the
-    clients' rate is halved, the server's is doubled.
+    ``constant``: 1. ``inverse_client``: lr_0 / lr_t, so that eta_t lr_t is constant: if the
+    clients' rate halves, the server's doubles.
 
     Parameters
     ----------
     schedule : {"constant", "inverse_client"}
-        How it changes.
+        The schedule.
     client : ClientRate, optional
         lr_t, which ``inverse_client`` needs.
 
     Raises
     ------
     ParameterError
-        For another schedule, and for ``inverse_client`` where lr_t is not known.
+        If there is no such schedule, or ``inverse_client`` has no lr_t.
 
     References
     ----------
@@ -144,7 +144,7 @@ class ServerRate:
 
     @classmethod
     def of(cls, schedule: str, client: ClientRate | None) -> Self:
-        """Return the schedule of a run whose clients have that rate; constant needs none."""
+        """Return the schedule for clients with this rate; ``constant`` needs none."""
         return cls(schedule) if schedule == "constant" else cls(schedule, client)
 
     def factor(self, t: int) -> float:

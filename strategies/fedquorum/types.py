@@ -1,4 +1,4 @@
-"""What the rules exchange: plain frozen records of NumPy arrays, float64, sorted by client id.
+"""Define the data that rules exchange: frozen records of NumPy arrays, sorted by client id.
 
 Shapes: n is the number of clients whose usable updates arrived in this round.
 """
@@ -40,14 +40,14 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True, eq=False)
 class ByClient(Mapping[int, float]):
-    """A number of each client, as a mapping by client id without an object for each.
+    """A mapping from client ids to numbers that stores two arrays.
 
     Parameters
     ----------
     clients : IntArray
-        The clients' ids, ascending, shape (m,).
+        Client ids, ascending, shape (m,).
     numbers : FloatArray
-        Theirs, shape (m,).
+        The clients' numbers, shape (m,).
     """
 
     clients: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -55,11 +55,11 @@ class ByClient(Mapping[int, float]):
 
     @classmethod
     def of(cls, numbers: Mapping[int, float]) -> "ByClient":
-        """Return the numbers of any mapping."""
+        """Return a mapping in this form."""
         return numbers if isinstance(numbers, ByClient) else ByClient().updated(numbers)
 
     def at(self, clients: IntArray, default: float) -> FloatArray:
-        """Return the numbers of these clients, ``default`` where there is none, shape (n,)."""
+        """Return the numbers of these clients, ``default`` for a missing one, shape (n,)."""
         if np.array_equal(clients, self.clients):
             return self.numbers
         if not len(self.clients):
@@ -68,7 +68,7 @@ class ByClient(Mapping[int, float]):
         return np.where(self.clients[places] == clients, self.numbers[places], default)
 
     def updated(self, numbers: Mapping[int, float]) -> "ByClient":
-        """Return the mapping with other numbers of some clients, who may be new."""
+        """Return the mapping with other numbers for the given clients, which may be new."""
         if not numbers:
             return self
         given = sorted(numbers.items())
@@ -98,18 +98,19 @@ class ByClient(Mapping[int, float]):
 class Population:
     """All clients that the server knows, and how much each counts in the objective.
 
-    ``priority`` are the clients with a priority weight lambda_k > 0, ``weights`` holds lambda_k
-    where it is not 1. The objective is F = sum_k lambda_k p_k F_k with
-    p_k = D_k / sum_i lambda_i D_i. Priority is the server's knowledge: nothing a client says
-    changes it. Where clients may join (``joins``), those in ``awaited`` have priority, all if None.
-    ``unseen`` are hosted by nodes like the others and evaluated with them, but never asked to
-    train: no rule knows of them, and they are not counted in N.
+    ``priority`` has the clients with a priority weight lambda_k > 0; ``weights`` has each lambda_k
+    that is not 1. The objective is F = sum_k lambda_k p_k F_k with p_k = D_k / sum_i lambda_i D_i.
+    Only the server decides on priority: no reply changes it.
+
+    If clients may join (``joins``), those in ``awaited`` get priority, or all if it is None.
+    ``unseen`` clients are hosted and evaluated like the others, but the server never asks them to
+    train: no rule knows them, and N does not count them.
 
     Raises
     ------
     ValueError
-        If priority clients are unknown or none, a weight is outside (0, 1] or not theirs, or an
-        unseen client is among the clients.
+        If there is no priority client, a priority client is unknown, a weight is outside (0, 1] or
+        belongs to a client without priority, or an unseen client is among the clients.
     """
 
     clients: tuple[int, ...]
@@ -138,24 +139,24 @@ class Population:
 
     @classmethod
     def of_joiners(cls, priority: Iterable[int] | None = None) -> Self:
-        """Return a population of nobody yet, whose clients are those that join.
+        """Return an empty population, to which clients will join.
 
-        ``priority`` names the clients that have priority once they join; all of them by default.
+        ``priority`` names the clients that have priority once they join; by default all.
         """
         awaited = None if priority is None else frozenset(priority)
         return cls((), frozenset(), joins=True, awaited=awaited)
 
     @classmethod
     def of(cls, num_clients: int, priority: Iterable[int] | None = None) -> Self:
-        """Return clients 0 to ``num_clients`` - 1, with the priority clients named, or all."""
+        """Return the clients 0 to ``num_clients`` - 1, all with priority or the ones named."""
         clients = tuple(range(num_clients))
         return cls(clients, frozenset(clients if priority is None else priority))
 
     def joined_by(self, known: Iterable[int]) -> "Population":
-        """Return the population with the clients that joined; itself if there are none.
+        """Return the population with the clients that joined, itself if none did.
 
-        A client that joins has priority where all clients have, or where it is named. The clients
-        are ascending, in whichever order they joined.
+        A client that joins has priority if ``awaited`` names it or is None. Clients are ascending
+        by id, whatever the order in which they joined.
         """
         new = sorted(set(known) - set(self.clients))
         if not new:
@@ -167,7 +168,7 @@ class Population:
 
     @cached_property
     def hosted(self) -> tuple[int, ...]:
-        """The clients that nodes host, those that are unseen among them."""
+        """The clients that nodes host, including the unseen ones."""
         return tuple(sorted((*self.clients, *self.unseen))) if self.unseen else self.clients
 
     @cached_property
@@ -203,9 +204,9 @@ class Population:
 class Objective:
     """F(w_t) and the accuracy of w_t on the priority clients' training data.
 
-    NaN where no priority client answered; comparisons with NaN are false, so no gate opens.
-    ``stale`` are the clients that missed the measuring: what counts is what they last measured, of
-    an earlier model.
+    Both are NaN if no priority client answered. Comparisons with NaN are false, so that a gate
+    stays closed. ``stale`` has the clients that missed the measurement: the objective uses their
+    last measurement, of an earlier model.
     """
 
     loss: float
@@ -215,7 +216,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Draws:
-    """Priority clients drawn with replacement: how often each, and sum of D_i over all of P."""
+    """Priority clients drawn with replacement: each one's count, and sum of D_i over all of P."""
 
     count: Mapping[int, int]
     priority_data: float
@@ -223,16 +224,32 @@ class Draws:
 
 @dataclass(frozen=True)
 class Call:
-    """Who is asked in a round, and the terms that travel with the model.
+    """The clients asked in a round, and the terms that travel with the model.
 
-    ``epsilon`` None means that the rule has no gate: every client asked trains. ``draws`` is
-    set where the priority clients were drawn with replacement. With ``keeps_model`` every client
-    trains and evaluates a model of its own, which starts as the one broadcast and stays with it.
-    Without ``measures_loss`` the clients train without measuring what they received. Without
-    ``clients_decide`` the clients do not know the terms and all train: the server decides alone.
-    ``pool`` are those among whom the clients were chosen, None for all. ``t`` is the round, from 0.
-    ``candidates`` is set where losses chose the clients: by candidate, in the order of drawing, the
-    loss that counted, NaN if there was none.
+    Parameters
+    ----------
+    clients : tuple of int
+        The clients asked.
+    epsilon : float, optional
+        The gate's threshold. None: the rule has no gate, and every client asked trains.
+    criterion : str
+        The quantity that the gate compares.
+    draws : Draws, optional
+        Set if the priority clients were drawn with replacement.
+    keeps_model : bool
+        Whether each client trains and evaluates a local model, which starts as the one broadcast.
+    measures_loss : bool
+        Whether the clients measure the model that they receive.
+    clients_decide : bool
+        Whether clients receive the terms and decide whether to train. Otherwise all train, and the
+        server alone decides.
+    pool : frozenset of int, optional
+        The clients from which ``clients`` were chosen; None for all.
+    t : int
+        The round, from 0.
+    candidates : mapping of int to float, optional
+        Set if losses chose the clients: each candidate's loss, NaN if unknown, in the order of
+        drawing.
     """
 
     clients: tuple[int, ...]
@@ -248,36 +265,36 @@ class Call:
 
     @property
     def settled(self) -> bool:
-        """Whether it stays as it is, whatever clients tell before the round."""
+        """Whether no message before the round can change the call."""
         return self.draws is None and self.candidates is None
 
 
 @dataclass(frozen=True)
 class Proportions:
-    """What a round's weights are proportional to, where that is known before anybody trains.
+    """The proportions of a round's weights, if they are known before training.
 
-    c_k = s a_k for all clients whose update arrives, with one s that only the replies tell and
-    a_k = ``of_client[k]`` (1 where not given), times D_k with ``by_data``.
+    c_k = s a_k for all clients whose updates arrive. The replies determine the common factor s;
+    a_k is ``of_client[k]`` (by default 1), times D_k with ``by_data``.
     """
 
     of_client: Mapping[int, float] = field(default_factory=dict)
     by_data: bool = False
 
     def of(self, client: int) -> float:
-        """Return the client's proportion, before its data."""
+        """Return the client's proportion, without the factor D_k."""
         return float(self.of_client.get(client, 1.0))
 
     def factor(self, client: int, num_examples: float) -> float:
-        """Return a_k: nodes multiply updates with it, and the server divides by their sum."""
+        """Return a_k: nodes multiply updates by it, and the server divides by the sum of a_k."""
         return self.of(client) * (num_examples if self.by_data else 1.0)
 
 
 @dataclass(frozen=True)
 class PastStarts:
-    """That clients train from models of earlier rounds, which the server keeps.
+    """The server's store of earlier models, from which clients train.
 
-    ``longest_update`` is the largest norm of the combined update, over all trained arrays; a longer
-    one is shortened to it. ``memory_dir`` is the folder of the models, None for memory.
+    ``longest_update`` limits the norm of the combined update, over all trained arrays: a longer one
+    is scaled to it. ``memory_dir`` is the folder of the models; None keeps them in memory.
     """
 
     longest_update: float = math.inf
@@ -286,9 +303,10 @@ class PastStarts:
 
 @dataclass(frozen=True)
 class Starts:
-    """From which model each client trains in a round: w_i with i = ``number``, ascending, (N,).
+    """The model from which each client trains in a round: w_i with i = ``number``, shape (N,).
 
-    w_0 is the first model of the run, and w_i with i = ``present`` the one of the round.
+    Clients are ascending by id. w_0 is the first model of the run, and w_i with i = ``present`` the
+    model of the round.
     """
 
     number: IntArray
@@ -297,11 +315,11 @@ class Starts:
 
 @dataclass(frozen=True)
 class Told:
-    """What the clients said of themselves in earlier rounds, by client id.
+    """The clients' reports in earlier rounds, by client id.
 
-    ``examples`` is D_k as last told; ``losses`` is F_k, of the model that the client last received.
-    ``measured`` is F_k of the newest model, of the clients that measured it after the round before.
-    ``present`` are the clients that are connected, where only these are sampled; None for all.
+    ``examples`` is the last reported D_k. ``losses`` is F_k of the model that the client last
+    received. ``measured`` is F_k of the newest model, for the clients that measured it after the
+    previous round. ``present`` has the connected clients if only these are sampled; None for all.
     """
 
     examples: Mapping[int, float] = field(default_factory=dict)
@@ -314,16 +332,16 @@ class Told:
 class Responses:
     """The clients that trained, ascending by id. All arrays have shape (n,).
 
-    ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` are of the model RECEIVED, on the
-    client's training data, NaN where not measured. ``known`` are the clients whose nodes the
-    server has met so far, whether or not they trained, shape (N,).
+    ``priority_weight`` is lambda_k. ``loss`` and ``accuracy`` belong to the model RECEIVED, on the
+    client's training data; NaN if not measured. ``known`` has the clients whose nodes the server
+    has met so far, whether or not they trained, shape (N,).
 
-    ``gram`` returns the inner products <Delta_i, Delta_j> of the updates, float64, shape (n, n);
-    it is computed when asked for. None where nobody provides it.
+    ``gram`` computes the inner products <Delta_i, Delta_j> of the updates, float64, shape (n, n);
+    None if they are not available.
 
-    ``silent`` are the clients that answered only that they stay silent. ``examples`` is D_k as last
-    told, by client id. ``covered`` is what is admitted of each of ``known``, there or not, as far
-    as it is known (``fedquorum.round.cover``), shape (N,), None for all of everyone.
+    ``silent`` has the clients that answered only that they stay silent. ``examples`` is the last
+    reported D_k, by client id. ``covered`` is the last known admitted share of each known client,
+    present or not (``fedquorum.round.cover``), shape (N,); None if all is admitted.
     """
 
     client: IntArray
@@ -339,7 +357,7 @@ class Responses:
 
     @property
     def coverage(self) -> FloatArray:
-        """What is admitted of each of ``known``, shape (N,)."""
+        """The admitted share of each client in ``known``, shape (N,)."""
         return np.ones(len(self.known)) if self.covered is None else self.covered
 
     @property
@@ -350,9 +368,9 @@ class Responses:
 
 @dataclass(frozen=True)
 class Admission:
-    """Which share of each update counts, in [0, 1], shape (n,): 1 all of it, 0 none.
+    """The share of each update that counts, in [0, 1], shape (n,): 1 all of it, 0 none.
 
-    ``reason`` says why a share is less than 1 (None where it is 1).
+    ``reason`` says why a share is less than 1; None if it is 1.
     """
 
     share: FloatArray
@@ -361,23 +379,25 @@ class Admission:
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each update counts, shape (n,): x_{t+1} = server_step(x_t, sum_k c_k Delta_k).
+    """The weights c_k of x_{t+1} = server_step(x_t, sum_k c_k Delta_k), shape (n,).
 
-    c_k = a_k / B with ``factor`` a_k, 0 where not admitted, and ``divisor`` B: the sum of
-    a_k Delta_k is divided once. Where B is 0 nothing counts. ``inclusion_mass`` is A, what the
-    gate adds to the priority clients' 1: the sum of p_k over the admitted non-priority clients.
-    theta is 1 / (1 + A). ``omega`` is what a rule estimates of 1 / (participation rate), by
-    client id, of all known clients.
+    c_k = a_k / B with ``factor`` a_k, which is 0 for an update that was not admitted, and
+    ``divisor`` B. If B is 0, no update counts. ``inclusion_mass`` is A, the sum of p_k over the
+    admitted non-priority clients; theta is 1 / (1 + A). ``omega`` is the estimate of
+    1 / (participation rate), by client id, for all known clients.
 
-    Rules that mix by losses also tell: ``response``, r_i, shape (n,), NaN where a client's loss
-    did not count; ``mixing``, p after this decision, shape (K,), by the population's clients
-    ascending, 0 for clients not heard where the rule remembers no p; ``decision_loss``,
-    l(p) = -log(1 + <p, r>) of the p held BEFORE this decision; ``estimate``, the r in it, of all
-    clients, doubly robust under sampling, shape (K,). All None elsewhere.
+    Rules that mix by losses also set the following fields, which are None for other rules:
 
-    Rules that look at the updates themselves tell ``update_norm``, |Delta_i|, shape (n,), NaN
-    where an update did not count. ``reason`` says by client id why an admitted update has no
-    weight, where that does not follow from the formula alone.
+    - ``response``: r_i, shape (n,), NaN if a client's loss did not count.
+    - ``mixing``: p after this decision, shape (K,), by the population's clients ascending. If the
+      rule keeps no p between rounds, clients not heard have 0.
+    - ``decision_loss``: l(p) = -log(1 + <p, r>) of the p held BEFORE this decision.
+    - ``estimate``: the r in the decision loss, for all clients, doubly robust under sampling,
+      shape (K,).
+
+    Rules that use the updates themselves set ``update_norm``, |Delta_i|, shape (n,), NaN if an
+    update did not count. ``reason`` says by client id why an admitted update has no weight, if the
+    formula alone does not tell.
     """
 
     factor: FloatArray

@@ -1,13 +1,13 @@
-"""Simulated seconds: who replies in time, as a pure function of how long each client takes.
+"""Decide which replies are in time, as a pure function of simulated response times.
 
-A round begins at ``Clock.now``. The reply of client k arrives r_k seconds later, and the round
+A round begins at ``Clock.now``. The reply of client k arrives d_k seconds later, and the round
 closes after
 
-    min(max_k r_k, q + grace, deadline)
+    min(max_k d_k, q + grace, deadline)
 
-seconds, where q is the time of the reply that makes up the quorum. Whoever replies later is late,
-and busy until its reply arrives or its message expires. Lateness under this clock is the same on
-every engine and machine, as it depends on simulated seconds alone.
+seconds, where q is the time of the reply that completes the quorum. A client that replies later is
+late, and busy until its reply arrives or its message expires. Since lateness depends on simulated
+seconds alone, it is the same on every engine and machine.
 
 Shapes: none; clients are ids, times are in simulated seconds.
 """
@@ -21,7 +21,7 @@ from .report import LateReply
 from .round import ClientAnswer
 
 REPLIED = ("trained", "silent", "rejected")
-"""What becomes of clients that reply; all others say nothing."""
+"""The statuses of clients that reply; no other client replies."""
 
 LATE = "the quorum closed the round before its reply came"
 NO_REPLY = "no reply in time"
@@ -36,11 +36,11 @@ class OnItsWay:
     server_round : int
         The round.
     client : int
-        Whose reply it is.
+        The client that replies.
     sent : float
-        When the message was sent.
+        The time at which the message was sent.
     seconds : float
-        How long after that the reply arrives; the message expires if that is past the deadline.
+        Time from the message to the reply. If it is longer than the deadline, the message expires.
     """
 
     server_round: int
@@ -49,13 +49,13 @@ class OnItsWay:
     seconds: float
 
     def ends(self, deadline: float) -> float:
-        """Return when the client is free again."""
+        """Return the time at which the client is free again."""
         return self.sent + min(self.seconds, deadline)
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Simulated time between two rounds.
+    """The simulated time between two rounds.
 
     Parameters
     ----------
@@ -70,21 +70,21 @@ class Clock:
 
     @property
     def busy(self) -> frozenset[int]:
-        """The clients that still work for an earlier round, and are sent nothing."""
+        """The clients that still work for an earlier round, and receive no message."""
         return frozenset(reply.client for reply in self.on_their_way)
 
 
 @dataclass(frozen=True)
 class Closing:
-    """A round, closed.
+    """The result of closing a round.
 
     Parameters
     ----------
     clock : Clock
-        The time after it.
+        The time after the round.
     answers : tuple of ClientAnswer
-        What became of every client asked; those that replied too late are ``late``, or ``failed``
-        if the round was closed by its deadline.
+        The answer of every client asked. A client that replied too late is ``late``, or ``failed``
+        if the deadline closed the round.
     late : tuple of LateReply
         The replies to earlier rounds that arrived meanwhile.
     """
@@ -103,20 +103,20 @@ def close(
     priority: Collection[int],
     deadline: float,
 ) -> Closing:
-    """Close a round: tell who replied in time, and when the round was over.
+    """Close a round: decide which replies were in time, and when the round ended.
 
-    A round in which all that could reply are busy lasts until the first of them is free.
+    If all clients that could reply are busy, the round lasts until the first of them is free.
 
     Parameters
     ----------
     clock : Clock
-        The time at its beginning.
+        The time at the beginning of the round.
     server_round : int
-        From 1.
+        The round, from 1.
     answers : sequence of ClientAnswer
-        What every client asked replied, whenever it did; ``seconds`` is r_k.
+        The answer of every client asked, in time or not; ``seconds`` is d_k.
     quorum : Quorum
-        How many replies are enough.
+        The number of replies that closes the round.
     priority : collection of int
         The priority clients.
     deadline : float
@@ -153,16 +153,16 @@ def duration(
     priority: Collection[int],
     deadline: float,
 ) -> float:
-    """Return how many seconds a round lasts.
+    """Return the length of a round in seconds.
 
     Parameters
     ----------
     takes : mapping of int to float
-        r_k of the clients whose replies are on their way.
+        d_k of the clients whose replies are on their way.
     asked : collection of int
-        All clients asked; a share is of them.
+        All clients asked, to which a share refers.
     quorum, priority, deadline
-        As for ``close``.
+        As in ``close``.
     """
     everybody = max(takes.values(), default=0.0)
     counted, enough = quorum.required(asked, priority)

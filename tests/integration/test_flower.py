@@ -115,7 +115,7 @@ def test_a_stopped_run_goes_on(
     manifest = json.loads((run / "manifest.json").read_text())
     (going_on,) = manifest["resumed"]
     assert going_on["round"] == completed // 2 * 2
-    assert f"Going on after round {going_on['round']} of the run in {run}" in done.stdout
+    assert f"Continuing after round {going_on['round']} of the run in {run}" in done.stdout
     assert (manifest["status"], manifest["rounds_completed"]) == ("completed", STOPPED_ROUNDS)
     assert_same_bits(run, never_stopped, STOPPED_ROUNDS)
     assert recompute(run).problems == []

@@ -98,5 +98,5 @@ def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
     logs = [path.read_text() for path in sweep.glob(".submitit/*/*_log.out")]
     assert sum("Requeued job" in log for log in logs) == 1
     assert all("Job completed successfully" in log for log in logs)
-    assert "Going on after round" in (job / "output.log").read_text()
+    assert "Continuing after round" in (job / "output.log").read_text()
     assert_same_bits(job, run_here(shell.cwd / "alone", *words, "seed=1"), 150)

@@ -305,7 +305,7 @@ def test_an_interrupted_job_goes_on_from_its_checkpoint(
     assert len((job / "rounds.jsonl").read_text().splitlines()) == 3
 
     assert command(*words, "hydra.sweep.dir=sweep") == 0
-    assert "Going on after round 2 of the run in" in (job / "output.log").read_text()
+    assert "Continuing after round 2 of the run in" in (job / "output.log").read_text()
     assert_same_rounds(job, tmp_path / "whole" / "0", tolerance=0.0)
     assert_same_rounds(tmp_path / "sweep" / "1", tmp_path / "whole" / "1", tolerance=0.0)
 
@@ -321,7 +321,7 @@ def test_what_a_job_leaves_behind(
     assert ("Results in" in told.out, told.err) == (False, "")
     log = (tmp_path / "good" / "0" / "output.log").read_text()
     assert log.count("Results in") == 2
-    assert log.count(": no update counted, the model stays\n") == 2
+    assert log.count(": no update counted, the model stays the same\n") == 2
     assert "\033" not in log
     words = ("data=npz", "data.path=broken.npz", "seed=1,2", "rounds=2")
     assert command("-m", *words, "hydra.sweep.dir=bad") == 1

@@ -1,1 +1,1 @@
-"""Whether the decisions of a run follow from its records."""
+"""Check whether the decisions of a run follow from its records."""

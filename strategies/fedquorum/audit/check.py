@@ -1,8 +1,8 @@
-"""Whether the decisions of a run follow from its records: each is made again and compared.
+"""Replay every decision of a run and compare it with the records.
 
-Compared are: who was asked, the threshold, F(w), what was admitted, responses, mixing
+The audit compares the clients asked, the threshold, F(w), the admitted shares, responses, mixing
 coefficients, omega, weights, inclusion mass, decision losses, counts, and the summaries of the
-clients' test metrics. What the records cannot show is named, and not passed over.
+clients' test metrics. It names everything that the records cannot show.
 """
 
 import math
@@ -42,9 +42,9 @@ SHOWN_DIGITS = 9
 
 @dataclass(frozen=True)
 class Problem:
-    """Something recorded that does not follow from the other records.
+    """A mismatch: a record that does not follow from the other records.
 
-    ``round`` None is the run as a whole, ``client`` None the round as a whole.
+    ``round`` is None for the run as a whole, ``client`` is None for the round as a whole.
     """
 
     round: int | None
@@ -66,11 +66,11 @@ class Audit:
     run : Run
         The run.
     rounds, decisions : int
-        How many rounds, and rows of the clients table, were replayed.
+        Number of replayed rounds, and of replayed rows of the clients table.
     problems : tuple of Problem
         The mismatches.
     unknown : tuple of str
-        What cannot be replayed, and why.
+        Facts that the records cannot show, with the reason.
     """
 
     run: Run
@@ -86,14 +86,14 @@ def audit(directory: Path, *, trust: bool = False) -> Audit:
     Parameters
     ----------
     directory : Path
-        The run's.
+        The run's folder.
     trust : bool
-        As for ``read_recorded``.
+        As in ``read_recorded``.
 
     Raises
     ------
     RunError
-        If a record is missing or damaged, or names a rule by import path and is not trusted.
+        If a record is missing or damaged, or the run names a rule by import path without ``trust``.
     """
     with refusing_damage(directory):
         return _audit(read_recorded(directory, trust=trust))
@@ -357,8 +357,8 @@ def _unknown(
         )
     if statuses["silent"]:
         yield (
-            f"why clients stayed silent ({statuses['silent']} times): a silent client tells "
-            "nothing but that"
+            f"why clients stayed silent ({statuses['silent']} times): a silent client reports only "
+            "that it is silent"
         )
     if statuses["unusable"]:
         yield (

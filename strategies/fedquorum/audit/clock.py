@@ -1,4 +1,4 @@
-"""Whether lateness follows from the simulated seconds in the records of a run."""
+"""Check that lateness follows from the simulated seconds in the records of a run."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ IN_TIME = "in time"
 
 @dataclass
 class ClockCheck:
-    """Lets the virtual clock of a run go again, round by round.
+    """Replay the virtual clock of a run, round by round.
 
     Parameters
     ----------
     quorum : Quorum
         The run's quorum.
     deadline : float
-        Its ``engine.round_timeout``.
+        The run's ``engine.round_timeout``.
     clock : Clock
         The time after the rounds so far.
     """
@@ -48,7 +48,7 @@ class ClockCheck:
     def problems(
         self, rows: Sequence[Row], record: RoundRecord
     ) -> Iterator[tuple[int | None, str]]:
-        """Yield what does not follow, with the client that it is about; go on to the next round."""
+        """Yield the mismatches of a round with their clients, and advance to the next round."""
         busy = self.clock.busy
         closing = close(
             self.clock,

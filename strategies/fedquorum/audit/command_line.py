@@ -1,4 +1,4 @@
-"""The command ``fedquorum-audit``: replay, check and explain runs from their records alone."""
+"""Run the command ``fedquorum-audit``: replay, check and explain runs from their records."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     words : sequence of str, optional
-        The words after the command's name; those of the process where there are none.
+        The words after the command's name; by default those of the process.
     """
     parser = _parser()
     arguments = parser.parse_args(words)
@@ -95,7 +95,7 @@ def explain_decision(
     client, server_round : int
         The decision's client and round.
     trust : bool
-        As for ``audit_runs``.
+        As in ``audit_runs``.
 
     Raises
     ------
@@ -135,12 +135,12 @@ def _tell_audit(audited: "Audit") -> int:
 
 
 def ending(mismatches: int) -> str:
-    """Return an audit's last words.
+    """Return the last line of an audit.
 
     Parameters
     ----------
     mismatches : int
-        How many recorded values differ from the replayed ones.
+        Number of recorded values that differ from the replayed ones.
     """
     if mismatches == 0:
         return "every decision matches the records"

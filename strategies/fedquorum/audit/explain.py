@@ -1,6 +1,6 @@
-"""One decision in words: why a client was asked, what it answered, why its update got its weight.
+"""Explain one decision: why a client was asked, its answer, and its update's weight.
 
-The words and formulas are the rules' own, filled in with the numbers of the records.
+The rules supply the sentences and formulas; the records supply the numbers.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from .replay import Recorded, Replayed, Row, UndecidableError, replay, rules_of
 
 
 def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
-    """Return the lines that explain what became of a client in a round.
+    """Return the lines that explain the decision about a client in a round.
 
     Raises
     ------
     RunError
-        If there is no such client or round, or the rules refuse what is recorded before it.
+        If there is no such client or round, or the rules refuse the records of an earlier round.
     """
     population, rounds = recorded.population, len(recorded.run.rounds)
     if client in population.unseen:

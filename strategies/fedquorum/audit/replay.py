@@ -1,10 +1,9 @@
-"""A run decided once more, from its records alone.
+"""Replay the decisions of a run from its records alone.
 
-The rules are pure: what they decided follows from the settings, the clients and what these
-answered, and their state from the rounds before. ``replay`` builds the rules from
-``config.yaml`` and hands them, round by round, the answers in ``clients/`` and the objectives
-that follow from ``evaluations/``, to the same ``fedquorum.round.decide`` that the strategy uses.
-No data, no model and no client are needed.
+The rules are pure: their decisions follow from the settings, the clients' answers, and the state
+after earlier rounds. ``replay`` builds the rules from ``config.yaml``. For each round, it passes
+the answers in ``clients/`` and the objective from ``evaluations/`` to ``fedquorum.round.decide``,
+which the strategy also uses. It needs no data, no model and no client.
 """
 
 import math
@@ -56,19 +55,19 @@ from ..types import Call, Draws, FloatArray, IntArray, Objective, Population, To
 Row = Mapping[str, Any]
 
 DROP_IN = "drop_in"
-"""Which settings a run has whose strategy ran in another app."""
+"""The settings of a run whose strategy ran in another app."""
 
 
 @dataclass(frozen=True)
 class RowsByRound:
-    """A table sorted by round and client, whose rows are made when a round is asked for."""
+    """A table sorted by round and client that makes its rows on demand, round by round."""
 
     table: pa.Table
     places: Mapping[int, tuple[int, int]]
 
     @classmethod
     def of(cls, table: pa.Table) -> "RowsByRound":
-        """Return a table's rows; its columns have ``round`` and ``client``."""
+        """Return the rows of a table with the columns ``round`` and ``client``."""
         ordered = table.sort_by([("round", "ascending"), ("client", "ascending")])
         places, begin = {}, 0
         for found in pc.value_counts(ordered["round"]).to_pylist():
@@ -90,7 +89,7 @@ def _with_data(row: dict[str, Any]) -> Row:
 
 @dataclass(frozen=True)
 class Recorded:
-    """All that a run left behind about its decisions.
+    """The records of a run's decisions.
 
     Parameters
     ----------
@@ -99,22 +98,22 @@ class Recorded:
     population : Population
         All clients.
     rates : SimulatedRates or None
-        p_n(t) by client id where a simulation knew it.
+        p_n(t) by client id, if a simulation knew it.
     rows : RowsByRound
-        Those of ``clients/``.
+        The rows of ``clients/``.
     evaluated : RowsByRound
-        Those of ``evaluations/``; round 0 is the first model.
+        The rows of ``evaluations/``; round 0 is the first model.
     summary : mapping
-        The manifest's, empty while the run goes on.
+        The manifest's summary, empty during the run.
     trusted : bool
-        Whether rules that the settings name by import path may be imported.
+        Whether to import rules that the settings name by import path.
     joined : mapping of int to int
-        The first round of every client, empty where all were known from the beginning.
+        The first round of every client; empty if all were known from the start.
     recognised_in : int
-        The round in which a drop-in strategy recognised the project's protocol and began anew
-        with the clients that the nodes host; 0 where it did not.
+        The round in which a drop-in strategy recognised the project's protocol and started again
+        with the clients that the nodes host; 0 if it did not.
     requirements : Requirements, optional
-        rho_k where the run had them.
+        rho_k, if the run had requirements.
     """
 
     run: Run
@@ -130,15 +129,15 @@ class Recorded:
 
     @property
     def standard(self) -> bool:
-        """Whether the clients speak Flower's standard protocol, and decide and measure nothing."""
+        """Whether the clients use Flower's standard protocol, and decide and measure nothing."""
         return DROP_IN in self.run.config and not self.recognised_in
 
     def rates_in(self, number: int) -> FloatArray | None:
-        """Return p_n(t) of a round, shape (N,), where a simulation knew it."""
+        """Return p_n(t) of a round, shape (N,), if a simulation knew it."""
         return None if self.rates is None else self.rates.at(number - 1)
 
     def population_in(self, number: int) -> Population:
-        """Return the clients that there were in a round."""
+        """Return the population of a round."""
         if not self.joined:
             return self.population
         everyone = self.population
@@ -148,7 +147,7 @@ class Recorded:
         )
 
     def evaluations(self, number: int) -> tuple[ClientEvaluation, ...]:
-        """Return what the clients measured of the model after a round."""
+        """Return the clients' measurements of the model after a round."""
         return tuple(_evaluation(row, self.population) for row in self.evaluated[number])
 
 
@@ -159,24 +158,24 @@ class Replayed:
     Parameters
     ----------
     record : RoundRecord
-        The round as it is recorded.
+        The recorded round.
     population : Population
-        The clients that there were.
+        The population of the round.
     rows : sequence
-        Its rows of the clients table.
+        The round's rows of the clients table.
     call : Call
-        Whom the selection asks.
+        The clients that the selection asks.
     called_by_rule : bool
-        False where the selection cannot be asked, as its draws need data that the records lack;
+        Whether the selection made ``call``. False if its draws need data that the records lack;
         ``call`` is then the recorded one.
     objective : Objective
-        F and its accuracy, from the evaluations after the round before.
+        F and its accuracy, from the evaluations after the previous round.
     round : Round
-        What is decided.
+        The decisions.
     decidable : bool
-        Whether the weights can be decided from the records.
+        Whether the records determine the weights.
     refused : str or None
-        Why the round was refused as a whole, None if it was not.
+        The reason for refusing the whole round; None if it was not refused.
     """
 
     record: RoundRecord
@@ -191,12 +190,12 @@ class Replayed:
 
     @property
     def report(self) -> TrainReport:
-        """Every decision."""
+        """Every decision of the round."""
         return self.round.report
 
 
 class UndecidableError(Exception):
-    """What is recorded of a round is nothing that the rules can decide on."""
+    """The records of a round contradict each other, so that the rules cannot decide it."""
 
     def __init__(self, number: int, problem: str) -> None:
         super().__init__(problem)
@@ -205,10 +204,10 @@ class UndecidableError(Exception):
 
 @contextmanager
 def refusing_damage(directory: Path) -> Iterator[None]:
-    """Raise RunError, which names the run, for what follows from numbers that no run has.
+    """Raise RunError, with the run's name, for errors that only contradictory records can cause.
 
-    Each record is checked by itself where it is read. That they go together is what is checked
-    here, by rules that were made for records that do.
+    The reader checks each record by itself. This context covers records that do not fit together,
+    on which the rules raise other errors.
     """
     try:
         yield
@@ -226,14 +225,14 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     Parameters
     ----------
     directory : Path
-        The run's.
+        The run's folder.
     trust : bool
-        Whether to import rules that its settings name by import path, and so to run their code.
+        Whether to import rules that its settings name by import path, which executes their code.
 
     Raises
     ------
     RunError
-        If a record is missing or damaged, or the run is older than the records that it takes.
+        If a record is missing or damaged, or the run is too old to have all records.
     """
     run = load_run(directory)
     table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
@@ -299,12 +298,12 @@ def _recognised_in(run: Run, rows: RowsByRound) -> int:
 
 
 def rules_of(recorded: Recorded) -> Rules:
-    """Return the rules of a run, as its settings have them.
+    """Return the rules of a run from its settings.
 
     Raises
     ------
     RunError
-        If the settings do not say them.
+        If the settings do not define rules.
     """
     config = recorded.run.config
     optimizer = config.get("server_optimizer", {"name": "sgd"})
@@ -342,14 +341,14 @@ def _facts(recorded: Recorded) -> RunFacts:
 
 
 def replay(recorded: Recorded) -> Iterator[Replayed]:
-    """Decide round after round again, as far as there are rows of the clients.
+    """Yield the decisions of every round for which the clients table has rows.
 
-    Rounds up to the one in which a drop-in strategy recognised the protocol decided nothing.
+    Rounds up to the one in which a drop-in strategy recognised the protocol have no decisions.
 
     Raises
     ------
     UndecidableError
-        If the rules refuse what is recorded of a round.
+        If the rules refuse the records of a round.
     """
     rules = rules_of(recorded)
     before = recorded.population_in(0)

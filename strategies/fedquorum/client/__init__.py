@@ -1,1 +1,1 @@
-"""The client's half: the gate's decision, simulated availability and response times."""
+"""Run the client's half: the gate's decision, simulated availability and response times."""

@@ -1,4 +1,4 @@
-"""CSV files that describe a simulated world, read strictly: every mistake names its line."""
+"""Read CSV files strictly; every error names its line."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ class WrongLineError(Exception):
     Parameters
     ----------
     line : int
-        Where, from 1.
+        The line's number, from 1.
     problem : str
-        What is wrong.
+        The mistake.
     """
 
     def __init__(self, line: int, problem: str) -> None:
@@ -29,14 +29,14 @@ class WrongLineError(Exception):
 class CsvTable:
     """The lines of a UTF-8 CSV file, by the columns that its reader needs.
 
-    Other columns are not read, blank lines are skipped.
+    The table ignores other columns and blank lines.
 
     Parameters
     ----------
     path : str
-        Where the file is; ``~`` is the user's home.
+        The file's path; ``~`` is the user's home.
     expected : str
-        What the file must be, for its reader's errors.
+        The beginning of its reader's errors: which file is expected.
     """
 
     def __init__(self, path: str, expected: str) -> None:
@@ -44,7 +44,7 @@ class CsvTable:
         self._expected = expected
 
     def wrong(self, error: WrongLineError | OSError) -> DataError:
-        """Return what to raise for a mistake in it."""
+        """Return the error to raise for a mistake in the file."""
         if isinstance(error, WrongLineError):
             problem = f"{self._file}, line {error.line}: {error}"
         else:
@@ -59,7 +59,7 @@ class CsvTable:
         OSError
             If the file cannot be read.
         WrongLineError
-            If a column is missing or there twice, a line has another length, or there is none.
+            If a column is missing or repeated, a line has another length, or there are no lines.
         """
         lines = self._lines()
         first, header = next(lines, (1, []))
@@ -97,14 +97,14 @@ class CsvTable:
 
 
 class CsvRow:
-    """One line, with the number that errors name.
+    """One line of a table, with its number for errors.
 
     Parameters
     ----------
     line : int
-        Its number, from 1.
+        The line's number, from 1.
     cells : dict of str to str
-        What is in it, by column.
+        The line's cells, by column.
     """
 
     def __init__(self, line: int, cells: dict[str, str]) -> None:
@@ -119,7 +119,7 @@ class CsvRow:
         return found
 
     def client(self, num_clients: int) -> int:
-        """Return the client; WrongLineError if it is none of so many."""
+        """Return the client; WrongLineError if it is not below ``num_clients``."""
         found = _whole(self.cells["client"])
         if found is None or found >= num_clients:
             raise self.wrong(
@@ -129,7 +129,7 @@ class CsvRow:
         return found
 
     def wrong(self, problem: str) -> WrongLineError:
-        """Return what to raise for a mistake in this line."""
+        """Return the error to raise for a mistake in this line."""
         return WrongLineError(self.line, problem)
 
 

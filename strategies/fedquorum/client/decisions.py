@@ -1,4 +1,4 @@
-"""What a client decides alone, on its own device. Pure functions, plain numbers."""
+"""Decide on the client's device, by pure functions of plain numbers."""
 
 
 def joins(
@@ -10,26 +10,27 @@ def joins(
     loss: float,
     accuracy: float,
 ) -> bool:
-    """Return whether a non-priority client trains in this round (FedALIGN, Algorithm 1).
+    """Say whether a non-priority client trains in this round (FedALIGN, Algorithm 1).
 
-    criterion ``loss``: F_k(w_t) <= F(w_t) + eps_t; ``accuracy``, the papers' proxy:
-    acc_k >= acc - eps_t. eps_t = 0 closes the gate, even at equal losses; a NaN never joins.
+    With the criterion ``loss`` it trains if F_k(w_t) <= F(w_t) + eps_t; with ``accuracy``, the
+    papers' proxy, if acc_k >= acc - eps_t. eps_t = 0 closes the gate, even for equal losses. A NaN
+    never joins.
 
     Parameters
     ----------
     criterion : {"loss", "accuracy"}
-        What is compared.
+        The quantity to compare.
     epsilon : float
         eps_t >= 0, inf allowed, in units of the criterion.
     global_loss, global_accuracy : float
         F(w_t) and its accuracy, as broadcast.
     loss, accuracy : float
-        The received model on the client's own training data.
+        Loss and accuracy of the received model on the client's training data.
 
     Raises
     ------
     ValueError
-        For a criterion that does not exist.
+        If there is no such criterion.
     """
     if criterion not in ("loss", "accuracy"):
         raise ValueError(f"criterion must be loss or accuracy, got {criterion!r}")

@@ -1,7 +1,7 @@
-"""How long a simulated client takes from a message to its reply, in simulated seconds.
+"""Simulate response times: the seconds from a message to a client's reply.
 
-A time depends on the seed, the client and the round alone: it is the same on every engine, and
-whoever else is asked.
+A time depends only on the seed, the client and the round. It is the same on every engine, whichever
+other clients are asked.
 """
 
 import math
@@ -20,10 +20,10 @@ COLUMNS = ("client", "seconds")
 
 
 class ResponseTimes(Protocol):
-    """How long each client takes."""
+    """The response times of all clients."""
 
     def seconds(self, seed: int, client: int, server_round: int) -> float:
-        """Return r_k of a round, in simulated seconds, > 0.
+        """Return the response time of a client in a round, in simulated seconds, > 0.
 
         Parameters
         ----------
@@ -38,15 +38,15 @@ class ResponseTimes(Protocol):
 
 @dataclass(frozen=True)
 class Lognormal:
-    """r_k = median exp(between z_k + within z_kt), z_k and z_kt standard normal.
+    """Response times median exp(between z_k + within z_kt), z_k and z_kt standard normal.
 
-    z_k is drawn once for each client, z_kt in every round anew. Half of the clients are slower
-    than ``median``; with ``between`` 1 one in 44 is more than 7 times as slow.
+    z_k is drawn once for each client, z_kt once for each client and round. Half of the clients are
+    slower than ``median``. With ``between`` 1, one client in 44 is more than 7 times as slow.
 
     Parameters
     ----------
     median : float
-        Seconds of the client in the middle.
+        The median client's seconds.
     between : float
         Standard deviation of the logarithm between clients.
     within : float
@@ -55,7 +55,7 @@ class Lognormal:
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
     """
 
     median: float = parameter(10.0, POSITIVE)
@@ -66,7 +66,7 @@ class Lognormal:
         check_parameters(self)
 
     def seconds(self, seed: int, client: int, server_round: int) -> float:
-        """Return r_k of a round."""
+        """Return the response time of a client in a round."""
         of_client = stream(seed, PURPOSE, 0, client).standard_normal()
         of_round = stream(seed, PURPOSE, server_round, client).standard_normal()
         return float(self.median * math.exp(self.between * of_client + self.within * of_round))
@@ -74,42 +74,45 @@ class Lognormal:
 
 @dataclass(frozen=True)
 class TracedTimes:
-    """Times from a file: that of the latest line of a client, or of its first before that.
+    """Response times from a file.
+
+    A line holds from its round until the client's next line; a client's first line also holds for
+    earlier rounds.
 
     Parameters
     ----------
     times : mapping of int to sequence of (int, float)
-        By client id its rounds and seconds, ascending by round.
+        Rounds and seconds by client id, ascending by round.
     """
 
     times: Mapping[int, Sequence[tuple[int, float]]]
 
     def seconds(self, seed: int, client: int, server_round: int) -> float:
-        """Return r_k of a round; the seed changes nothing."""
+        """Return the response time of a client in a round, whatever the seed."""
         of_client = self.times[client]
         place = bisect_right(of_client, (server_round, math.inf))
         return of_client[max(place - 1, 0)][1]
 
 
 def read_response_times(path: str, num_clients: int) -> TracedTimes:
-    """Return the times in a CSV file.
+    """Read response times from a CSV file.
 
-    The file is UTF-8 with the columns ``client`` (id, from 0), ``seconds`` (> 0) and, where the
-    times change, ``round`` (from 1): a line holds from its round to the next one of the client.
-    Other columns are not read, blank lines are skipped.
+    The file is UTF-8 with the columns ``client`` (id, from 0) and ``seconds`` (> 0). If the times
+    change, it also has the column ``round`` (from 1): a line holds from its round until the
+    client's next line. Other columns and blank lines are ignored.
 
     Parameters
     ----------
     path : str
-        Where the file is; ``~`` is the user's home.
+        The file's path; ``~`` is the user's home.
     num_clients : int
-        Ids are below it; the file has each of them.
+        Number of clients; the file must have all ids below it.
 
     Raises
     ------
     DataError
-        If there is no such file, or it is not like that; with the number of the first line that
-        is wrong.
+        If the file is missing or has another form; the message has the number of the first wrong
+        line.
     """
     columns = f"{', '.join(COLUMNS)}, and round where the times change"
     expected = f"response times must be a CSV file with the columns {columns}"

@@ -1,4 +1,4 @@
-"""How a strategy talks to the nodes: its timeouts, and what is in its messages."""
+"""Define the protocol of a strategy with the nodes: its messages and its timeouts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,44 +51,45 @@ class Communication:
         Seconds to wait for replies to messages that the strategy sends itself (the first
         objective). ``Strategy.start`` and the run loop use the same value for the rounds.
     startup_timeout : float
-        Seconds to wait for the clients to connect, before round 1.
+        Seconds to wait for the clients to connect before round 1.
     startup_clients : int, optional
-        How many of the clients must be connected for round 1 to begin, by default all. A client
+        Number of clients that must be connected before round 1 begins; by default all. A client
         that connects later takes part from then on.
     partial_aggregation : bool
         Whether a node of several clients may return the weighted sum of their updates instead
         of all models, in rounds whose weights are known before training. The global model has the
         same bits either way.
     evaluated_clients : {"all", "priority"}
-        Whose test part is evaluated. With ``priority`` a non-priority client reports nothing
-        about itself except when it joins.
+        The clients whose test parts are evaluated. With ``priority``, a non-priority client
+        reports nothing about itself unless it trains.
     evaluated_training : bool
-        Whether the clients that are evaluated also measure their training part, all of them, for
-        the records. Otherwise only the priority clients do, whose losses are the objective.
+        Whether all evaluated clients also measure their training parts for the records. Otherwise
+        only the priority clients do, whose losses are the objective.
     evaluate_every : int
-        Test parts are evaluated every so many rounds, and after ``last_round``.
+        Evaluate the test parts every ``evaluate_every`` rounds, and after ``last_round``.
     last_round : int, optional
         The last round of the run.
     metric : str
-        What clients measure beside loss and accuracy, one of ``fedquorum.metrics.METRICS``.
+        The metric that clients measure beside loss and accuracy, one of
+        ``fedquorum.metrics.METRICS``.
     robustness : Robustness
-        Bounds on what one client can do; by default none beyond what validation refuses.
+        Bounds on the influence of one client; by default only validation limits it.
     privacy : GaussianMechanism, optional
-        How the models are made differentially private; by default they are not.
+        The mechanism that makes the models differentially private; by default there is none.
     clients_of_keys : mapping of str to frozenset of int, optional
-        The clients of every node's public key, by its fingerprint; by default nodes are believed
-        which clients they host. See ``ClientDirectory``.
+        The clients of each node's public key, by the key's fingerprint. By default the server
+        believes each node about the clients that it hosts. See ``ClientDirectory``.
     quorum : Quorum
-        How many replies are enough to close a round; by default all.
+        The number of replies that closes a round; by default all.
     virtual_clock : bool
-        Whether clients say how many simulated seconds they take (``ResponseTimeMod``), by which
-        the quorum and ``round_timeout`` then tell who is in time; replies are waited for all the
-        same. Evaluations take no simulated time.
+        Whether clients report simulated response times (``ResponseTimeMod``). The quorum and
+        ``round_timeout`` then count these simulated seconds, but the server still waits for all
+        replies. Evaluations take no simulated time.
     reply_memory : int, optional
-        How many bytes of the replies of a round are in memory, where its weights need all of them
-        at once; the others are in files. By default half of the machine's memory.
+        Bytes of replies to keep in memory if the weights of a round need all replies at once; the
+        rest goes to files. By default half of the machine's memory.
     class_alignment : bool
-        Whether every round tells on which class each update points the way of the others, see
+        Whether each round reports for each update on which classes it agrees with the others; see
         ``fedquorum.alignment``. It needs all updates at once; the model has the same bits.
 
     Raises
@@ -134,7 +135,7 @@ class Communication:
             raise ParameterError("privacy", "None", self.privacy, rules.unbounded)
 
     def directory(self, population: Population, rules: Rules) -> ClientDirectory:
-        """Return what finds out which node hosts which client."""
+        """Return the directory that finds out which node hosts which client."""
         return ClientDirectory(population.hosted, self.clients_of_keys, unseen=population.unseen)
 
     def meet(
@@ -148,16 +149,16 @@ class Communication:
             log(WARNING, "A node cannot take part: %s", problem)
 
     def check_ids(self, grid: Grid, population: Population) -> None:
-        """Refuse a grid on which it cannot be told which node is which client."""
+        """Refuse a grid that cannot tell which node is which client."""
 
     @property
     def closes_early(self) -> bool:
-        """Whether a quorum may end a wait before everybody has replied."""
+        """Whether a quorum may end a wait before all nodes have replied."""
         return not (self.quorum.waits_for_all or self.virtual_clock)
 
     @property
     def reply_timeout(self) -> float:
-        """How many seconds to wait for replies, by the wall clock."""
+        """Seconds to wait for replies, by the wall clock."""
         return REAL_TIMEOUT if self.virtual_clock else self.round_timeout
 
     @property
@@ -167,11 +168,11 @@ class Communication:
 
     @property
     def grows(self) -> bool:
-        """Whether the population is whoever is connected."""
+        """Whether the population consists of the connected clients."""
         return False
 
     def present(self, directory: ClientDirectory) -> frozenset[int] | None:
-        """Return the clients among whom a round is sampled; None for all, connected or not."""
+        """Return the clients to sample from; None for all, connected or not."""
         return None
 
     def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
@@ -183,13 +184,13 @@ class Communication:
         return encode_evaluate_request(arrays, request)
 
     def tests_after(self, server_round: int) -> bool:
-        """Return whether test parts are evaluated after a round."""
+        """Say whether the test parts are evaluated after a round."""
         return server_round % self.evaluate_every == 0 or server_round == self.last_round
 
     def tested(
         self, population: Population, directory: ClientDirectory, server_round: int
     ) -> tuple[int, ...]:
-        """Return whose test part is evaluated after a round."""
+        """Return the clients whose test parts are evaluated after a round."""
         if not self.tests_after(server_round):
             return ()
         everyone = self.evaluated_clients == "all"
@@ -197,15 +198,15 @@ class Communication:
         return tuple(sorted((*chosen, *population.unseen))) if population.unseen else chosen
 
     def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whose training part is measured too, where clients are tested after a round."""
+        """Return the tested clients whose training parts are measured as well."""
         return population.priority_clients
 
     def limits(self, rules: Rules) -> Limits:
-        """Return what the numbers in a train reply may be."""
+        """Return the allowed ranges of the numbers in a train reply."""
         return Limits(needs_loss=rules.needs_losses)
 
     def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
-        """Return how many bytes a reply for so many clients can have, with models where given."""
+        """Return the largest size in bytes of a reply for some clients, with models if given."""
         return largest_reply(num_clients, model)
 
     def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:
@@ -219,7 +220,7 @@ class Communication:
     def train_metrics(
         self, report: TrainReport, contents: Sequence[RecordDict]
     ) -> MetricRecord | None:
-        """Return the metrics of a round's training, of the replies that could be used."""
+        """Return the metrics of a round's training, over the usable replies."""
         return None if report.empty else MetricRecord({"admitted": report.admitted})
 
     def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
@@ -227,12 +228,12 @@ class Communication:
         return None
 
     def loss_key_of(self, content: RecordDict) -> str | None:
-        """Return the key under which a reply has its loss, None where it can have only one."""
+        """Return the key of the loss in a reply, None if the protocol has only one."""
         return None
 
     def hint(self, reason: str) -> str:
-        """Return what to set where no reply has the form that it must have."""
+        """Return which setting to change if no reply has the expected form."""
         return ""
 
     def summary(self) -> None:
-        """Log what is special about the communication."""
+        """Log the settings of the communication that differ from the defaults."""

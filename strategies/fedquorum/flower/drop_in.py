@@ -1,13 +1,13 @@
-"""The named strategies as Flower users expect them: ``FedAU()`` in the place of ``FedAvg()``.
+"""Use the named strategies as drop-in Flower strategies: ``FedAU()`` in place of ``FedAvg()``.
 
-All take the keywords of ``flwr.serverapp.strategy.FedAvg`` with their meaning and defaults, and
-beside them the parameters of their own rules, which ``fedquorum.named`` declares::
+Each strategy takes the keywords of ``flwr.serverapp.strategy.FedAvg``, with the same meaning and
+defaults. It also takes the parameters of its rules, which ``fedquorum.named`` declares::
 
     strategy = FedAU(cutoff=50, fraction_train=0.5)
     result = strategy.start(grid, initial_arrays, num_rounds=3)
 
-The population is every node that is connected, and grows with those that join. Where the nodes
-answer in this project's protocol, the strategy goes on in it: see ``DropIn``.
+Every connected node is a client; nodes that connect later join. If the nodes reply in this
+project's protocol, the strategy switches to it: see ``DropIn``.
 """
 
 import inspect
@@ -73,72 +73,76 @@ def _keyword(item: Field[Any]) -> inspect.Parameter:
 
 
 class DropIn(ComposedStrategy):
-    """A named strategy for ClientApps written for Flower's ``FedAvg``.
+    """Run a named strategy with ClientApps written for Flower's ``FedAvg``.
 
-    A ClientApp of this project's protocol is recognised by its first answers, of round 1 where a
-    client trains in it. This round counts nothing: the model stays, and the rules begin anew with
-    the clients that the nodes say they host. From the next round on these decide for themselves,
-    F(w_t) is measured before each round, and fractions and minima count clients instead of nodes.
-    ``priority`` and ``probabilities`` are by the ids of these clients. The keys of metrics and
-    records, both aggregation functions, ``client_ids`` and ``max_reply_bytes`` mean nothing then.
-    A round that also has replies of another form settles that every node is one client, as it does
-    in the last round and behind Flower's wrappers.
+    The strategy recognises ClientApps of this project's protocol by their first replies. The round
+    of these replies counts no update and leaves the model unchanged; then the rules start again
+    with the clients that the nodes host. From the next round on,
+
+    - each client decides on its own device whether it trains,
+    - the clients measure F(w_t) before each round,
+    - fractions and minima count clients instead of nodes,
+    - ``priority`` and ``probabilities`` refer to the ids of these clients, and
+    - the strategy ignores the keys of metrics and records, both aggregation functions,
+      ``client_ids`` and ``max_reply_bytes``.
+
+    If any reply of that round has another form, the strategy treats every node as one client. It
+    does the same in the last round and inside Flower's wrappers.
 
     Parameters
     ----------
     fraction_train, fraction_evaluate : float
-        Share of the connected nodes that train and evaluate in a round, in [0, 1]:
-        max(int(fraction x nodes), minimum) of them.
+        Share of the connected nodes that train and evaluate in a round, in [0, 1]. A round uses
+        max(int(fraction x nodes), minimum) nodes.
     min_train_nodes, min_evaluate_nodes : int
-        The fewest nodes that train and evaluate, as far as there are so many.
+        Smallest number of nodes that train and evaluate; all nodes if fewer are connected.
     min_available_nodes : int
-        How many nodes must be connected for a round to begin; the strategy waits without limit.
+        Number of nodes that must be connected before a round begins. The strategy waits for them
+        without limit.
     weighted_by_key : str
-        The metric that holds a client's amount of data.
+        The metric with a client's amount of data.
     arrayrecord_key, configrecord_key : str
-        The records' names in messages to the nodes.
+        Names of the records in messages to the nodes.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         ``(list[RecordDict], str) -> MetricRecord``; Flower's weighted mean by default.
     priority : iterable of int, optional
-        The ids of the priority clients; all clients by default.
+        Ids of the priority clients; all clients by default.
     num_rounds : int, optional
-        T, which schedules refer to.
+        T, the number of rounds. Schedules need it.
     loss_key : str, optional
-        The metric that holds the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
+        The metric with the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
     accuracy_key : str
-        The metric that holds the accuracy.
+        The metric with the accuracy.
     client_ids : {"node-order", "query"}
-        How nodes become clients, see ``StandardProtocol``.
+        How nodes get client ids; see ``StandardProtocol``.
     max_reply_bytes : int, optional
-        The largest reply that is read, in bytes; by default 64 MiB and 8 models.
+        Largest reply to read, in bytes; by default 64 MiB and 8 models.
     seed : int
-        The seed of the sampling.
+        Seed of the sampling.
     server_lr : float
-        The server optimizer's learning rate, > 0.
+        Learning rate of the server optimizer, > 0.
     server_optimizer : type
-        How the combined update moves the model, such as ``fedquorum.server_optimizer.Adam``, or
-        a callable of the learning rate.
+        The server optimizer, such as ``fedquorum.server_optimizer.Adam``, or a callable that takes
+        the learning rate and returns one.
     robustness : Robustness, optional
-        Bounds on what one client can do.
+        Bounds on the influence of one client.
     reply_memory : int, optional
-        How many bytes of replies are in memory, where the weights of a round need all of them at
-        once; the others are in files below TMPDIR. By default half of the machine's memory.
+        Bytes of replies to keep in memory if the weights of a round need all replies at once; the
+        rest goes to files below TMPDIR. By default half of the machine's memory.
     records : str or Path, optional
-        The folder into which ``start`` writes the records of the run, which ``fedquorum-audit``
-        replays; it must not hold a run already. By default there are none. Needs the extra
-        ``audit``.
+        Folder for the records of the run, which ``fedquorum-audit`` replays. It must not hold a
+        run. By default ``start`` writes no records. Needs the extra ``audit``.
     resume_from : str or Path, optional
-        The folder of a run with the same parameters, with which ``start`` goes on after its last
-        checkpoint.
+        Folder of a run with the same parameters; ``start`` continues it after its last checkpoint.
     **parameters : Any
-        Those of the strategy's rules; ``help()`` and the signature list them.
+        Parameters of the strategy's rules; ``help()`` and the signature list them.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
     TypeError
-        For a parameter that the strategy does not have.
+        If the strategy has no such parameter.
     """
 
     declared: ClassVar[Named]
@@ -267,7 +271,7 @@ class DropIn(ComposedStrategy):
         return self._recognises
 
     def state(self) -> StateArrays:
-        """Return all that is remembered, which nodes are which clients, and how they talk."""
+        """Return the rules' state, the client of each node, and the protocol in use."""
         seats = self._exchange.directory.seats
         return {
             **super().state(),
@@ -277,7 +281,7 @@ class DropIn(ComposedStrategy):
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
-        """Go on from what ``state`` returned after a round, with the same clients."""
+        """Continue from what ``state`` returned after a round, with the same clients."""
         recognises, ours = state["recognises"].tolist()
         communication = self._standard.recognised() if ours else self._standard
         joiners = Population.of_joiners(self.population.awaited)
@@ -304,9 +308,9 @@ class DropIn(ComposedStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Decide what counts, combine it and step; the model is None if nothing counted.
+        """Weigh and combine the updates, and step; return no model if no update counted.
 
-        The round in which the nodes turn out to speak this project's protocol counts nothing.
+        The round in which the strategy recognises this project's protocol counts no update.
         """
         # Not behind Flower's wrappers, which start themselves and take a reply for one client's,
         # and not in the last round, after which there is none to go on in.
@@ -325,13 +329,13 @@ class DropIn(ComposedStrategy):
         communication = self._standard.recognised()
         log(
             INFO,
-            "All nodes answered in FedQuorum's protocol. Round %d counts nothing; from round %d on "
-            "the strategy speaks this protocol with the clients that the nodes host",
+            "All nodes replied in FedQuorum's protocol. Round %d counts no update; from round %d "
+            "on the strategy uses this protocol with the clients that the nodes host",
             server_round,
             server_round + 1,
         )
         if unread := self._standard.unread_when_recognised():
-            log(WARNING, "These mean nothing in FedQuorum's protocol: %s", ", ".join(unread))
+            log(WARNING, "Ignored in FedQuorum's protocol: %s", ", ".join(unread))
         call = self._in_progress(server_round).call
         refused = tuple(
             ClientDecision(k, k in self.population.priority, "rejected", RECOGNISED)
@@ -356,12 +360,13 @@ class DropIn(ComposedStrategy):
 
 
 class FedALIGN(DropIn, declared=tables.FEDALIGN):
-    """Prioritized federated learning: FedAvg on priority clients and clients of similar loss.
+    """Train for priority clients, with the help of clients whose loss is similar (FedALIGN).
 
-    A non-priority client takes part where its loss is within eps_t of the priority clients'.
+    A non-priority client takes part in round t if its loss is within eps_t of the priority
+    clients' loss F(w_t). The new model averages all admitted models:
     w_{t+1} = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + sum_admitted p_k), with
-    p_k = D_k / sum_{i in P} D_i. See ``fedquorum.selection.EpsilonGate`` for the gate's
-    parameters; ``num_rounds`` and ``priority`` are needed.
+    p_k = D_k / sum_{i in P} D_i. ``priority`` and ``num_rounds`` are required;
+    ``fedquorum.selection.EpsilonGate`` describes the gate's parameters.
 
     References
     ----------
@@ -371,7 +376,7 @@ class FedALIGN(DropIn, declared=tables.FEDALIGN):
 
 
 class FedAvg(DropIn, declared=tables.FEDAVG):
-    """FedAvg weighted by data, w_{t+1} = sum_k D_k w_k / sum_k D_k.
+    """Average the clients' models, weighted by data: w_{t+1} = sum_k D_k w_k / sum_k D_k.
 
     References
     ----------
@@ -381,14 +386,15 @@ class FedAvg(DropIn, declared=tables.FEDAVG):
 
 
 class FedAvgPriority(DropIn, declared=tables.FEDAVG_PRIORITY):
-    """FedAvg on the priority clients alone, FedALIGN's baseline "None"."""
+    """Run FedAvg with the priority clients only: FedALIGN's baseline "None"."""
 
 
 class FedAU(DropIn, declared=tables.FEDAU):
-    """Federated averaging under unknown participation: c_n = omega_n / N.
+    """Correct the average for clients that are often absent (FedAU): c_n = omega_n / N.
 
-    omega_n estimates 1 / (participation rate) from the intervals between the rounds in which
-    client n took part, at most ``cutoff`` rounds; see ``fedquorum.participation.MeanInterval``.
+    omega_n estimates 1 / (participation rate of client n) as the mean interval between the rounds
+    in which client n took part; ``cutoff`` limits an interval. See
+    ``fedquorum.participation.MeanInterval``.
 
     References
     ----------
@@ -398,23 +404,26 @@ class FedAU(DropIn, declared=tables.FEDAU):
 
 
 class FedAvgParticipating(DropIn, declared=tables.NAMED["average_participating"]):
-    """Average over the clients that took part: c_n = 1 / |S_t|."""
+    """Average the updates of the clients that took part: c_n = 1 / |S_t|."""
 
 
 class FedAvgAll(DropIn, declared=tables.NAMED["average_all"]):
-    """Average over all clients, with an update of zero for absent ones: c_n = 1 / N."""
+    """Average over all clients, and count an absent client's update as zero: c_n = 1 / N."""
 
 
 class KnownStatistics(DropIn, declared=tables.KNOWN_STATISTICS):
-    """Weight by known participation rates, which FedAU estimates: c_n = 1 / (p_n N).
+    """Correct the average with given participation rates: c_n = 1 / (p_n N).
 
-    ``probabilities`` holds p_n by client id and is needed; a node that joins as a client without
-    a rate is refused.
+    FedAU estimates these rates; this strategy is its baseline. ``probabilities`` has p_n by client
+    id and is required. The strategy refuses a node that joins as a client without a rate.
     """
 
 
 class FedVarp(DropIn, declared=tables.FEDVARP):
-    """FedVarp: the mean of Delta_n - y_n over participants, plus the mean of all last updates y_n.
+    """Replace absent clients by their last updates y_n (FedVarp).
+
+    The server steps by the mean of Delta_n - y_n over the participants plus the mean of y_n over
+    all clients.
 
     References
     ----------
@@ -423,7 +432,9 @@ class FedVarp(DropIn, declared=tables.FEDVARP):
 
 
 class MIFA(DropIn, declared=tables.MIFA):
-    """MIFA: the mean of every client's last update, even in a round without participants.
+    """Average the last update of every client, present or absent (MIFA).
+
+    The model moves even in a round without participants.
 
     References
     ----------
@@ -433,11 +444,11 @@ class MIFA(DropIn, declared=tables.MIFA):
 
 
 class FedAWE(DropIn, declared=tables.NAMED["fedawe"]):
-    """Clients continue from their last model, and an update counts for the rounds away.
+    """Let clients continue from their last model, and scale updates by the rounds away (FedAWE).
 
-    The ``arrays`` that a node is sent are the model after the round in which it last took part.
-    ``mean_start(result.arrays)`` after a run is the mean over all clients, of which the paper
-    reports; see ``fedquorum.weighting.Echo``.
+    A node receives the model after the round in which it last took part. After a run,
+    ``mean_start(result.arrays)`` returns the mean of all clients' models, which the paper
+    evaluates. See ``fedquorum.weighting.Echo``.
 
     References
     ----------
@@ -447,9 +458,10 @@ class FedAWE(DropIn, declared=tables.NAMED["fedawe"]):
 
 
 class AAggFFS(DropIn, declared=tables.NAMED["aaggff_s"]):
-    """Mix few clients fairly, all in every round: coefficients by an online Newton step.
+    """Mix a few clients fairly, for cross-silo learning (AAggFF-S).
 
-    See ``fedquorum.weighting.NewtonMixing``.
+    Every client takes part in every round. An online Newton step decides the mixing coefficients;
+    see ``fedquorum.weighting.NewtonMixing``.
 
     References
     ----------
@@ -459,9 +471,9 @@ class AAggFFS(DropIn, declared=tables.NAMED["aaggff_s"]):
 
 
 class AAggFFD(DropIn, declared=tables.NAMED["aaggff_d"]):
-    """Mix many sampled clients fairly: coefficients in closed form from bounded responses.
+    """Mix many sampled clients fairly, for cross-device learning (AAggFF-D).
 
-    See ``fedquorum.weighting.DoublyRobustMixing``.
+    The mixing coefficients have a closed form; see ``fedquorum.weighting.DoublyRobustMixing``.
 
     References
     ----------
@@ -470,38 +482,56 @@ class AAggFFD(DropIn, declared=tables.NAMED["aaggff_d"]):
 
 
 class QFedAvg(DropIn, declared=tables.NAMED["qfedavg"]):
-    """q-FedAvg: p_i proportional to w_i F_i^q; see ``fedquorum.weighting.LossPower``."""
+    """Weight clients by a power of their loss (q-FedAvg): p_i proportional to w_i F_i^q.
+
+    See ``fedquorum.weighting.LossPower``.
+    """
 
 
 class TERM(DropIn, declared=tables.NAMED["term"]):
-    """Tilted losses: p_i proportional to w_i exp(lambda F_i)."""
+    """Weight clients by the exponential of their loss (TERM).
+
+    p_i is proportional to w_i exp(lambda F_i); ``tilt`` is lambda. See
+    ``fedquorum.weighting.TiltedLoss``.
+    """
 
 
 class PropFair(DropIn, declared=tables.NAMED["propfair"]):
-    """Proportional fairness: p_i proportional to w_i / (M - F_i), guarded near M."""
+    """Weight clients by their distance from the largest loss M (PropFair).
+
+    p_i is proportional to w_i / (M - F_i), guarded near M. See
+    ``fedquorum.weighting.LossHeadroom``.
+    """
 
 
 class AFL(DropIn, declared=tables.NAMED["afl"]):
-    """Agnostic federated learning: gradient ascent on p, projected onto the simplex."""
+    """Train for the worst mixture of clients (AFL): p climbs the losses on the simplex.
+
+    See ``fedquorum.weighting.AgnosticMixing``.
+    """
 
 
 class MaxFL(DropIn, declared=tables.NAMED["maxfl"]):
-    """MaxFL: weights that are largest for clients that the model nearly satisfies.
+    """Satisfy as many clients as possible (MaxFL).
 
-    ``requirement`` is rho_k, a number, a list, or a mapping of client ids, and is needed: a client
-    is satisfied by a loss below its own. See ``fedquorum.weighting.Satisfaction``.
+    A model satisfies client k if its loss is below rho_k. Clients that the model nearly satisfies
+    have the largest weights. ``requirement`` is rho_k: a number, a list, or a mapping of client
+    ids. It is required. See ``fedquorum.weighting.Satisfaction``.
     """
 
 
 class FedMGDAPlus(DropIn, declared=tables.NAMED["fedmgda"]):
-    """FedMGDA+: the shortest combination of updates of length 1, with p near w."""
+    """Step along the shortest combination of the normalised updates (FedMGDA+).
+
+    See ``fedquorum.weighting.MinNorm``.
+    """
 
 
 class FedGP(DropIn, declared=tables.NAMED["fedgp"]):
-    """FedGP: the priority clients' step, plus the projections of other updates onto it.
+    """Add to the priority clients' step the other updates' projections onto it (FedGP).
 
-    The rival of FedALIGN's gate that needs no losses; ``priority`` is needed. See
-    ``fedquorum.weighting.GradientProjection``.
+    Like FedALIGN it trains for priority clients, but it needs no losses. ``priority`` is required.
+    See ``fedquorum.weighting.GradientProjection``.
 
     References
     ----------
@@ -511,12 +541,12 @@ class FedGP(DropIn, declared=tables.NAMED["fedgp"]):
 
 
 def strategy(name: str, **keywords: Any) -> ComposedStrategy:
-    """Return any named strategy, such as ``strategy("fedau", cutoff=50)``.
+    """Return a strategy by its name, such as ``strategy("fedau", cutoff=50)``.
 
     Raises
     ------
     ParameterError
-        For a name that there is not, with the nearest one.
+        If no strategy has that name; the message suggests the nearest one.
     """
     declared: Named = tables.look_up(tables.NAMED, "strategy", name)
     classes = {cls.declared.key: cls for cls in DropIn.__subclasses__()}

@@ -403,7 +403,7 @@ class Connection:
         log(INFO, "\t├──> Weighting: %s", rules.weighting)
         log(INFO, "\t├──> Divisor: %s", rules.divisor)
         log(INFO, "\t├──> Server optimizer: %s", rules.server_optimizer)
-        log(INFO, "\t└──> Its learning rate: %s", rules.server_rate.schedule)
+        log(INFO, "\t└──> Server learning rate: %s", rules.server_rate.schedule)
 
 
 def _name(weighting: Weighting[Any]) -> str:

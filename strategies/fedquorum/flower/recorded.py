@@ -166,7 +166,7 @@ class Recording:
         if found.checkpoint is None:
             return checkpoints.beginning()
         check_unchanged(found.checkpoint.settings, _keywords(settings), free=_FREE)
-        log(INFO, "Going on after round %d of the run", found.checkpoint.server_round)
+        log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
         return found.checkpoint
 
 

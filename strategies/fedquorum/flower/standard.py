@@ -1,4 +1,4 @@
-"""ClientApps written for Flower's own strategies: what they are sent, and how they are read."""
+"""Communicate with ClientApps that were written for Flower's own strategies."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -52,49 +52,50 @@ MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 
 @dataclass(frozen=True, kw_only=True)
 class StandardProtocol(ConnectedNodes):
-    """Communication with a ClientApp written for Flower's own strategies.
+    """Communicate with a ClientApp that was written for Flower's own strategies.
 
-    Every node is one client. It is sent what Flower's ``FedAvg`` sends (the model, the config given
-    to ``start`` and ``server-round``) and answers with one ArrayRecord and one MetricRecord of any
-    name. Of the metrics of training three are read::
+    Every node is one client. It receives what Flower's ``FedAvg`` sends (the model, the config
+    given to ``start``, and ``server-round``) and replies with one ArrayRecord and one MetricRecord
+    of any name. The strategy reads three of the training metrics::
 
-        weighted_by_key   D_k, a finite number >= 0. Without it an update is rejected.
+        weighted_by_key   D_k, a finite number >= 0. Without it the server rejects the update.
         loss_key          F_k of the model received. AAggFF, q-FedAvg, TERM, PropFair, AFL and
-                          FedMGDA+ need it, >= 0; FedALIGN's gate does not open without it.
+                          FedMGDA+ need it, >= 0; without it FedALIGN's gate refuses the update.
         accuracy_key      For FedALIGN with ``criterion="accuracy"`` only.
 
-    An app that reports its mean loss while it trains, as Flower's quickstart does, is read as if
-    that were the loss of the model received. It is lower, the more so the longer a client trains.
+    Some apps report the mean loss during training, as Flower's quickstart does. The strategy reads
+    it as the loss of the model received, although it is lower: the longer a client trains, the
+    lower it is.
 
-    FedALIGN asks nobody before a round, since nobody could answer: F(w_t) is the mean of the
-    priority clients' losses, by data, that came with this round's updates. No client decides; all
-    train, and the server alone decides |F_k - F| <= epsilon.
+    Such clients cannot measure a model before a round. FedALIGN therefore takes F(w_t) from the
+    round's own updates: it is the mean of the priority clients' losses, weighted by data. All
+    clients train, and the server alone decides |F_k - F| <= epsilon.
 
     Parameters
     ----------
     client_ids : {"node-order", "query"} (default: "node-order")
-        With ``node-order`` clients 0, 1, ... are the nodes by ascending node id, of those that are
-        connected when round 1 begins, and then in the order in which they join. Flower draws the
-        node ids of a simulation anew in every run: which data client 0 has is then chance. With
-        ``query`` a node says which client it is: it answers a query with a MetricRecord
-        ``metrics`` that has ``client-id``, such as its ``partition-id``.
+        With ``node-order``, the nodes that are connected when round 1 begins become clients 0, 1,
+        ... by ascending node id. Nodes that join later follow in the order in which they join.
+        Flower draws the node ids of a simulation anew in each run, so that client 0 has other
+        data in each run. With ``query``, a node states its client id: it replies to a query with
+        a MetricRecord ``metrics`` that has ``client-id``, such as its ``partition-id``.
     weighted_by_key : str (default: "num-examples")
-        See above; metrics are averaged by it too.
+        See above. It also weights the averages of metrics.
     loss_key : str, optional
         See above; by default the first of ``loss``, ``train_loss`` and ``train-loss``.
     accuracy_key : str (default: "accuracy")
         See above.
     arrayrecord_key : str (default: "arrays")
-        The ArrayRecord's name in messages to the nodes.
+        Name of the ArrayRecord in messages to the nodes.
     configrecord_key : str (default: "config")
-        The ConfigRecord's name in messages to the nodes.
+        Name of the ConfigRecord in messages to the nodes.
     max_reply_bytes : int, optional
-        The largest reply that is read, in bytes; by default 64 MiB and 8 models.
+        Largest reply to read, in bytes; by default 64 MiB and 8 models.
     train_metrics_aggr_fn : callable, optional
-        ``(list[RecordDict], str) -> MetricRecord``, of the replies that could be used and
+        ``(list[RecordDict], str) -> MetricRecord``, called with the usable replies and
         ``weighted_by_key``; by default Flower's mean, weighted by that key.
     evaluate_metrics_aggr_fn : callable, optional
-        The same of the evaluations.
+        The same for evaluations.
     fraction_evaluate, min_evaluate_nodes, min_available_nodes, largest_id
         As in ``ConnectedNodes``.
     round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, quorum,
@@ -106,7 +107,7 @@ class StandardProtocol(ConnectedNodes):
     Raises
     ------
     ParameterError
-        For a value outside its range, and from a strategy's constructor for rules that such
+        If a value is outside its range. A strategy's constructor raises it for rules that such
         clients cannot serve: models that stay with their clients, and ``priority_draws``.
     """
 
@@ -133,7 +134,7 @@ class StandardProtocol(ConnectedNodes):
             )
 
     def check_rules(self, rules: Rules) -> None:
-        """Raise ParameterError where clients are to keep models, or D_k is to be known before."""
+        """Refuse rules under which clients keep models, or that need D_k before the round."""
         if rules.selection.sampling.priority_draws is not None:
             raise ParameterError(
                 "priority_draws",
@@ -167,7 +168,7 @@ class StandardProtocol(ConnectedNodes):
         return NodeOrder(expected, awaited=awaited, refuses=refuses)
 
     def check_ids(self, grid: Grid, population: Population) -> None:
-        """Refuse to tell priority clients by chance, as in a simulation without client ids."""
+        """Refuse priority clients in a simulation whose client ids are drawn at random."""
         chance = is_in_memory(inner_grid(grid)) and self.client_ids == "node-order"
         if chance and population.others:
             raise ParameterError(
@@ -178,7 +179,7 @@ class StandardProtocol(ConnectedNodes):
             )
 
     def train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
-        """Return what FedAvg would send, of its one client's start model; all terms stay here."""
+        """Return what FedAvg would send, with the client's start model and none of the terms."""
         start = arrays if request.starts is None else request.starts.models[0]
         return self._content(start, request.server_round)
 
@@ -192,7 +193,7 @@ class StandardProtocol(ConnectedNodes):
         )
 
     def limits(self, rules: Rules) -> Limits:
-        """Return what the numbers in a train reply may be: those not read, anything."""
+        """Return the allowed ranges of the numbers that the strategy reads in a train reply."""
         needs_loss = rules.needs_losses
         return Limits(
             needs_loss=needs_loss,
@@ -203,7 +204,7 @@ class StandardProtocol(ConnectedNodes):
         )
 
     def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
-        """Return how many bytes a reply can have: ``max_reply_bytes``."""
+        """Return ``max_reply_bytes``."""
         if self.max_reply_bytes is not None:
             return self.max_reply_bytes
         models = 0 if model is None else sum(array.nbytes for array in model.values())
@@ -211,15 +212,15 @@ class StandardProtocol(ConnectedNodes):
 
     @property
     def loss_keys(self) -> tuple[str, ...]:
-        """The keys under which the loss is looked for, in their order."""
+        """The possible keys of the loss, in the order of preference."""
         return LOSS_KEYS if self.loss_key is None else (self.loss_key,)
 
     def loss_key_of(self, content: RecordDict) -> str | None:
-        """Return the key under which a reply has its loss, None for none."""
+        """Return the key of the loss in a reply, None if the reply has no loss."""
         return standard_loss_key(content, self.loss_keys)
 
     def hint(self, reason: str) -> str:
-        """Return what to set where no reply has the form that it must have."""
+        """Return which setting to change if no reply has the expected form."""
         if f"'{self.weighted_by_key}'" in reason:
             return (
                 ". Set weighted_by_key to the metric that has a client's amount of data, or let "
@@ -256,27 +257,27 @@ class StandardProtocol(ConnectedNodes):
 
     @property
     def reads_replies(self) -> bool:
-        """Whether there is a ``train_metrics_aggr_fn``, which may read all of a reply."""
+        """Whether a ``train_metrics_aggr_fn`` was given, which may read whole replies."""
         return self.train_metrics_aggr_fn is not None
 
     def train_metrics(
         self, report: TrainReport, contents: Sequence[RecordDict]
     ) -> MetricRecord | None:
-        """Return what ``train_metrics_aggr_fn`` makes of the replies, None without any."""
+        """Return the result of ``train_metrics_aggr_fn``, None without usable replies."""
         return self._together(contents, self.train_metrics_aggr_fn)
 
     def evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
-        """Return what ``evaluate_metrics_aggr_fn`` makes of the replies, None without any."""
+        """Return the result of ``evaluate_metrics_aggr_fn``, None without usable replies."""
         return self._together(contents, self.evaluate_metrics_aggr_fn)
 
     def recognised(self) -> RecognisedProtocol:
-        """Return how to talk to the same nodes in this project's protocol."""
+        """Return the communication with the same nodes in this project's protocol."""
         return RecognisedProtocol(
             **{item.name: getattr(self, item.name) for item in fields(RecognisedProtocol)}
         )
 
     def unread_when_recognised(self) -> list[str]:
-        """Return the names of what is set, and means nothing in this project's protocol."""
+        """Return the names of the given parameters that this project's protocol ignores."""
         meant = {item.name for item in fields(RecognisedProtocol)}
         return [
             item.name
@@ -308,7 +309,7 @@ class StandardProtocol(ConnectedNodes):
             return None
 
     def summary(self) -> None:
-        """Log the keys, as Flower does, and what is special."""
+        """Log the keys, as Flower does, and the settings that differ from the defaults."""
         if not self.grows:
             told = (self.fraction_evaluate, self.min_evaluate_nodes)
             log(INFO, "\t├──> Evaluation: fraction (%.2f) | minimum nodes (%d)", *told)

@@ -1,4 +1,4 @@
-"""The Flower strategy: messages out, replies in, and in between one pure round.
+"""Run pure rules as a Flower strategy: send messages, read replies, decide, step.
 
 One round::
 
@@ -8,7 +8,7 @@ One round::
     aggregate_evaluate  F(w_{t+1}) for the next broadcast
 
 Before round 1, ``configure_initial`` and ``aggregate_initial`` measure F(w_0) where the rules
-need it. After each step, ``outcome`` is what there is to read.
+need it. After each step, ``outcome`` has the decisions and the measurements.
 """
 
 import math
@@ -55,20 +55,20 @@ from .waiting import Arrival, WaitingGrid
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the last step left to read.
+    """The decisions and measurements of a strategy's last step.
 
     Parameters
     ----------
     last_report : TrainReport or None
-        The decisions of the last round that was aggregated; ``report`` raises without one.
+        The decisions of the last aggregated round; ``report`` raises an error if it is None.
     evaluations : tuple of ClientEvaluation
-        What the clients measured in the last evaluation, ascending by client id.
+        The clients' measurements of the last evaluation, ascending by client id.
     traffic : Traffic
-        Payload bytes since the strategy was made.
+        Payload bytes since the strategy was created.
     state_bytes : int
-        Bytes that the server keeps between rounds, beside the model.
+        Bytes that the server keeps between rounds beside the model.
     away : tuple of int
-        The clients that the round does not sample among, as they are not connected.
+        The clients that are not connected, so that the round does not sample them.
     """
 
     last_report: TrainReport | None = None
@@ -92,16 +92,16 @@ class Outcome:
 
 
 class ComposedStrategy(Strategy):
-    """A Flower strategy made of independent rules.
+    """Combine independent rules to a Flower strategy.
 
     Parameters
     ----------
     rules : Rules
-        Who takes part, how much an update counts, and how the model moves.
+        The rules that select clients, weight their updates, and move the model.
     population : Population
-        All clients and which of them have priority.
+        All clients, and which of them have priority.
     communication : Communication, optional
-        How it talks to the nodes; by default in the protocol of ``fedquorum.flower.codec``.
+        The protocol with the nodes; by default that of ``fedquorum.flower.codec``.
 
     Raises
     ------
@@ -127,12 +127,12 @@ class ComposedStrategy(Strategy):
 
     @property
     def communication(self) -> Communication:
-        """How the strategy talks to the nodes."""
+        """The protocol with the nodes."""
         return self._connection.communication
 
     @property
     def population(self) -> Population:
-        """All clients and which of them have priority."""
+        """All clients, and which of them have priority."""
         return self._connection.population
 
     @property
@@ -143,7 +143,7 @@ class ComposedStrategy(Strategy):
 
     @property
     def outcome(self) -> Outcome:
-        """What the last step left to read."""
+        """The decisions and measurements of the last step."""
         return replace(
             self._outcome,
             traffic=self._exchange.traffic,
@@ -152,23 +152,23 @@ class ComposedStrategy(Strategy):
         )
 
     def state(self) -> StateArrays:
-        """Return all that is remembered from round to round, beside the model, as named arrays.
+        """Return the state that the strategy keeps between rounds beside the model, by array name.
 
-        They may be the strategy's own: to be written before the next round, not to be changed.
+        The arrays may be the strategy's: write them before the next round, and do not change them.
         """
         known = self._exchange.directory.known
         arrays = self._state.arrays(self.rules, self._memory.updates, known)
         return {**arrays, **self._memory.state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
-        """Go on from what ``state`` returned after a round, and the model after it.
+        """Continue from the state and the model after a round, as ``state`` returned it.
 
         The next round waits for the clients, as the first one does.
 
         Raises
         ------
         StateError
-            If it is the state of other rules, of other clients or of another model.
+            If the state belongs to other rules, other clients or another model.
         """
         self._state = ServerState.of_arrays(state, self.rules, self.population, model)
         self._memory.restore(state, model, self.population)
@@ -176,9 +176,9 @@ class ComposedStrategy(Strategy):
         self._next = None
 
     def mean_start(self, arrays: ArrayRecord) -> ArrayRecord | None:
-        """Return the mean of the models that all clients start from after a round.
+        """Return the mean of the models from which all clients start after a round.
 
-        ``arrays`` is the model after that round, from which they all start if it is None.
+        ``arrays`` is the model after that round. The result is None if all clients start from it.
         """
         weighting, model = self._state.rounds.weighting, view_arrays(arrays)
         mean = self._memory.mean_start(weighting, model, self.population)
@@ -192,7 +192,7 @@ class ComposedStrategy(Strategy):
 
     @property
     def needs_initial(self) -> bool:
-        """Whether w_0 is still to be measured, with ``configure_initial``."""
+        """Whether ``configure_initial`` has yet to measure F(w_0)."""
         first = self.rules.measures_first and self.communication.follows_protocol
         return first and not self._state.rounds.told.examples
 
@@ -203,7 +203,7 @@ class ComposedStrategy(Strategy):
         return self._evaluate_messages(0, grid, arrays, measuring, ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
-        """Keep F(w_0), of the clients that round 1 asks where F is that of those asked."""
+        """Keep F(w_0), over the clients of round 1 if F is over the clients asked."""
         evaluations = self._evaluations(0, replies)
         selection = self.rules.selection
         sampled = selection.samples_objective and not selection.by_losses
@@ -223,7 +223,7 @@ class ComposedStrategy(Strategy):
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
 
-        Of Flower's own grids the wait for replies is replaced, see ``WaitingGrid``.
+        A ``WaitingGrid`` replaces the wait of Flower's own grids for replies.
         """
         if is_flowers(grid):
             grid = self.waiting(grid)
@@ -261,7 +261,7 @@ class ComposedStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Decide what counts, combine it and step; the model is None if nothing counted."""
+        """Weigh and combine the updates, and step; return no model if no update counted."""
         asked = self._in_progress(server_round)
         population, communication, state = self.population, self.communication, self._state
         answers = received(replies, asked, self._exchange, communication)
@@ -300,7 +300,7 @@ class ComposedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask for F_k(w_{t+1}) and for test metrics, see ``Measuring``."""
+        """Return the messages that ask for F_k(w_{t+1}) and test metrics; see ``Measuring``."""
         communication = self.communication
         if communication.grows:
             self._meet(grid, evaluating=True)

@@ -232,7 +232,9 @@ def moved(
         decided = decided.refused(TOO_HEAVY)
     if decided.report.empty and not memory.moves_alone and protection is None:
         if asked.call.clients and not asked.call.keeps_model:
-            log(WARNING, "Round %d: no update counted, the model stays", asked.server_round)
+            log(
+                WARNING, "Round %d: no update counted, the model stays the same", asked.server_round
+            )
         return Moved(None, decided, optimizer)
     kept = memory.of(asked.model, population)
     step = take_step(asked, answers, decided, memory.rules, optimizer, memory=kept)

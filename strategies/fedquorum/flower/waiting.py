@@ -1,13 +1,13 @@
-"""A grid that waits for replies itself: briefly at first, and never beyond the deadline.
+"""Wait for replies at short intervals, and never beyond the deadline.
 
 Flower's grids look for replies every 3 s (deployment) or every 0.1 s (simulation), take a reply's
 sender from the object that the sender pushed, and wait up to two hours for announced objects.
-``WaitingGrid`` goes around such a grid:
+``WaitingGrid`` wraps such a grid:
 
-- It looks for replies in short intervals at first and in longer ones later.
-- A reply belongs to the node whose message it was stored for. A reply that names another node,
-  message, type or group is refused.
-- A reply that cannot be read or is too large is a failure of its node, and of no other.
+- It looks for replies at short intervals at first and at longer ones later.
+- It assigns a reply to the node whose message the reply was stored for, and refuses a reply that
+  names another node, message, type or group.
+- If a reply is too large or cannot be read, only its node fails.
 - An exchange ends at its deadline, whatever a node does.
 """
 
@@ -42,7 +42,7 @@ MARGIN_SECONDS = 1.0  # messages expire a little later, or the SuperLink would c
 
 @dataclass(frozen=True)
 class Arrival:
-    """A reply, and how long after its message was sent it arrived.
+    """A reply and its time of arrival.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ class Arrival:
     message : Message
         The reply, or an error that says why there is none.
     seconds : float
-        Since the message was sent.
+        Seconds from sending the message to the reply's arrival.
     arrived : float
-        When, by the monotonic clock.
+        Time of arrival, by the monotonic clock.
     """
 
     node: int
@@ -64,10 +64,10 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A message without its content.
+    """A message that awaits its reply, without its content.
 
-    ``sent`` and ``until`` are when it was sent and when it expires, by the monotonic clock;
-    ``largest`` is how many bytes its reply may have.
+    ``sent`` and ``until`` are the times of sending and of expiry, by the monotonic clock;
+    ``largest`` is the largest allowed size of the reply, in bytes.
     """
 
     message: Message
@@ -77,11 +77,11 @@ class Unanswered:
 
     @property
     def node(self) -> int:
-        """The node to which it was sent."""
+        """The node to which the message was sent."""
         return int(self.message.metadata.dst_node_id)
 
     def arrival(self, reply: Message | Exception, arrived: float) -> Arrival:
-        """Return a reply as one that strategies may read: from this node, to this message."""
+        """Return a reply as an arrival, with this node and this message as its origin."""
         seconds = arrived - self.sent
         problem = self._problem(reply)
         if problem is not None or isinstance(reply, Exception):
@@ -109,30 +109,30 @@ class AwaitableGrid(Grid):
 
 
 class WaitingGrid(Grid):
-    """A grid that sends messages through another grid and waits for their replies.
+    """Send messages through another grid and wait for their replies.
 
-    It replaces the wait of Flower's own grids and leaves it to an ``AwaitableGrid``. Of any other
-    grid it calls ``send_and_receive``.
+    A ``WaitingGrid`` replaces the wait of Flower's own grids. An ``AwaitableGrid`` waits itself;
+    for any other grid, ``WaitingGrid`` calls ``send_and_receive``.
 
     Parameters
     ----------
     grid : Grid
-        Through which messages and replies go.
+        The grid that carries messages and replies.
     enough : callable, optional
-        Takes every reply of an exchange other than an error, as it comes, and says whether those
-        so far are a quorum. By default an exchange waits for all.
+        Called with every reply of an exchange, as it comes, except errors; returns whether the
+        replies so far are a quorum. By default an exchange waits for all replies.
     grace : float
         Seconds to wait for further replies after the quorum.
     one_by_one : bool
-        Whether ``send_and_receive`` hands over each reply as it comes, once. By default it returns
-        a list, as Flower's grids do: strategies such as Flower's adaptive clipping read it twice.
+        Whether ``send_and_receive`` yields each reply once, as it comes. By default it returns a
+        list, as Flower's grids do: strategies such as Flower's adaptive clipping read it twice.
 
     Attributes
     ----------
     closed_early : bool
         Whether a quorum ended the last exchange before its deadline.
     seconds : dict of int to float
-        By node how long after its message its reply arrived, of the last exchange so far.
+        Seconds from message to reply, by node, for the last exchange so far.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class WaitingGrid(Grid):
 
     @property
     def inner(self) -> Grid:
-        """The grid through which messages and replies go."""
+        """The grid that carries messages and replies."""
         return self._grid
 
     @property
@@ -175,12 +175,12 @@ class WaitingGrid(Grid):
         )
 
     def late_arrivals(self) -> list[Arrival]:
-        """Return the replies that came after the end of their exchange, each once."""
+        """Return each reply once that came after the end of its exchange."""
         late, self._late = self._late, []
         return late
 
     def limit_replies(self, largest: Mapping[int, int]) -> None:
-        """Refuse replies of these nodes with more bytes, from the next exchange on."""
+        """Limit the size of these nodes' replies, from the next exchange on."""
         self._largest = dict(largest)
 
     # --- exchanges ---------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class WaitingGrid(Grid):
         return keys
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies to these messages that are there."""
+        """Return the replies to these messages that have arrived."""
         if not self._waits_itself:
             return self._grid.pull_messages(message_ids)
         self._look(self._unanswered)
@@ -427,12 +427,12 @@ class WaitingGrid(Grid):
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return what is known of the connected nodes."""
+        """Return the information about the connected nodes."""
         return self._grid.get_nodes()
 
 
 def inner_grid(grid: Grid) -> Grid:
-    """Return the grid inside of a ``WaitingGrid``, and any other as it is."""
+    """Return the grid inside a ``WaitingGrid``, and any other grid unchanged."""
     return grid.inner if isinstance(grid, WaitingGrid) else grid
 
 

@@ -1,4 +1,4 @@
-"""What makes up for clients that are absent in some rounds."""
+"""Correct weights for clients that are absent in some rounds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The interface of a correction for participation."""
+"""Define the interface of a correction for participation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,25 +18,25 @@ from ..words import digits
 
 @dataclass(frozen=True)
 class Participation(Weighting[StateT]):
-    """Multiplies another weighting by an estimate of 1 / p_n: c_n = omega_n b_n / B.
+    """Multiply another weighting by omega_n, an estimate of 1 / p_n: c_n = omega_n b_n / B.
 
     Parameters
     ----------
     base : Weighting
-        What gives b_n / B, over a fixed population; 1 / N by default. ``correcting`` makes one of
-        any weighting that has such a form.
+        The weighting b_n / B over a fixed population; by default 1 / N. ``correcting`` derives it
+        from any weighting that has such a form.
 
     Attributes
     ----------
     symbol : str
-        omega_n in the words of ``factor``.
+        The symbol of omega_n in ``factor``.
     given_rates : bool
         Whether omega_n is given rather than estimated.
 
     Raises
     ------
     ParameterError
-        For a base that divides by the weights of the clients present.
+        If the base divides by the weights of the clients present.
     """
 
     question = Question.PARTICIPATION
@@ -84,32 +84,32 @@ class Participation(Weighting[StateT]):
 
     @property
     def needs_losses(self) -> bool:
-        """Whether the base needs them."""
+        """Whether the base needs the clients' losses."""
         return self.base.needs_losses
 
     @property
     def fixed_population(self) -> bool:
-        """Whether the base needs it."""
+        """Whether the base needs a fixed population."""
         return self.base.fixed_population
 
     @property
     def factor(self) -> str:
-        """What c_n is proportional to."""
+        """The formula to which c_n is proportional."""
         return self.symbol if self.base.factor == "1" else f"{self.symbol} {self.base.factor}"
 
     @property
     def divisor(self) -> str:
-        """What the base divides by."""
+        """The base's divisor, in words."""
         return self.base.divisor
 
     @property
     def tolerance(self) -> float:
-        """How closely a replay reproduces the base's weights."""
+        """The relative accuracy with which a replay reproduces the base's weights."""
         return self.base.tolerance
 
     @property
     def unbounded(self) -> str:
-        """Why the base's share has no bound."""
+        """The reason why the base's share has no bound; empty if it has one."""
         return self.base.unbounded
 
     def refuses(self, client: int) -> str:
@@ -117,7 +117,7 @@ class Participation(Weighting[StateT]):
         return self.base.refuses(client)
 
     def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return that of the base: p is decided the same way."""
+        """Return the base's bound, since the base decides p in the same way."""
         return self.base.regret_bound(rounds, clients, fraction)
 
     def over_known(self) -> Weighting[Any]:

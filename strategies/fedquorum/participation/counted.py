@@ -1,4 +1,4 @@
-"""The interface of corrections that count the rounds in which each client takes part."""
+"""Define the interface of corrections that count each client's rounds."""
 
 import math
 from abc import abstractmethod
@@ -22,7 +22,7 @@ from .base import Participation
 
 
 class CountingState(Protocol):
-    """What such a correction remembers of all clients, and the base's state."""
+    """The state of such a correction for all clients, with the base's state."""
 
     @property
     def client(self) -> IntArray:
@@ -37,15 +37,15 @@ CountingT = TypeVar("CountingT", bound=CountingState)
 
 
 class Counted(Participation[CountingT]):
-    """c_n = omega_n b_n / B for the clients that took part, omega_n by the rounds BEFORE this one.
+    """Weight participants by c_n = omega_n b_n / B, with omega_n from the rounds BEFORE this one.
 
-    To take part is to be there: a client that answers that it stays silent, or that a gate refuses,
-    took part, since omega is to make up for being away and for nothing else. A client that was
-    asked and sent nothing usable did not. A client first known in round t0 starts there; one whose
-    node has left ages on. Rounds in which a client could not be asked, as in a gate's warm-up, are
-    none of its rounds.
+    A client takes part in a round if it is present. A client that stays silent or that a gate
+    refuses took part, because omega corrects for absence only. A client that was asked and sent no
+    usable reply did not take part. The count of a client begins in the round in which the server
+    first knows it, and continues after its node has left. It skips rounds in which the server could
+    not ask the client, such as a gate's warm-up.
 
-    A subclass counts rounds in its state, a frozen dataclass, and has a parameter that bounds
+    A subclass counts rounds in its state, a frozen dataclass, and has a parameter that limits
     omega.
 
     Attributes
@@ -59,29 +59,30 @@ class Counted(Participation[CountingT]):
 
     @abstractmethod
     def estimate(self, state: CountingT) -> FloatArray:
-        """Return omega_n of all clients, by the rounds counted, shape (N,)."""
+        """Return omega_n of all clients from the counted rounds, shape (N,)."""
 
     @abstractmethod
     def count(self, state: CountingT, counted: BoolArray, took_part: BoolArray) -> CountingT:
         """Return the state after a round.
 
-        ``counted`` says of which clients it is a round, ``took_part`` which took part, shape (N,).
+        ``counted`` marks the clients whose rounds include this one, ``took_part`` the clients that
+        took part, both of shape (N,).
         """
 
     @property
     def unbounded(self) -> str:
-        """Why one update may count for any share: without a bound omega grows for ever."""
+        """The reason why an update's share has no bound: omega can grow without limit."""
         if math.isinf(getattr(self, self.bound)):
             return f"with {self.bound} inf an update may count for any share; give it a number"
         return self.base.unbounded
 
     def largest_share(self, num_clients: int) -> float:
-        """Return the bound of omega times the base's largest share."""
+        """Return the limit of omega times the base's largest share."""
         most: float = getattr(self, self.bound)
         return most * self.base.largest_share(num_clients)
 
     def proportions(self, state: CountingT, call: Call) -> Proportions | None:
-        """Return omega_n, which the rounds before this one decide, times the base's."""
+        """Return omega_n, which earlier rounds determine, times the base's proportions."""
         clients = np.array(call.clients, dtype=np.int64)
         omega = self.estimate(state)[np.searchsorted(state.client, clients)]
         of_asked = dict(zip(call.clients, omega.tolist(), strict=True))
@@ -90,9 +91,9 @@ class Counted(Participation[CountingT]):
     def weigh(
         self, state: CountingT, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[CountingT, Weights]:
-        """Return the weights by the rounds before this one, and the state that counts this one.
+        """Return the weights from earlier rounds, and the state after this one.
 
-        Raises what the base raises.
+        Raises the base's errors.
         """
         known = _among(state.client, responses.known)
         position = positions(state.client, responses)

@@ -1,4 +1,4 @@
-"""Weights of 1 / (participation rate), the rate being the share of rounds so far."""
+"""Weight updates by 1 / (share of the rounds so far in which the client took part)."""
 
 import math
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from .counted import Counted
 
 @dataclass(frozen=True)
 class RoundCounts:
-    """Two integers a client, by the clients of the population, shapes (N,), and the base's state.
+    """Two counts for each client of the population, shapes (N,), and the base's state.
 
-    ``rounds`` is how many rounds of the client there were, ``taken`` in how many it took part.
+    ``rounds`` is the number of the client's rounds, ``taken`` the number in which it took part.
     """
 
     client: IntArray
@@ -31,28 +31,29 @@ class RoundCounts:
 
 @dataclass(frozen=True)
 class EmpiricalRates(Counted[RoundCounts]):
-    """c_n = omega_n b_n / B for the clients that took part, omega_n = n_n / t_n.
+    """Weight participants by c_n = omega_n b_n / B with omega_n = n_n / t_n.
 
-    n_n is how many rounds of client n there were and t_n in how many of them it took part, both
-    with this round in it: with the counts BEFORE the round, omega_n = (rounds + 1) / (taken + 1).
-    b_n / B is the weight by the base over a fixed population, by default 1 / N.
+    n_n is the number of client n's rounds, and t_n the number of them in which it took part. Both
+    include this round: with the counts BEFORE the round, omega_n = (rounds + 1) / (taken + 1). b_n
+    / B is the base's weight over a fixed population, by default 1 / N. ``Counted`` defines which
+    rounds count for a client.
 
-    For n taking part with probability p in every round, what it counts for in round t (from 0) is
-    1 - (1 - p)^(t + 1) of b_n / B in the mean, exactly: less bias early than FedAU's and more
-    variance, as omega_n is t + 1 at its first visit. It forgets nothing, so it lags behind rates
-    that change. Which rounds count for a client is said in ``Counted``.
+    If client n takes part with probability p in every round, its expected weight in round t (from
+    0) is exactly 1 - (1 - p)^(t + 1) of b_n / B. That is less bias in early rounds than FedAU has,
+    and more variance, because omega_n is t + 1 when the client first takes part. Since all rounds
+    count equally, the estimate follows changing rates slowly.
 
     Parameters
     ----------
     cap : float
-        The most that omega_n is, >= 1, or inf. Ours; the paper is said to name no safeguard.
+        Largest omega_n, >= 1, or inf. Ours; the paper is said to name no safeguard.
     base : Weighting
-        How much the clients are to count.
+        The weighting to correct.
 
     Raises
     ------
     ParameterError
-        For a cap outside its range, or a base that has no weights over a fixed population.
+        If the cap is outside its range, or the base has no weights over a fixed population.
 
     References
     ----------
@@ -70,7 +71,7 @@ class EmpiricalRates(Counted[RoundCounts]):
     cap: float = parameter(math.inf, OMEGA_CAP, Among((2.0, 5.0, 20.0, math.inf)))
 
     def init(self, population: Population) -> RoundCounts:
-        """Return the state before round 0: nothing seen."""
+        """Return the state before round 0, with no counted rounds."""
         n = len(population.clients)
         return RoundCounts(
             client=population.ascending,
@@ -80,12 +81,12 @@ class EmpiricalRates(Counted[RoundCounts]):
         )
 
     def estimate(self, state: RoundCounts) -> FloatArray:
-        """Return what 1 / (share of rounds) will be for the clients that take part in this one."""
+        """Return 1 / (share of rounds) for clients that take part in this round."""
         omega: FloatArray = (state.rounds + 1) / (state.taken + 1)
         return np.minimum(omega, self.cap)
 
     def count(self, state: RoundCounts, counted: BoolArray, took_part: BoolArray) -> RoundCounts:
-        """Return the counts with one round more, and with who took part in it."""
+        """Return the counts after one more round."""
         return replace(
             state, rounds=state.rounds + counted, taken=state.taken + (counted & took_part)
         )

@@ -1,4 +1,4 @@
-"""FedAU's weights: 1 / (participation rate), estimated online from the intervals between rounds."""
+"""Weight updates by 1 / (participation rate), estimated from intervals between rounds (FedAU)."""
 
 import math
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from .counted import Counted
 
 @dataclass(frozen=True)
 class FedAUState:
-    """Three numbers a client, by the clients of the population, shapes (N,), and the base's state.
+    """Three numbers for each client of the population, shapes (N,), and the base's state.
 
-    ``intervals`` is M, how many intervals were seen; ``rounds`` is S, the length of the one in
-    progress; ``omega`` is the mean length, 1 before the first interval ends.
+    ``intervals`` is M, the number of completed intervals; ``rounds`` is S, the length of the
+    current interval; ``omega`` is the mean length, 1 before the first interval ends.
     """
 
     client: IntArray
@@ -33,31 +33,33 @@ class FedAUState:
 
 @dataclass(frozen=True)
 class MeanInterval(Counted[FedAUState]):
-    """c_n = omega_t^n b_n / B for the clients that took part, b_n / B = 1 / N by default.
+    """Weight participants by c_n = omega_t^n b_n / B; by default b_n / B = 1 / N.
 
     omega_t^n is the mean length of the intervals between the rounds BEFORE t in which client n
-    took part, cut off at K: omega_0 = 1, and for t = 1, 2, ... S += 1; if n took part in round
-    t - 1 or S = K, then omega_t = S if M = 0 else (M omega_{t-1} + S) / (M + 1), M += 1, S = 0.
+    took part. An interval ends after at most K rounds. omega_0 = 1, and for t = 1, 2, ...: S += 1;
+    if n took part in round t - 1 or S = K, then omega_t = S if M = 0 else
+    (M omega_{t-1} + S) / (M + 1), M += 1, S = 0.
 
-    For n taking part with probability p_n in every round, the mean length is 1 / p_n, less
-    (1 - p_n)^K / p_n by the cutoff, so that each client counts alike in the long run however
-    often it is there. The divisor is of a fixed population, N all known clients or the base's
-    B (``Weighting.over_known``): that is what makes it unbiased.
+    If client n takes part with probability p_n in every round, the mean length tends to 1 / p_n,
+    minus (1 - p_n)^K / p_n because of the cutoff. In the long run each client therefore counts the
+    same, however often it takes part. The correction is unbiased because the divisor belongs to a
+    fixed population: N known clients, or the base's B (``Weighting.over_known``).
 
-    Which rounds count for a client is said in ``Counted``.
+    ``Counted`` defines which rounds count for a client.
 
     Parameters
     ----------
     cutoff : float
-        K, a whole number >= 1, or inf. K = 1 weighs all alike (the average over all).
+        K, a whole number >= 1, or inf. With K = 1 all clients have the same weight (the average
+        over all).
     base : Weighting
-        How much the clients are to count; with data, FedAU inside FedALIGN is
-        p_k omega_k / (1 + A^), see ``KnownData``.
+        The weighting to correct. With ``KnownData``, FedAU inside FedALIGN is
+        p_k omega_k / (1 + A^).
 
     Raises
     ------
     ParameterError
-        For a cutoff outside its range, or a base that has no weights over a fixed population.
+        If the cutoff is outside its range, or the base has no weights over a fixed population.
 
     References
     ----------
@@ -73,7 +75,7 @@ class MeanInterval(Counted[FedAUState]):
     cutoff: float = parameter(math.inf, CUTOFF, Among((10, 50, 200, math.inf)))
 
     def init(self, population: Population) -> FedAUState:
-        """Return the state before round 0: nothing seen, all weights 1."""
+        """Return the state before round 0, with no intervals and all omega_n = 1."""
         n = len(population.clients)
         return FedAUState(
             client=population.ascending,
@@ -84,7 +86,7 @@ class MeanInterval(Counted[FedAUState]):
         )
 
     def estimate(self, state: FedAUState) -> FloatArray:
-        """Return the mean length of the clients' intervals so far."""
+        """Return the mean length of each client's intervals so far."""
         return state.omega
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
@@ -99,7 +101,7 @@ class MeanInterval(Counted[FedAUState]):
         yield from super().explain(decided, place)
 
     def count(self, state: FedAUState, counted: BoolArray, took_part: BoolArray) -> FedAUState:
-        """Return the intervals one round longer, ended for the clients that took part."""
+        """Return the state one round later; an interval ends if its client took part."""
         intervals, omega = state.intervals.copy(), state.omega.copy()
         rounds = state.rounds + counted
         ends = took_part if math.isinf(self.cutoff) else took_part | (rounds == self.cutoff)

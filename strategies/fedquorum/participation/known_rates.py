@@ -1,4 +1,4 @@
-"""Weights corrected by participation rates that somebody knows."""
+"""Correct weights by given participation rates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ class Rates(Range):
         return "a list of p_n for each client, or a mapping of client ids to p_n, each in (0, 1]"
 
     def contains(self, value: object) -> bool:
-        """Say whether ``value`` has rates, and only rates."""
+        """Say whether ``value`` consists of rates."""
         if isinstance(value, Mapping):
             return all(map(PROBABILITY.contains, value.values()))
         if isinstance(value, str) or not isinstance(value, Sequence):
@@ -38,28 +38,28 @@ RATES = Rates()
 
 @dataclass(frozen=True)
 class KnownRates(Participation[Any]):
-    """c_n = omega_n b_n / B for the clients that took part, omega_n = 1 / p_n given.
+    """Weight participants by c_n = omega_n b_n / B with given omega_n = 1 / p_n.
 
-    b_n / B is the weight by the base over a fixed population (``Weighting.over_known``), by default
-    1 / N: the known-statistics baseline. Unbiased: in the mean client n counts b_n / B. Where rates
-    change with time, omega_n is 1 / p_n(t) of the round, and 0 in a round in which the client
-    cannot take part.
+    b_n / B is the base's weight over a fixed population (``Weighting.over_known``). The default
+    1 / N gives the known-statistics baseline. The correction is unbiased: the expected weight of
+    client n is b_n / B. If rates change with time, omega_n is 1 / p_n(t) in round t, and 0 if the
+    client cannot take part in round t.
 
     Parameters
     ----------
     probabilities : sequence or mapping of int to float
-        p_n by client id; a client without one has omega 1. In settings, null takes those of the
-        simulated availability.
+        p_n by client id; omega_n is 1 for a client without a rate. In settings, null takes the
+        rates of the simulated availability.
     pattern : RatePattern, optional
-        How these change with time; the simulation's, where its rates are taken.
+        The change of these rates with time; it comes with the simulation's rates.
     base : Weighting
-        How much the clients are to count.
+        The weighting to correct.
 
     Raises
     ------
     ParameterError
-        For a rate outside (0, 1], for a client that never takes part, and for a base that has no
-        weights over a fixed population.
+        If a rate is outside (0, 1], a client never takes part, or the base has no weights over a
+        fixed population.
 
     References
     ----------
@@ -85,7 +85,7 @@ class KnownRates(Participation[Any]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
-        """Return the rule with the rates given, or those that the simulation knows."""
+        """Return the rule with the given rates, or else with the simulation's rates."""
         if options.get("probabilities") is None:
             options = {**options, "probabilities": facts.rates, "pattern": facts.pattern}
         rule = cls(**options)
@@ -109,7 +109,7 @@ class KnownRates(Participation[Any]):
         return ByClient.of(given if isinstance(given, Mapping) else dict(enumerate(given)))
 
     def omega(self, t: int) -> ByClient:
-        """Return 1 / p_n(t) by client id of round t (from 0), 0 where that is 1 / 0."""
+        """Return 1 / p_n(t) in round t (from 0), by client id; 0 if p_n(t) is 0."""
         rates = self.rates.numbers
         if self.pattern is not None:
             rates = self.pattern.at(rates, t)
@@ -118,17 +118,17 @@ class KnownRates(Participation[Any]):
 
     @property
     def unbounded(self) -> str:
-        """Why one update may count for any share: the smallest p_n(t) is not looked for."""
+        """The reason why an update's share has no bound; empty if it has one."""
         if self.pattern is not None:
             return "of rates that change with time no bound is worked out"
         return self.base.unbounded
 
     def refuses(self, client: int) -> str:
-        """Return that a client has no rate, by which its updates would be corrected."""
+        """Return the reason to refuse a client without a rate; empty for a client with one."""
         return "" if client in self.rates else "as probabilities has no rate for it"
 
     def largest_share(self, num_clients: int) -> float:
-        """Return the largest 1 / p_n times the base's."""
+        """Return the largest 1 / p_n times the base's largest share."""
         return max(self.omega(0).values(), default=1.0) * self.base.largest_share(num_clients)
 
     def init(self, population: Population) -> Any:
@@ -136,7 +136,7 @@ class KnownRates(Participation[Any]):
         return self.base.init(population)
 
     def proportions(self, state: Any, call: Call) -> Proportions | None:
-        """Return omega_n and what the base is proportional to."""
+        """Return omega_n times the base's proportions."""
         omega = self.omega(call.t).at(np.array(call.clients, dtype=np.int64), 1.0)
         return self._corrected(dict(zip(call.clients, omega.tolist(), strict=True)), state, call)
 

@@ -1,24 +1,24 @@
-"""What a run leaves behind, written while it goes on, and read back.
+"""Write the records of a run while it goes on, and read them back.
 
-The directory of a run holds
+The folder of a run holds
 
 ``config.yaml``         all settings, resolved
 ``manifest.json``       versions, commit, engine, device, seed, start, end, status
-``population.parquet``  one row per client: what the server knows of it, and p_n of a simulation
+``population.parquet``  one row per client: the server's facts about it, and p_n of a simulation
 ``rounds.jsonl``        one line a round, flushed
 ``clients/``            Parquet, one row per client asked and round: the audit trail
 ``evaluations/``        Parquet, one row per client evaluated and round
 ``model.safetensors``   the last model
 ``mean_model.safetensors``  with FedAWE, the mean of the models from which clients start next
-``checkpoints/``        all that a run needs to go on, after some rounds
-``tensorboard/``        event files, where the writer was handed an observer that writes them
+``checkpoints/``        the state that resumes a run after a round
+``tensorboard/``        event files, if the writer has an observer that writes them
 
 An interrupted or failed run keeps all of these up to its last complete round. A resumed run
 continues them from its checkpoint.
 
 ``writer`` has ``RunRecords``, ``reader`` has ``Run`` and ``load_run``; ``round_record`` and
-``tables`` say what a line and a row are.
+``tables`` define a line and a row.
 
-The modules know neither how a run is configured nor what trains it: settings are a mapping, the
-identity of a run is a ``RunIdentity``, and whoever else is told of its rounds is an ``Observer``.
+The modules do not depend on the configuration or on the training: settings are a mapping, the
+identity of a run is a ``RunIdentity``, and an ``Observer`` receives the rounds as they end.
 """

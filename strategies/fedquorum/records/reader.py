@@ -1,6 +1,6 @@
-"""Runs read back from their directories: what ``RunRecords`` wrote, now or in an older version.
+"""Read runs back from their folders, of this version and of older ones.
 
-Records may come from anybody, so all that is read is checked.
+Records may come from anybody, so the reader checks everything.
 """
 
 import json
@@ -75,31 +75,31 @@ class Run:
     Parameters
     ----------
     directory : Path
-        Where they lie, absolute.
+        The run's folder, an absolute path.
     status : {"completed", "running", "interrupted", "failed"}
-        How the run ended. A process that was killed leaves ``running``.
+        The state of the run. A killed process leaves ``running``.
     experiment, strategy : str
         The names of the preset and of the strategy.
     seed : int
         The run's seed.
     overrides : tuple of str
-        What the settings were composed from, beside the experiment.
+        The words, beside the experiment, from which the settings were composed.
     started : str
-        ISO 8601, UTC, so that the order of the texts is the order in time.
+        Start of the run in ISO 8601, UTC: texts in order are times in order.
     settings : mapping
         All settings by dotted key, such as ``client.lr``.
     rounds : tuple of RoundRecord
-        The complete rounds, in order; NaN where the file has null and a number is usual.
+        The complete rounds, in order. A null for a number is NaN.
     planned : int
-        How many rounds were to be; 0 where a record does not say.
+        The planned number of rounds; 0 if the records do not say.
     error : str
-        What made the run fail, otherwise empty.
+        The error that ended the run; otherwise empty.
     summary : mapping
-        The diagnostics of the whole run; empty while it goes on.
+        The diagnostics of the whole run; empty during the run.
     config : mapping
         All settings, nested as in ``config.yaml``.
     privacy : mapping
-        What the private models released so far cost; empty for a run without privacy.
+        The privacy cost of the models released so far; empty for a run without privacy.
     """
 
     directory: Path
@@ -121,16 +121,17 @@ class Run:
 def find_runs(
     directories: Iterable[Path], tell: Callable[[RunError], object] | None = None
 ) -> tuple[Path, ...]:
-    """Return the directories of all runs in or below ``directories``, each once, sorted.
+    """Return the folders of all runs in or below ``directories``, each once, sorted.
 
-    A directory with a ``manifest.json`` is a run; nothing below it is looked at.
+    A folder with a ``manifest.json`` is a run; the search does not go below it.
 
     Parameters
     ----------
     directories : iterable of Path
         Folders with runs, or runs.
     tell : callable, optional
-        Is told of folders that cannot be read, which are left out; by default they are errors.
+        Called with the error of each folder that cannot be read, which is left out. By default the
+        function raises the error.
 
     Raises
     ------
@@ -149,19 +150,19 @@ def find_runs(
 def read_runs(
     directories: Iterable[Path], check: Callable[[Run], None] = lambda _: None
 ) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """Return all runs in or below ``directories``, and what is wrong with those left out.
+    """Return all runs in or below ``directories``, and the errors of those left out.
 
     Parameters
     ----------
     directories : iterable of Path
         Folders with runs, or runs.
     check : callable
-        Raises RunError for a run that its caller cannot use.
+        Raises RunError for a run that the caller cannot use.
 
     Raises
     ------
     RunError
-        As ``find_runs``.
+        As in ``find_runs``.
     """
     runs: list[Run] = []
     problems: list[str] = []
@@ -198,16 +199,14 @@ def _refuse(error: RunError) -> None:
 
 
 def load_run(directory: Path) -> Run:
-    """Return the run in ``directory``, with the names that this version gives its settings.
+    """Return the run in ``directory``, with this version's names of the settings.
 
-    A last line of ``rounds.jsonl`` that breaks off, as an interrupted process leaves it, is
-    ignored.
+    An incomplete last line of ``rounds.jsonl``, as an interrupted process leaves it, is ignored.
 
     Raises
     ------
     RunError
-        If a file is missing or damaged; the message names the file and, where there is one,
-        the line.
+        If a file is missing or damaged; the message names the file, and the line if there is one.
     """
     run = RunFolder(directory.resolve())
     manifest = checked_manifest(_content(run, MANIFEST), run.path / MANIFEST)
@@ -227,7 +226,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     Raises
     ------
     RunError
-        If there is none, or it is damaged.
+        If the manifest is missing or damaged.
     """
     run = RunFolder(directory)
     content, path = _content(run, MANIFEST), run.path / MANIFEST
@@ -240,14 +239,14 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
-    """Return what ``Run`` has of a manifest, by the names of its fields.
+    """Return the fields of ``Run`` that a manifest has.
 
     Parameters
     ----------
     content : bytes
         The manifest.
     path : Path
-        Where it was read, for messages.
+        The manifest's path, for messages.
 
     Raises
     ------
@@ -308,7 +307,7 @@ def _load_rounds(run: RunFolder) -> Iterable[RoundRecord]:
 
 
 def check_tables(directory: Path) -> None:
-    """Read all tables of a run, as far as there are any.
+    """Read all tables of a run that exist.
 
     Raises
     ------
@@ -324,14 +323,14 @@ def check_tables(directory: Path) -> None:
 
 
 def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return a Parquet table that was written in parts, without those that are incomplete.
+    """Return a Parquet table that was written in parts, without incomplete parts.
 
     Parameters
     ----------
     folder : Path
         ``clients`` or ``evaluations`` of a run.
     columns : sequence of str, optional
-        Which columns, by default all; those that the table lacks are left out.
+        The columns to read, by default all; columns that the table lacks are left out.
 
     Raises
     ------
@@ -349,7 +348,7 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_table(folder: Path) -> pa.Table:
-    """Return a Parquet table with all its columns; those that an older run lacks are null.
+    """Return a Parquet table with all columns; columns that an older run lacks are null.
 
     Parameters
     ----------
@@ -359,7 +358,7 @@ def read_table(folder: Path) -> pa.Table:
     Raises
     ------
     RunError
-        As ``read_parts``, and if the columns are of other types.
+        As in ``read_parts``, or if a column has another type.
     """
     table, schema = read_parts(folder), TABLES[folder.name]
     if table.num_columns == 0:
@@ -379,7 +378,7 @@ def read_population(directory: Path) -> pa.Table:
     Raises
     ------
     RunError
-        If there is none, or it is damaged or has a client twice.
+        If the table is missing or damaged, or has a client twice.
     """
     table = read_file(RunFolder(directory), (POPULATION,), POPULATION_SCHEMA)
     counts = table["client"].value_counts().to_pylist()
@@ -440,7 +439,7 @@ def parse_round(line: bytes) -> RoundRecord:
     Raises
     ------
     RunError
-        If the line is damaged; the message does not say where it stands.
+        If the line is damaged; the message does not name the file or the line.
     """
     try:
         return _round_record(_parsed(line))

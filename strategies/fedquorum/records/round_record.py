@@ -1,4 +1,4 @@
-"""One round in numbers: a line of ``rounds.jsonl``."""
+"""Summarise a round in numbers: a line of ``rounds.jsonl``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from ..types import BoolArray, FloatArray
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
-"""Whose test parts are summed up, in every run; unseen clients are in none of these."""
+"""The groups of clients whose test parts every run summarises; none includes unseen clients."""
 
 UNSEEN_GROUP, MEAN_GROUP = "unseen", "mean_model"
-"""The clients that never train; and all clients tested, with the mean of the models that clients
-start from."""
+"""The clients that never train; and all tested clients, with the mean of the models from which
+clients start."""
 
 MORE_GROUPS = (UNSEEN_GROUP, MEAN_GROUP)
-"""Groups of the runs alone that have them."""
+"""Groups that only some runs have."""
 
 
 def groups_of(test: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return the keys of ``test`` of a round: those of every run, and what this one has beside."""
+    """Return the keys of a round's ``test``: those of every run, and further ones if present."""
     return (*TEST_GROUPS, *(name for name in MORE_GROUPS if name in (test or {})))
 
 
 PARTS = ("test", "validation")
-"""The parts of clients' data of which a round has a summary."""
+"""The parts of the clients' data that a round summarises."""
 
 PartSummary = Mapping[str, Mapping[str, float] | None]
-"""What is measured of a part, by groups of clients."""
+"""The numbers of a part, by groups of clients."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,13 @@ def round_record(
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: p_n(t) of this round by client id where a simulation knows it. ``metric``: the
-    setting ``evaluation.metric``, what the spread over clients is of. ``all_evaluated``: not only
-    priority clients were. ``away``: the clients that were not connected where a round samples among
-    the others. ``requirements``: rho_k where the run has them. ``previous``: the record of the
-    round before, for what is summed over rounds. ``of_mean``: what clients measured of the mean of
-    the models that they start from, where rules have one.
+    ``rates``: p_n(t) of this round by client id, if a simulation knows it. ``metric``: the setting
+    ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``: whether all
+    clients were evaluated, not only those with priority. ``away``: the clients that were not
+    connected, if a round samples from the connected ones. ``requirements``: rho_k, if the run has
+    requirements. ``previous``: the record of the previous round, for sums over rounds.
+    ``of_mean``: the clients' measurements of the mean of the models from which they start, if the
+    rules have one.
     """
     draws = report.call.draws
     omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
@@ -138,7 +139,7 @@ def _running_sum(previous: RoundRecord | None, loss: float | None) -> float | No
 def weight_error(omega: Mapping[int, float], rates: FloatArray | None) -> float | None:
     """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji).
 
-    Where rates change with time, p_n is that of the round.
+    If rates change with time, p_n is that of the round.
     """
     if rates is None or not omega:
         return None
@@ -154,23 +155,23 @@ def evaluation_summary(
     requirements: Requirements | None = None,
     of_mean: Sequence[ClientEvaluation] = (),
 ) -> PartSummary | None:
-    """Return ``test`` or ``validation`` of a round's record, None if nobody's was measured.
+    """Return ``test`` or ``validation`` of a round's record, None without a measurement.
 
     Parameters
     ----------
     evaluations : sequence of ClientEvaluation
-        One for each client that was evaluated after the round.
+        The measurements of each client that was evaluated after the round.
     metric : str
-        The setting ``evaluation.metric``, what the spread over clients is of.
+        The setting ``evaluation.metric``, whose spread over clients is summarised.
     all_evaluated : bool
-        Whether not only priority clients were asked.
+        Whether all clients were evaluated, not only those with priority.
     part : {"test", "validation"}
-        Which part.
+        The part of the clients' data.
     requirements : Requirements, optional
-        rho_k, by which each group is also told appeal and preferred accuracy on test parts.
+        rho_k. With it, the groups of the test part also have appeal and preferred accuracy.
     of_mean : sequence of ClientEvaluation
-        What clients measured of the mean of the models that they start from; without any there is
-        no group.
+        The clients' measurements of the mean of the models from which they start; empty if there
+        is no such mean.
     """
     evaluated = _columns(evaluations, part, requirements if part == "test" else None)
     tested = _among(evaluated, evaluated["rows"] > 0)

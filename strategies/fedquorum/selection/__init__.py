@@ -1,4 +1,4 @@
-"""Who is asked to train and whose update is admitted."""
+"""Select the clients to ask in a round, and decide which updates are admitted."""
 
 from ..rule import table
 from .after_warmup import AfterWarmup

@@ -1,4 +1,4 @@
-"""Every client, after first rounds of the priority clients alone."""
+"""Ask every client, after a warm-up with the priority clients alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,24 +16,24 @@ from .warmup import WarmUp
 class AfterWarmup(WarmUp):
     """Ask the priority clients in rounds t < warm-up, all clients from then on; admit all updates.
 
-    Without warm-up, the default, it is the selection of FedAvg on all, as ``Everyone`` is. With
-    that of FedALIGN it is the papers' baseline "All".
+    Without a warm-up, which is the default, this is the selection of FedAvg on all clients, like
+    ``Everyone``. With FedALIGN's warm-up it is the papers' baseline "All".
 
     Parameters
     ----------
     num_rounds : int
-        T, the rounds of the run; the fraction refers to it. It may be 0 without warm-up.
+        T, the number of rounds; the fraction refers to it. It may be 0 without a warm-up.
     warmup_fraction : float
-        Share of the rounds, from the first, in which only priority clients are asked.
+        Length of the warm-up, in which only priority clients are asked, as a share of all rounds.
     warmup_rounds : int, optional
-        The same as a number of rounds, >= 0; wins over the fraction.
+        Length of the warm-up in rounds, >= 0; overrides the fraction.
     sampling : Sampling
-        Partial participation; by default everyone takes part.
+        Partial participation; by default all clients take part.
 
     Raises
     ------
     ParameterError
-        For a value outside its range, and for a fraction of a run of unknown length.
+        If a value is outside its range, or a fraction refers to a run of unknown length.
 
     References
     ----------
@@ -63,7 +63,7 @@ class AfterWarmup(WarmUp):
         return made
 
     def call(self, t: int, population: Population, told: Told) -> Call:
-        """Return a call to the sampled priority clients during warm-up, to both groups after it."""
+        """Return a call to sampled priority clients during the warm-up, then to all groups."""
         sample = self.sampling.sample(t, population, told)
         if t < self.warmup:
             return Call(sample.priority, draws=sample.draws, pool=population.priority)

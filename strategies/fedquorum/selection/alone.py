@@ -1,4 +1,4 @@
-"""Every client, each with a model of its own."""
+"""Ask every client to train a local model."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class Alone(Selection):
-    """Ask all clients that are sampled to go on with their own models."""
+    """Ask all sampled clients to continue training their local models."""
 
     key = "alone"
     summary = "Every client trains a local model."
@@ -21,5 +21,5 @@ class Alone(Selection):
     sampling: Sampling = field(default_factory=Sampling)
 
     def call(self, t: int, population: Population, told: Told) -> Call:
-        """Return a call to the sampled clients of both groups."""
+        """Return a call to the sampled clients with and without priority."""
         return Call(self.sampling.sample(t, population, told).clients, keeps_model=True)

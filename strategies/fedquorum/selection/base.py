@@ -1,4 +1,4 @@
-"""The interface of a selection rule."""
+"""Define the interface of a selection rule."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -12,28 +12,29 @@ from .sampling import Sampling
 
 
 class Selection(Rule, ABC):
-    """Decides who is asked in a round and whose update is admitted. Pure: no I/O, no memory.
+    """Decide which clients are asked in a round, and which updates are admitted.
 
-    A subclass has a field ``sampling``, says what it ``covers``, and needs ``call``.
+    A selection is pure: it does no I/O and keeps no state. A subclass has a field ``sampling``,
+    sets ``covers``, and implements ``call``.
 
     Attributes
     ----------
     covers : str
-        Whose updates can count, present or not: whom a fixed divisor sums over.
+        The clients whose updates can count, present or absent: a fixed divisor sums over them.
     gated : bool
-        Whether the losses decide who takes part.
+        Whether the losses decide which clients take part.
     asks_all : bool
-        Whether it asks clients with and without priority alike, and admits them all.
+        Whether it asks clients with and without priority alike and admits all their updates.
     keeps_models : bool
-        Whether every client trains a model of its own.
+        Whether every client trains a local model.
     needs_objective : bool
         Whether every round needs F(w_t).
     asks_losses : bool
-        Whether clients measure the model they receive, whatever the weighting.
+        Whether clients measure the model that they receive, whatever the weighting.
     by_losses : bool
         Whether the clients' losses decide which of them are asked.
     unbounded : str
-        Why differential privacy cannot protect a client under this selection; empty if it can.
+        The reason why differential privacy cannot protect a client; empty if it can.
     """
 
     covers: ClassVar[str] = "all known clients"
@@ -50,21 +51,21 @@ class Selection(Rule, ABC):
 
     @property
     def admits_all(self) -> bool:
-        """Whether every update that arrives counts in full: no rule that decides in ``admit``."""
+        """Whether every update that arrives counts in full, so that ``admit`` decides nothing."""
         return type(self).admit is Selection.admit
 
     @property
     def samples_objective(self) -> bool:
-        """Whether F(w_t) is taken over the priority clients that round t asks, not over all."""
+        """Whether F(w_t) covers only the priority clients that round t asks."""
         return True
 
     def compared(self, clients: frozenset[int]) -> frozenset[int]:
-        """Return those of the clients asked for F_k(w_t) that make up F(w_t): all of them."""
+        """Return the clients whose F_k(w_t) make up F(w_t): by default all that measure it."""
         return clients
 
     @property
     def measures_ahead(self) -> bool:
-        """Whether the candidates of a round measure its model before the call."""
+        """Whether the candidates of a round measure the model before the call."""
         return False
 
     @property
@@ -73,7 +74,7 @@ class Selection(Rule, ABC):
         return self.by_losses and not self.measures_ahead
 
     def check_population(self, population: Population) -> None:
-        """Refuse a population among which the selection cannot choose.
+        """Refuse a population from which the selection cannot choose.
 
         Raises
         ------
@@ -84,32 +85,33 @@ class Selection(Rule, ABC):
 
     @abstractmethod
     def call(self, t: int, population: Population, told: Told) -> Call:
-        """Return who is asked in round t (from 0), and the terms that go with the model.
+        """Return the clients to ask in round t (from 0), and the terms sent with the model.
 
-        ``told`` is what the clients said in earlier rounds. The same arguments give the same
-        call, which is also asked for ahead of its round.
+        ``told`` has the clients' reports of earlier rounds. The same arguments give the same call;
+        a caller may ask for it ahead of the round.
         """
 
     def ahead(self, t: int, population: Population, told: Told) -> Call:
-        """Return the call of round t as far as it is known before its model is measured.
+        """Return the part of round t's call that is known before its model is measured.
 
-        By default all of it; where candidates measure the model first, a call to all of them.
+        By default this is the whole call. If candidates measure the model first, it is a call to
+        all of them.
         """
         return self.call(t, population, told)
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
-        """Return whose update counts, given F(w_t) and what came back; all of them by default."""
+        """Return the admitted share of each update, given F(w_t) and the updates; by default 1."""
         n = len(responses.client)
         return Admission(np.ones(n), (None,) * n)
 
     def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
-        """Return why a client was asked in round t, or why it was not."""
+        """Return why a client was asked in round t, or why not."""
         if self.asks_all or client in population.priority:
             return self.sampling.explain(t, call, client, self._groups(t), population)
         return f"no; {self._groups(t)}"
 
     def explain_admission(self, decided: Decided, place: int) -> str:
-        """Return how much of an update was admitted, and why."""
+        """Return the admitted share of an update, and the reason."""
         share = float(decided.share[place])
         admitted = "whole" if share == 1.0 else f"a share of {share:.6g} of the update"
         return f"{admitted}; there is no gate"

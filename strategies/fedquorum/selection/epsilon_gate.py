@@ -31,48 +31,49 @@ from .warmup import WarmUp
 class EpsilonGate(WarmUp):
     """Admit non-priority client k in round t if |F_k(w_t) - F(w_t)| <= eps_t.
 
-    The two halves of the inequality are decided in two places. The client decides alone
-    whether to train: F_k <= F + eps_t (``fedquorum.client.decisions``). The server admits what came
-    back: F_k >= F - eps_t. With the accuracy criterion, the papers' proxy:
-    acc_k >= acc - eps_t on the client, acc_k <= acc + eps_t on the server.
+    The client and the server each decide one half of the inequality. The client trains if
+    F_k <= F + eps_t (``fedquorum.client.decisions``). The server admits its update if
+    F_k >= F - eps_t. With the accuracy criterion, the papers' proxy, the client trains if
+    acc_k >= acc - eps_t, and the server admits its update if acc_k <= acc + eps_t.
 
-    eps_t = 0 closes the gate, even at equal losses; eps_t = inf opens it for all.
+    eps_t = 0 closes the gate, even for equal losses; eps_t = inf opens it for all clients.
 
-    Where clients cannot decide (``Call.clients_decide`` False) the server decides both halves.
+    If clients cannot decide (``Call.clients_decide`` is False), the server decides both halves.
 
     Parameters
     ----------
     num_rounds : int
-        T, the rounds of the run; the schedules and the warm-up refer to it.
+        T, the number of rounds; the schedules and the warm-up refer to it.
     epsilon : float
         eps_0 >= 0, in units of the loss or of the accuracy (0 to 1); inf is allowed.
     epsilon_schedule : {"constant", "step", "linear", "cosine", "exponential", "sqrt"}
-        How eps_t follows from eps_0 (``fedquorum.schedules.epsilon_factor``).
+        Schedule of eps_t (``fedquorum.schedules.epsilon_factor``).
     epsilon_step_fraction : float
-        Share of the rounds after which the step schedule drops to 0.
+        Share of the rounds after which the step schedule falls to 0.
     epsilon_rate : float
         Rate of the exponential schedule, >= 0.
     warmup_fraction : float
-        Share of the rounds, from the first, in which only priority clients are asked.
+        Length of the warm-up, in which only priority clients are asked, as a share of all rounds.
     warmup_rounds : int, optional
-        The same as a number of rounds, >= 0; wins over the fraction.
+        Length of the warm-up in rounds, >= 0; overrides the fraction.
     criterion : {"loss", "accuracy"}
-        What is compared.
+        The quantity that the gate compares.
     objective : {"priority", "sampled"}
-        Under partial participation: whether F, with which clients are compared, is that of all
-        priority clients (003, eq. 5; 004, eq. 55: updates are sampled, F is not) or of those that
-        the round asks, which is noisier and saves the others the measuring.
+        The clients over which F is taken under partial participation. ``priority``: all priority
+        clients (eq. 5; eq. 55 of the version with proofs: updates are sampled, F is not).
+        ``sampled``: the priority clients that the round asks; F is noisier, but the others need not
+        measure the model.
     objective_client : int, optional
-        The priority client whose F_k, and accuracy, stand for F in the gate; by default F is that
-        of all. Every priority client goes on to train and to measure (004, section 5: "align with
-        specific priority clients' objective"; that the gate alone changes is ours).
+        The priority client whose F_k, or accuracy, the gate takes for F; by default F is over all.
+        Every priority client still trains and measures (section 5 with proofs: "align with specific
+        priority clients' objective"; that only the gate changes is ours).
     sampling : Sampling
-        Partial participation; by default everyone takes part.
+        Partial participation; by default all clients take part.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -117,11 +118,11 @@ class EpsilonGate(WarmUp):
 
     @property
     def samples_objective(self) -> bool:
-        """Whether F is that of the priority clients asked."""
+        """Whether F covers only the priority clients that the round asks."""
         return self.objective == "sampled"
 
     def compared(self, clients: frozenset[int]) -> frozenset[int]:
-        """Return the client whose objective the gate compares with, by default all of them."""
+        """Return ``objective_client``, or by default all clients that measure F_k(w_t)."""
         one = self.objective_client
         return clients if one is None else clients & {one}
 
@@ -134,7 +135,7 @@ class EpsilonGate(WarmUp):
             raise ParameterError("objective_client", allowed, one)
 
     def call(self, t: int, population: Population, told: Told) -> Call:
-        """Return a call to priority clients during warm-up, to both groups after it."""
+        """Return a call to priority clients during the warm-up, and to all clients after it."""
         sample = self.sampling.sample(t, population, told)
         warm = t < self.warmup
         return Call(
@@ -146,7 +147,7 @@ class EpsilonGate(WarmUp):
         )
 
     def threshold(self, t: int) -> float:
-        """Return eps_t; 0 wherever the schedule's factor is 0, for an infinite eps_0 too."""
+        """Return eps_t; 0 if the schedule's factor is 0, even for an infinite eps_0."""
         factor = epsilon_factor(
             self.epsilon_schedule,
             t,
@@ -157,10 +158,10 @@ class EpsilonGate(WarmUp):
         return self.epsilon * factor if factor > 0.0 else 0.0
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
-        """Admit the share lambda_k of every client, and the rest of those inside the gate.
+        """Admit the share lambda_k of every update, and all of an update inside the gate.
 
-        The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or
-        0 for the others, in between for a priority weight in between.
+        The share is lambda_k + (1 - lambda_k) [k inside the gate]: 1 for priority clients, 1 or 0
+        for the others, and a value in between for a priority weight in between.
         """
         epsilon = 0.0 if call.epsilon is None else call.epsilon
         n = len(responses.client)
@@ -227,11 +228,11 @@ def within_gate(
     *,
     clients_decide: bool = True,
 ) -> BoolArray:
-    """Return for every response whether it is inside the gate, shape (n,); NaN is outside.
+    """Say for each client that trained whether it is inside the gate, shape (n,).
 
-    Of non-priority clients the server decides its own half: the other half was theirs when they
-    chose to train. Clients with a priority weight, and all where clients do not decide, always
-    train, so for them it decides both.
+    A loss of NaN is outside. For a non-priority client the server decides one half of the
+    inequality, as the client has decided the other half by training. The server decides both
+    halves for clients with a priority weight, and for all clients if they do not decide.
     """
     if epsilon == 0.0:
         return np.zeros(len(responses.client), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Every client, or a sample of each group."""
+"""Ask every client, or a sample of each group."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,14 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class Everyone(Selection):
-    """Ask all clients that are sampled and admit all updates: the selection of FedAvg on all.
+    """Ask all sampled clients and admit all updates: the selection of FedAvg on all clients.
 
-    Clients measure the model they receive where the weighting needs their losses.
+    Clients measure the model that they receive if the weighting needs their losses.
 
     Parameters
     ----------
     sampling : Sampling
-        Partial participation; by default everyone takes part.
+        Partial participation; by default all clients take part.
     """
 
     key = "everyone"
@@ -29,6 +29,6 @@ class Everyone(Selection):
     sampling: Sampling = field(default_factory=Sampling)
 
     def call(self, t: int, population: Population, told: Told) -> Call:
-        """Return a call to the sampled clients of both groups."""
+        """Return a call to the sampled clients with and without priority."""
         sample = self.sampling.sample(t, population, told)
         return Call(sample.clients, draws=sample.draws)

@@ -1,4 +1,4 @@
-"""Power-of-choice: of clients drawn by their data, those for whom the model is worst."""
+"""Ask the clients with the largest losses among candidates drawn by their data."""
 
 import math
 from collections.abc import Mapping
@@ -19,30 +19,32 @@ from .sampling import Sampling
 class PowerOfChoice(Selection):
     """Draw d candidates by their amounts of data and ask the m with the largest losses.
 
-    The d candidates are drawn without replacement with probabilities proportional to D_k, from
-    (seed, "selection", round), and m = round(C n) of them are asked, C the ``fraction`` of the n
-    clients. Equal losses go in the order of drawing. A candidate without a loss is not asked; if
-    fewer than m are left, these are. With d = m the draw decides alone, with d = n the losses do.
-    A client whose amount of data is unknown counts with the mean of those known.
+    The selection draws d candidates without replacement, with probabilities proportional to D_k,
+    from (seed, "selection", round). It asks the m = round(C n) candidates with the largest losses,
+    where C is ``fraction`` and n the number of clients. Equal losses keep the order of drawing. The
+    selection skips a candidate without a loss, even if fewer than m remain. With d = m only the
+    draw decides, with d = n only the losses. A client whose amount of data is unknown counts with
+    the mean of the known amounts.
 
-    Where clients without priority exist the choice is among them, and the fraction of the priority
-    clients is drawn uniformly, as in every other selection.
+    If there are clients without priority, the selection chooses among them, and draws a fraction of
+    the priority clients uniformly, as every other selection does.
 
     Parameters
     ----------
     candidates : int, optional
-        d, from m to the number of clients; by default 2 m, at most all.
+        d, from m to the number of clients; by default 2 m, or all clients if there are fewer.
     losses : {"measured", "told"}
         ``measured`` (pow-d): the candidates measure F_k(w_t) in the evaluation that closes the
-        round before. ``told`` (rpow-d): the last F_k that a client told with an update, infinite
-        before the first, so that clients never asked come first. Nothing is measured for it.
+        previous round. ``told`` (rpow-d): the selection uses the last F_k that a client reported
+        with an update, without a further measurement. It is infinite before the first report, so
+        that new clients come first.
     sampling : Sampling
-        The fraction alone: nobody is drawn with replacement, and nobody rests.
+        The fraction. Draws with replacement and rests are not allowed.
 
     Raises
     ------
     ParameterError
-        For a value outside its range, for priority draws and for clients that rest.
+        If a value is outside its range, or the sampling has priority draws or rests.
 
     References
     ----------
@@ -79,7 +81,7 @@ class PowerOfChoice(Selection):
         return self.losses == "measured"
 
     def check_population(self, population: Population) -> None:
-        """Refuse a number of candidates below m or above all clients to choose among."""
+        """Refuse a number of candidates below m or above the number of clients."""
         group = _group(population)
         asked, given = self._asked(population, group), self.candidates
         if given is not None and not asked <= given <= len(group):
@@ -91,7 +93,7 @@ class PowerOfChoice(Selection):
             )
 
     def ahead(self, t: int, population: Population, told: Told) -> Call:
-        """Return the call to all candidates, who measure the model first."""
+        """Return a call to all candidates, which measure the model first."""
         priority, drawn, _ = self._drawn(t, population, told)
         return Call(tuple(sorted((*priority, *drawn))), candidates=dict.fromkeys(drawn, math.nan))
 
@@ -130,7 +132,7 @@ class PowerOfChoice(Selection):
         return {k: float(known.get(k, nothing)) for k in drawn}
 
     def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
-        """Return the client's place in the draw and by its loss, or that it was not drawn."""
+        """Return the client's ranks in the draw and by loss, or that it was not drawn."""
         candidates = call.candidates or {}
         if population.others and client in population.priority:
             return self.sampling.explain(t, call, client, "priority clients are asked", population)

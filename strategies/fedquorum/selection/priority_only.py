@@ -1,4 +1,4 @@
-"""The priority clients alone, or a sample of them."""
+"""Ask the priority clients alone, or a sample of them."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class PriorityOnly(Selection):
-    """Ask the priority clients that are sampled and admit all their updates."""
+    """Ask the sampled priority clients and admit all their updates."""
 
     key = "priority_only"
     summary = "The priority clients alone."
@@ -23,7 +23,7 @@ class PriorityOnly(Selection):
         return Call(sample.priority, draws=sample.draws, pool=population.priority)
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
-        """Admit every update, to the extent of its client's priority weight."""
+        """Admit the share lambda_k of every update."""
         weight = responses.priority_weight
         reasons = tuple(None if w == 1.0 else f"priority weight {w:g}" for w in weight)
         return Admission(weight, reasons)

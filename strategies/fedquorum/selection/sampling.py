@@ -1,4 +1,4 @@
-"""Partial participation: who of each group is asked in a round."""
+"""Sample the clients of a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from ..types import ByClient, Call, Draws, Population, Told
 
 @dataclass(frozen=True)
 class Sample:
-    """The priority clients and the others that are asked, ascending."""
+    """The sampled clients with and without priority, ascending by id."""
 
     priority: tuple[int, ...]
     others: tuple[int, ...]
@@ -23,7 +23,7 @@ class Sample:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """All that are asked, ascending."""
+        """All sampled clients, ascending by id."""
         return tuple(sorted(self.priority + self.others))
 
 
@@ -31,41 +31,44 @@ class Sample:
 class Sampling:
     """Draw the clients of a round, from (seed, "selection", round) alone.
 
-    Form (a): a uniform fraction C of each group without replacement, round(C n) clients of a
-    group of n, at least one of the priority clients; p_k is then normalised by the sampled
-    priority data. With ``minimum`` it is max(int(C n), minimum) clients, as Flower's ``FedAvg``
-    counts them.
+    Priority clients and other clients are two groups.
 
-    Form (b), with ``priority_draws``: |S| priority clients drawn WITH replacement with
-    probabilities p_k = D_k / sum_{i in P} D_i, each draw counting 1 / |S|. The others as in (a).
+    Form (a), the default: draw a uniform fraction C of each group without replacement. That is
+    round(C n) clients of a group of n, and at least one priority client. p_k is normalised by the
+    sampled priority data. With ``minimum`` the number is max(int(C n), minimum), as in Flower's
+    ``FedAvg``.
 
-    With ``min_separation`` R a client that was drawn rests in the R rounds after, whatever it
-    answered: the B of a group's n clients are drawn, uniformly, among those that do not rest, so
-    n - B R >= B is needed. Who rests follows from the seed: the rounds before are drawn again.
+    Form (b), with ``priority_draws``: draw |S| priority clients WITH replacement, with
+    probabilities p_k = D_k / sum_{i in P} D_i. Each draw counts 1 / |S|. The other group is drawn
+    as in (a).
+
+    With ``min_separation`` R, a client rests in the R rounds after each draw, whatever it answers.
+    The B clients of a group of n are drawn uniformly from the clients that do not rest, which needs
+    n - B R >= B. The seed determines the rests: the selection repeats the draws of earlier rounds.
 
     Parameters
     ----------
     fraction : float
-        C in [0, 1]; 1 asks everybody.
+        C in [0, 1]; 1 asks all clients.
     priority_draws : int, optional
         |S| >= 1.
     seed : int
         The run's seed, >= 0.
     minimum : int, optional
-        The fewest clients of a group that are asked, as far as there are so many.
+        Smallest number of clients to ask in a group; all clients of a smaller group.
     min_separation : int, optional
         R >= 0, in rounds.
 
     Raises
     ------
     ParameterError
-        For a value outside its range, and for ``min_separation`` with ``priority_draws``.
+        If a value is outside its range, or ``min_separation`` is combined with ``priority_draws``.
 
     References
     ----------
     Ravi and Shomorony, supplement, partial participation (Theorem A.9) and section C.3. For
-    ``min_separation``: Sun et al., ICLR 2025 (arXiv 2410.01209), where those that do not rest come
-    by rates of their own; here all are drawn alike.
+    ``min_separation``: Sun et al., ICLR 2025 (arXiv 2410.01209), where each client that does not
+    rest has a separate rate; here all have the same.
     """
 
     fraction: float = parameter(1.0, FRACTION)
@@ -85,7 +88,7 @@ class Sampling:
             )
 
     def sample(self, t: int, population: Population, told: Told) -> Sample:
-        """Return who is asked in round t; ``told`` has D_k of the priority clients."""
+        """Return the clients to ask in round t; ``told`` has D_k of the priority clients."""
         if self.min_separation:
             self._check_fixed(population, told)
             return self._separated(t, population)
@@ -110,7 +113,7 @@ class Sampling:
         return Sample(priority, self.fraction_of(others, rng, at_least=0), draws)
 
     def check_population(self, population: Population) -> None:
-        """Raise ParameterError where too few clients of a group are left while others rest."""
+        """Refuse a population with a group that is too small while others rest."""
         rest = self.min_separation or 0
         for clients, at_least in ((population.priority_clients, 1), (population.others, 0)):
             n, size = len(clients), self.size(len(clients), at_least=at_least)
@@ -123,7 +126,7 @@ class Sampling:
                 )
 
     def explain(self, t: int, call: Call, client: int, groups: str, population: Population) -> str:
-        """Return whether a client was asked in round t, and how it was drawn."""
+        """Say whether a client was asked in round t, and how it was drawn."""
         asked = "yes" if client in call.clients else "no"
         seed = f'(seed {self.seed}, "selection", round {t + 1})'
         if call.draws is not None and client in population.priority:
@@ -164,7 +167,7 @@ class Sampling:
         at_least: int,
         resting: frozenset[int] = frozenset(),
     ) -> tuple[int, ...]:
-        """Return who of a group is drawn: a fraction of it, among its clients that do not rest."""
+        """Return the drawn fraction of a group, from its clients that do not rest."""
         if self.fraction == 1.0:
             return clients
         size = self.size(len(clients), at_least=at_least)
@@ -175,7 +178,7 @@ class Sampling:
         return tuple(sorted(clients[i] for i in chosen.tolist()))
 
     def size(self, count: int, *, at_least: int) -> int:
-        """Return how many clients of a group of ``count`` are asked."""
+        """Return the number of clients to ask in a group of ``count``."""
         if self.minimum is None:
             return max(at_least, round(self.fraction * count))
         if self.fraction == 0.0:
@@ -234,4 +237,4 @@ class _Rounds:
 
 
 _rounds = lru_cache(maxsize=4)(_Rounds)
-"""Those of a sampling and its clients, kept: else a run of T rounds would draw T^2 / 2."""
+"""Cached draws by sampling and clients: without a cache, T rounds would draw T^2 / 2 times."""

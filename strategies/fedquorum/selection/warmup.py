@@ -1,4 +1,4 @@
-"""The first rounds of a run, in which only priority clients are asked."""
+"""Ask only the priority clients in the first rounds of a run."""
 
 from abc import ABC
 
@@ -10,7 +10,7 @@ from .base import Selection
 class WarmUp(Selection, ABC):
     """A selection whose rounds t < ``warmup`` ask the priority clients alone.
 
-    A subclass has the fields below; ``warmup_rounds``, where it is given, wins over the fraction.
+    A subclass has the fields below; ``warmup_rounds``, if given, overrides the fraction.
     """
 
     num_rounds: int
@@ -25,7 +25,7 @@ class WarmUp(Selection, ABC):
         return rounds_in(self.warmup_fraction, self.num_rounds)
 
     def explain_call(self, t: int, population: Population, call: Call, client: int) -> str:
-        """Return why a client was asked in round t, or why it was not."""
+        """Return why a client was asked in round t, or why not."""
         groups = self._groups(t)
         if t < self.warmup and client not in population.priority:
             return f"no; {groups}"

@@ -1,4 +1,4 @@
-"""How the combined update moves the model."""
+"""Move the model by the combined update."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""FedAdagrad."""
+"""Scale the server step by the sum of squared updates (FedAdagrad)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from .adaptive import Adaptive
 
 @dataclass(frozen=True)
 class Adagrad(Adaptive):
-    """v_t = v_{t-1} + Delta_t^2; the step of ``Adaptive``, without momentum by default.
+    """Step as ``Adaptive`` does with v_t = v_{t-1} + Delta_t^2; by default without momentum.
 
     References
     ----------

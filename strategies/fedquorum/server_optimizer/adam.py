@@ -1,4 +1,4 @@
-"""FedAdam."""
+"""Scale the server step by the mean of squared updates (FedAdam)."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from .adaptive import WithSecondDecay
 
 @dataclass(frozen=True)
 class Adam(WithSecondDecay):
-    """v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2; the step and the parameters of ``Adaptive``.
+    """Step as ``Adaptive`` does with v_t = beta2 v_{t-1} + (1 - beta2) Delta_t^2.
 
-    Flower's ``FedAdam`` starts at v = 0 and corrects the bias in the learning rate instead.
+    Flower's ``FedAdam`` instead starts at v = 0 and corrects the bias in the learning rate.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What Adam, Yogi and Adagrad share: steps scaled coordinate by coordinate.
+"""Scale the server step in each coordinate: the base of Adam, Yogi and Adagrad.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar and McMahan, "Adaptive Federated
 Optimization", ICLR 2021, Algorithm 2.
@@ -18,7 +18,7 @@ from .base import Parameters, ServerOptimizer
 
 @dataclass(frozen=True)
 class AdaptiveState:
-    """``mean`` is m, ``second`` is v, both by the parameters' names: two models in size."""
+    """The state, as large as two models: ``mean`` is m and ``second`` is v, by array name."""
 
     mean: Parameters
     second: Parameters
@@ -26,12 +26,13 @@ class AdaptiveState:
 
 @dataclass(frozen=True)
 class Adaptive(ServerOptimizer[AdaptiveState]):
-    """m_t = beta1 m_{t-1} + (1 - beta1) Delta_t, x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau).
+    """Step by x_{t+1} = x_t + eta m_t / (sqrt(v_t) + tau), coordinate by coordinate.
 
-    Delta_t = sum_k c_k Delta_k, all operations coordinate by coordinate; m_{-1} = 0 and
-    v_{-1} = tau^2, the least that the paper allows. Steps are about eta long in every coordinate
-    whatever the length of Delta, so eta is much smaller than that of SGD: the paper searches 0.001
-    to 1, with tau 1e-3. As in the paper there is no correction of the bias towards the start.
+    m_t = beta1 m_{t-1} + (1 - beta1) Delta_t with Delta_t = sum_k c_k Delta_k. The start is
+    m_{-1} = 0 and v_{-1} = tau^2, the smallest that the paper allows. A step has the length eta in
+    each coordinate, approximately, whatever the length of Delta. eta is therefore much smaller than
+    for SGD: the paper searches 0.001 to 1, with tau 1e-3. As in the paper, the bias towards the
+    start is not corrected.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class Adaptive(ServerOptimizer[AdaptiveState]):
     beta1 : float
         In [0, 1).
     tau : float
-        > 0, in units of Delta: how much is not adapted.
+        > 0, in units of Delta. A larger tau adapts less.
     """
 
     learning_rate: float = supplied(POSITIVE, default=0.01)
@@ -77,6 +78,6 @@ class Adaptive(ServerOptimizer[AdaptiveState]):
 
 @dataclass(frozen=True)
 class WithSecondDecay(Adaptive):
-    """Has ``beta2`` in [0, 1), how much of v stays from round to round."""
+    """A base with ``beta2`` in [0, 1), the share of v that stays from round to round."""
 
     beta2: float = parameter(0.99, SHARE_BELOW_ONE)

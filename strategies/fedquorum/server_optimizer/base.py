@@ -1,4 +1,4 @@
-"""The interface of a server optimizer."""
+"""Define the interface of a server optimizer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ Parameters = Mapping[str, FloatArray]
 
 
 class ServerOptimizer(Rule, ABC, Generic[StateT]):
-    """Moves the model by the combined update. Pure: state in, state out.
+    """Move the model by the combined update.
 
-    It gets the parameters that are trained. Arrays that a model only counts or measures (see
-    ``fedquorum.aggregation.is_statistic``) are averaged, whatever the optimizer. A subclass has a
-    field ``learning_rate``.
+    An optimizer is pure: it takes the state and returns the next one. It receives the trained
+    parameters only; the server averages arrays that a model counts or measures (see
+    ``fedquorum.aggregation.is_statistic``). A subclass has a field ``learning_rate``.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class ServerOptimizer(Rule, ABC, Generic[StateT]):
 
     @classmethod
     def at(cls, learning_rate: float, options: Mapping[str, Any], facts: RunFacts) -> Self:
-        """Return the optimizer with a learning rate and its own parameters."""
+        """Return the optimizer with a learning rate and its parameters."""
         return cls.of({**options, "learning_rate": learning_rate}, facts)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The server step with heavy-ball momentum: FedAvgM."""
+"""Step with heavy-ball momentum (FedAvgM)."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,22 @@ from .base import Parameters, ServerOptimizer
 
 @dataclass(frozen=True)
 class Momentum(ServerOptimizer[Parameters]):
-    """v_t = momentum * v_{t-1} + Delta_t, x_{t+1} = x_t + learning_rate * v_t, v_{-1} = 0.
+    """Step by x_{t+1} = x_t + learning_rate * v_t with v_t = momentum * v_{t-1} + Delta_t.
 
-    Delta_t = sum_k c_k Delta_k. Momentum 0 is ``SGD``. The state is v, a model in size.
+    Delta_t = sum_k c_k Delta_k and v_{-1} = 0. Momentum 0 is ``SGD``. The state is v, which has the
+    size of a model.
 
     Parameters
     ----------
     learning_rate : float
-        eta > 0. In the long run a steady Delta moves the model by eta / (1 - momentum) of it.
+        eta > 0. In the long run a constant Delta moves the model by eta / (1 - momentum) Delta.
     momentum : float
         In [0, 1).
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The plain server step."""
+"""Step by the combined update."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from .base import Parameters, ServerOptimizer
 
 @dataclass(frozen=True)
 class SGD(ServerOptimizer[None]):
-    """x_{t+1} = x_t + learning_rate * sum_k c_k Delta_k.
+    """Step by x_{t+1} = x_t + learning_rate * sum_k c_k Delta_k.
 
-    With learning rate 1 and weights that sum to 1 this is the weighted mean of the clients'
-    models, as in FedAvg and FedALIGN.
+    If the learning rate is 1 and the weights sum to 1, the result is the weighted mean of the
+    clients' models, as in FedAvg and FedALIGN.
     """
 
     key = "sgd"
@@ -22,7 +22,7 @@ class SGD(ServerOptimizer[None]):
     learning_rate: float = supplied(POSITIVE, default=1.0)
 
     def init(self, parameters: Parameters) -> None:
-        """Return the empty state: nothing is remembered."""
+        """Return the empty state."""
 
     def step(
         self, state: None, parameters: Parameters, update: Parameters

@@ -1,4 +1,4 @@
-"""FedYogi."""
+"""Scale the server step by slowly changing squared updates (FedYogi)."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from .adaptive import WithSecondDecay
 
 @dataclass(frozen=True)
 class Yogi(WithSecondDecay):
-    """v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2); else as ``Adaptive``.
+    """Step as ``Adaptive``; v_t = v_{t-1} - (1 - beta2) Delta_t^2 sign(v_{t-1} - Delta_t^2).
 
-    v changes by (1 - beta2) Delta^2 at most, so it forgets large updates more slowly than Adam.
-    It stays >= 0: it falls only where Delta^2 < v.
+    v changes by at most (1 - beta2) Delta^2, so that it forgets large updates more slowly than
+    Adam. v stays >= 0, because it falls only if Delta^2 < v.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""How much an admitted update counts."""
+"""Weight the admitted updates."""
 
 from typing import Any
 

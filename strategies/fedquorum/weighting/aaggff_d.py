@@ -1,4 +1,4 @@
-"""AAggFF-D: the mixing vector of cross-device learning, in closed form from sampled responses."""
+"""Mix many sampled clients in closed form (AAggFF-D, for cross-device learning)."""
 
 import math
 from collections.abc import Iterator
@@ -42,10 +42,10 @@ from .simplex import restricted
 
 @dataclass(frozen=True)
 class AAggFFDState:
-    """The sums that stand for the history, by the clients ascending.
+    """The sums over earlier rounds, by the clients ascending.
 
-    ``gradient`` is sum_tau g_tau, shape (K,); ``mixing`` is p, shape (K,); ``rounds`` is m, how
-    many gradients are in the sum, and ``rbar_sum`` the sum of those rounds' mean responses.
+    ``gradient`` is sum_tau g_tau, shape (K,); ``mixing`` is p, shape (K,). ``rounds`` is m, the
+    number of gradients in the sum, and ``rbar_sum`` is the sum of those rounds' mean responses.
     """
 
     client: IntArray
@@ -57,39 +57,41 @@ class AAggFFDState:
 
 @dataclass(frozen=True)
 class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
-    """c_i = p_i / sum of p over the clients heard, p decided for all K from the few sampled.
+    """Weight client i by c_i = p_i / (sum of p over the clients heard).
 
-    With r_i = C1 + (C2 - C1) CDF(F_i / mean F) of the clients heard and the doubly robust
-    r~_i = (1 - I_i / C) rbar + (I_i / C) r_i of all, the gradient of l(p) = -log(1 + <p, r>),
+    Each round decides p for all K clients from the responses of the few sampled ones. The response
+    of a client heard is r_i = C1 + (C2 - C1) CDF(F_i / mean F). The doubly robust estimate for all
+    clients is r~_i = (1 - I_i / C) rbar + (I_i / C) r_i. The gradient of l(p) = -log(1 + <p, r>),
     linearised at r = rbar 1, is
 
         g = -r~ / (1 + rbar) + rbar 1 <p, r~ - rbar 1> / (1 + rbar)^2,
 
-    and with m gradients in the sum p_i is proportional to
-    exp(-sqrt(log K) sum_tau g_tau,i / (L sqrt(m + 1))),
-    L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)). p starts uniform; the decision of a round uses
-    its responses and weighs its updates.
+    With m gradients in the sum, p_i is proportional to
+    exp(-sqrt(log K) sum_tau g_tau,i / (L sqrt(m + 1))) with
+    L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)). p starts uniform. The decision of a round uses
+    the round's responses and weights the round's updates.
 
-    C is the number of clients asked in the round / the number that could be: K, or the priority
-    clients where only they can. Who was asked and did not answer counts as not sampled, and so
-    does who could not be asked. Where nobody is heard the state stays. O(K) time and memory.
+    C is the number of clients asked divided by the number that could be asked: K, or the number of
+    priority clients if only they can be asked. A client that was not asked, or that did not answer,
+    counts as not sampled. If no client is heard, the state stays the same. Time and memory are
+    O(K).
 
     Parameters
     ----------
     cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
-        The response's transform; see ``cdf_value``.
+        The CDF of the response; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, C].
     rbar : {"sample", "running"}
-        ``sample`` (the paper): the mean response of the clients heard, which shrinks the
-        estimate towards the mean (see ``doubly_robust``). ``running``: the mean of the mean
-        responses of the rounds before, which is unbiased; before the first round
-        C1 + (C2 - C1) CDF(1), the response to the mean loss.
+        ``sample`` (the paper): the mean response of the clients heard, which shrinks the estimate
+        towards the mean (see ``doubly_robust``). ``running``: the mean of earlier rounds' mean
+        responses, which is unbiased; in the first round it is C1 + (C2 - C1) CDF(1), the response
+        to the mean loss.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -108,7 +110,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
         return KnownMixing(self)
 
     def init(self, population: Population) -> AAggFFDState:
-        """Return the state before round 0: uniform p, nothing seen."""
+        """Return the state before round 0, with uniform p and empty sums."""
         size = len(population.clients)
         return AAggFFDState(
             client=population.ascending,
@@ -175,14 +177,14 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
         return state.rbar_sum / state.rounds
 
     def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return 2 L sqrt(T log K), whose proof is for C = 1 and the linearised losses."""
+        """Return 2 L sqrt(T log K), proven for C = 1 and the linearised losses."""
         asked = max(1, round(fraction * clients)) / clients
         c1, c2 = response_range(self.c1, self.c2, asked)
         bound = regret_bound_d(rounds, clients, lipschitz_d(c1, c2, asked))
         return Bound(bound, proven=False)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the response, its doubly robust estimate, p and the restriction with numbers."""
+        """Yield the response, its estimate, p, and the restriction, with their numbers."""
         weights, following = decided.weights, decided.following
         if weights is None or weights.estimate is None:
             return
@@ -205,15 +207,15 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
 
 
 def sampled_fraction(call: Call, num_clients: int) -> float:
-    """Return C, the clients asked in the round / those who could be: K, or the pool."""
+    """Return C: the number of clients asked / the number that could be asked (K, or the pool)."""
     return len(call.clients) / (num_clients if call.pool is None else len(call.pool))
 
 
 def linearised_gradient(mixing: FloatArray, response: FloatArray, rbar: float) -> FloatArray:
     """Return g = -r / (1 + rbar <p, 1>) + rbar 1 <p, r - rbar 1> / (1 + rbar <p, 1>)^2, shape (K,).
 
-    The first-order expansion of -r / (1 + <p, r>) in r at rbar 1, p on the simplex: linear in r,
-    so that an unbiased estimate of r gives an unbiased g.
+    This is the first-order expansion of -r / (1 + <p, r>) in r at rbar 1, for p on the simplex. It
+    is linear in r, so that an unbiased estimate of r gives an unbiased g.
 
     References
     ----------
@@ -226,5 +228,5 @@ def linearised_gradient(mixing: FloatArray, response: FloatArray, rbar: float) -
 
 
 def lipschitz_d(c1: float, c2: float, fraction: float) -> float:
-    """Return L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)), which bounds |g_i|."""
+    """Return L = C2 / (1 + C1) + 2 (C2 - C1) / (C (1 + C1)), a bound on |g_i|."""
     return c2 / (1.0 + c1) + 2.0 * (c2 - c1) / (fraction * (1.0 + c1))

@@ -1,4 +1,4 @@
-"""AAggFF-S: the mixing vector of cross-silo learning, decided by an online Newton step."""
+"""Mix a few clients by an online Newton step (AAggFF-S, for cross-silo learning)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -45,11 +45,11 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class AAggFFSState:
-    """The sums that stand for the history, by the clients ascending.
+    """The sums over earlier rounds, by the clients ascending.
 
-    ``linear`` is b = sum g - beta sum g <g, p_tau>, shape (K,). ``quadratic`` is
-    H = alpha I + beta sum g g^T, shape (K, K). ``mixing`` is p, shape (K,). In the form of the
-    authors' code b = sum g and H = alpha (1 + beta) I + beta sum g g^T.
+    ``linear`` is b = sum g - beta sum g <g, p_tau>, shape (K,). ``quadratic`` is H = alpha I + beta
+    sum g g^T, shape (K, K). ``mixing`` is p, shape (K,). The form of the authors' code has b = sum
+    g and H = alpha (1 + beta) I + beta sum g g^T.
     """
 
     client: IntArray
@@ -60,50 +60,50 @@ class AAggFFSState:
 
 @dataclass(frozen=True)
 class NewtonMixing(ResponseMixing[AAggFFSState]):
-    """c_i = p_i, where p follows the regularised leader over all rounds' responses.
+    """Weight client i by c_i = p_i, where p follows the regularised leader.
 
-    With r_i = C1 + (C2 - C1) CDF(F_i / mean F) and g = -r / (1 + <p, r>), the gradient of
-    l(p) = -log(1 + <p, r>),
+    The response of client i is r_i = C1 + (C2 - C1) CDF(F_i / mean F). With the gradient
+    g = -r / (1 + <p, r>) of l(p) = -log(1 + <p, r>), a round decides
 
         p^(t+1) = argmin over the simplex of sum_tau <g_tau, p> + (alpha / 2) |p|^2
                   + (beta / 2) sum_tau <g_tau, p - p_tau>^2
                 = argmin <b, p> + p^T H p / 2,
 
-    alpha = 4 K L, beta = 1 / (4 L), L = C2 / (1 + C1). p starts uniform; the decision of a round
-    uses its responses and weighs its updates. The quadratic program is solved to a gap of 1e-10
-    (times L K, which is 1 by default), so that p is within 7e-6 of its minimum; in practice it
-    is within 1e-9.
+    with alpha = 4 K L, beta = 1 / (4 L), L = C2 / (1 + C1). p starts uniform. The decision of a
+    round uses the round's responses and weights the round's updates. The quadratic program is
+    solved to a gap of 1e-10 (times L K, which is 1 by default), so that p is within 7e-6 of its
+    minimum; in practice it is within 1e-9.
 
-    All clients are to answer in every round. Of one that does not, the response is taken as the
-    mean of those heard, and the updates are weighed by p restricted to who answered, normalised.
-    Where nobody is heard the state stays; where those heard hold no mass (less than 1e-9, below
-    what the solver resolves) the model does.
+    All clients should answer in every round. If a client does not answer, its response is taken to
+    be the mean of the responses heard, and p, restricted to the clients that answered and
+    normalised, weights the updates. If no client is heard, the state stays the same. If the clients
+    heard hold no mass (less than 1e-9, below the solver's resolution), the model stays the same.
 
     The authors' published code, ``form="authors_code"``, differs from the paper in three places.
-    It adds alpha to H twice, once of them times beta, and leaves out the term with p_tau:
+    It adds alpha to H twice, once multiplied by beta, and omits the term with p_tau:
 
         p^(t+1) = argmin <sum g, p> + p^T (alpha (1 + beta) I + beta sum g g^T) p / 2.
 
-    And its normal CDF falls with the loss, (1 + erfc((x - 1) / sqrt 2)) / 2: with the default
-    ``cdf`` clients with a smaller loss have the larger response. It has no bound on the regret.
-    (Its first gradient is taken at p = (1, ..., 1), which is not on the simplex; here at the
-    uniform p, as in the paper.)
+    Its normal CDF falls with the loss, (1 + erfc((x - 1) / sqrt 2)) / 2, so that with the default
+    ``cdf`` clients with smaller losses have larger responses. This form has no regret bound. (The
+    code takes its first gradient at p = (1, ..., 1), which is not on the simplex; this class takes
+    it at the uniform p, as the paper does.)
 
-    Memory and time: K^2 numbers, O(K^3) a round.
+    The state has K^2 numbers, and a round takes O(K^3) time.
 
     Parameters
     ----------
     cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
-        The response's transform; see ``cdf_value``.
+        The CDF of the response; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2; by default [0, 1 / K].
     form : {"paper", "authors_code"}
-        Whose step it is, see above.
+        The paper's step, or that of the authors' code; see above.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -127,7 +127,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         )
 
     def init(self, population: Population) -> AAggFFSState:
-        """Return the state before round 0: uniform p, nothing seen."""
+        """Return the state before round 0, with uniform p and empty sums."""
         size = len(population.clients)
         return AAggFFSState(
             client=population.ascending,
@@ -146,7 +146,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         SolverError
             If the quadratic program is not solved to its accuracy.
         ValueError
-            If not all clients were asked, or if they did not measure the model they received.
+            If not all clients were asked, or they did not measure the model that they received.
         """
         if len(call.clients) < len(state.client):
             raise ValueError(
@@ -226,7 +226,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
             )
 
     def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return 2 L K (1 + log(1 + T / (16 K))) of the paper's form; the other has none."""
+        """Return 2 L K (1 + log(1 + T / (16 K))), for the paper's form only."""
         if not self._as_in_paper:
             return None
         lipschitz = self._lipschitz(clients)
@@ -234,7 +234,7 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
         return Bound(bound, proves_bound_s(lipschitz))
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the response, the Newton step and the restriction with their numbers."""
+        """Yield the response, the Newton step, and the restriction, with their numbers."""
         if decided.weights is None:
             return
         before, after = decided.state, decided.following
@@ -252,5 +252,5 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
 
 
 def lipschitz_s(c1: float, c2: float) -> float:
-    """Return L = C2 / (1 + C1), the largest |g_i| that responses in [C1, C2] give."""
+    """Return L = C2 / (1 + C1), the largest |g_i| for responses in [C1, C2]."""
     return c2 / (1.0 + c1)

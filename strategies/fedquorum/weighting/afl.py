@@ -1,4 +1,4 @@
-"""AFL: the mixing vector climbs the losses, projected onto the simplex."""
+"""Mix clients by gradient ascent on the losses, projected onto the simplex (AFL)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,13 +27,14 @@ class AFLState:
 
 @dataclass(frozen=True)
 class AgnosticMixing(Weighting[AFLState]):
-    """c_i = p_i with p <- projection onto the simplex of p + gamma F: ascent for min_x max_p.
+    """Weight client i by c_i = p_i, where p climbs the losses: the inner step of min_x max_p.
 
-    p starts uniform; the losses of a round move p before it weighs the round's updates. Clients
-    not heard keep their p; those heard are projected onto the mass that they held together, and
-    weighed by p restricted to them, normalised. Where they hold no mass, which is common once p
-    is concentrated, they keep none, and the one worst off has all the weight of the round: the
-    limit of the projection as the mass goes to 0.
+    A round replaces p by the projection of p + gamma F onto the simplex, and then weights its
+    updates by p. p starts uniform. Clients that are not heard keep their p. The p of the clients
+    heard is projected onto the mass that they held together; restricted to them and normalised, it
+    weights their updates. If they hold no mass, which is common once p is concentrated, they keep
+    none, and the client with the largest loss has all the weight of the round. This is the limit of
+    the projection as the mass tends to 0.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class AgnosticMixing(Weighting[AFLState]):
     Raises
     ------
     ParameterError
-        For a step size outside its range.
+        If the step size is outside its range.
 
     References
     ----------
@@ -73,12 +74,12 @@ class AgnosticMixing(Weighting[AFLState]):
     def weigh(
         self, state: AFLState, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[AFLState, Weights]:
-        """Return the moved p, and it on the clients heard.
+        """Return the next p, and its restriction to the clients heard.
 
         Raises
         ------
         ValueError
-            If the clients did not measure the model they received.
+            If the clients did not measure the model that they received.
         """
         counts = heard(call, responses, share)
         position = positions(state.client, responses)
@@ -101,7 +102,7 @@ class AgnosticMixing(Weighting[AFLState]):
         )
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the ascent on p and its restriction with their numbers."""
+        """Yield the ascent on p, and its restriction, with their numbers."""
         if decided.weights is None:
             return
         i = place_in(decided.state.client, decided, place)

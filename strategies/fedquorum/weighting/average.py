@@ -1,4 +1,4 @@
-"""Averages of the updates, over who took part or over all, without regard to amounts of data."""
+"""Average the updates over the participants or over all clients, without weights by data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .base import Weighting
 
 @dataclass(frozen=True)
 class AverageParticipating(Weighting[None]):
-    """c_n = 1 / |S_t| for the |S_t| clients that took part: FedAvg on updates of equal weight.
+    """Weight each of the |S_t| participants by c_n = 1 / |S_t|: FedAvg with equal weights.
 
     References
     ----------
@@ -34,7 +34,7 @@ class AverageParticipating(Weighting[None]):
     )
 
     def init(self, population: Population) -> None:
-        """Return the empty state: nothing is remembered."""
+        """Return the empty state."""
 
     def proportions(self, state: None, call: Call) -> Proportions:
         """Return 1 for every client."""
@@ -43,12 +43,12 @@ class AverageParticipating(Weighting[None]):
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[None, Weights]:
-        """Return equal weights that sum to 1, or zeros where nobody took part."""
+        """Return equal weights that sum to 1, or zeros without participants."""
         total = float(share.sum())
         return None, Weights(share, total)
 
     def over_known(self) -> "AverageAll":
-        """Refuse: over all known clients this is ``AverageAll``, which has a name of its own."""
+        """Refuse, because over all known clients this rule is ``AverageAll``."""
         raise self.uncorrectable(
             "dividing by the available clients undoes a correction for absence; average_all "
             "divides by all clients"
@@ -63,10 +63,10 @@ class AverageParticipating(Weighting[None]):
 
 @dataclass(frozen=True)
 class AverageAll(Weighting[None]):
-    """c_n = s_n / N for the clients that took part, N all known clients that can count.
+    """Weight each participant by c_n = s_n / N, with N the known clients that can count.
 
-    Whoever is away counts as an update of zero. In a gate N counts the priority clients and the
-    others last known to be aligned.
+    An absent client counts as an update of zero. Under a gate, N is the number of priority clients
+    and of other clients last known to be aligned.
 
     References
     ----------
@@ -84,7 +84,7 @@ class AverageAll(Weighting[None]):
     unbounded = ""
 
     def init(self, population: Population) -> None:
-        """Return the empty state: nothing is remembered."""
+        """Return the empty state."""
 
     def proportions(self, state: None, call: Call) -> Proportions:
         """Return 1 for every client."""
@@ -93,13 +93,13 @@ class AverageAll(Weighting[None]):
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[None, Weights]:
-        """Return 1 / N, zeros where nobody can count."""
+        """Return 1 / N, or zeros if no client can count."""
         total = float(responses.coverage.sum())
         omega = ByClient(responses.known, np.broadcast_to(1.0, len(responses.known)))
         return None, Weights(share, total, omega=omega)
 
     def over_known(self) -> Self:
-        """Return this rule, which divides so already."""
+        """Return this rule, whose divisor is fixed already."""
         return self
 
     def largest_share(self, num_clients: int) -> float:

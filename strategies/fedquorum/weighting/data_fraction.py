@@ -1,4 +1,4 @@
-"""Weights proportional to the amount of training data: FedAvg's, and FedALIGN's p_k / (1 + A)."""
+"""Weight updates by the amount of training data: FedAvg, and FedALIGN's p_k / (1 + A)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from .known_data import KnownData
 
 @dataclass(frozen=True)
 class DataFraction(Weighting[None]):
-    """c_k = s_k D_k / sum_i s_i D_i with s_k the admitted share, 1 or 0 unless weighted.
+    """Weight client k by c_k = s_k D_k / sum_i s_i D_i, with s_k the admitted share.
 
-    This is FedAvg on whoever was admitted, and it is FedALIGN as well: with
-    p_k = D_k / sum_{i in P} D_i and A = sum of p_k over the admitted non-priority clients,
-    p_k / (1 + A) is the same fraction. One formula for both makes the limits exact: a closed
-    gate is FedAvg on the priority clients, an open one FedAvg on all. Where a uniform fraction
-    was sampled, P is the sampled priority clients. With priority weights lambda_k, p_k is
-    D_k / sum_i lambda_i D_i and s_k = lambda_k + (1 - lambda_k) [k inside the gate].
+    s_k is 1 or 0 without priority weights. This is FedAvg on the admitted clients. It is FedALIGN
+    as well: with p_k = D_k / sum_{i in P} D_i and A = sum of p_k over the admitted non-priority
+    clients, p_k / (1 + A) is the same fraction. A closed gate is therefore exactly FedAvg on the
+    priority clients, and an open gate FedAvg on all. If a uniform fraction was sampled, P is the
+    set of sampled priority clients. With priority weights lambda_k, p_k is D_k / sum_i lambda_i D_i
+    and s_k = lambda_k + (1 - lambda_k) [k inside the gate].
 
-    Where priority clients were drawn with replacement, each draw counts 1 / |S| in place of
-    p_k: c_k = n_k / |S| / (1 + A) for a client drawn n_k times, with p_k and A of the others by
-    the data of all priority clients. |S| counts the draws of the clients that answered.
+    If priority clients were drawn with replacement, each draw counts 1 / |S| instead of p_k: a
+    client drawn n_k times has c_k = n_k / |S| / (1 + A). |S| is the number of draws of clients that
+    answered. p_k and A of the other clients use the data of all priority clients.
 
-    Where nobody is admitted, all weights are 0 and the model stays as it is.
+    If no update is admitted, all weights are 0 and the model stays the same.
 
     References
     ----------
@@ -54,10 +54,10 @@ class DataFraction(Weighting[None]):
         return KnownData()
 
     def init(self, population: Population) -> None:
-        """Return the empty state: nothing is remembered."""
+        """Return the empty state."""
 
     def proportions(self, state: None, call: Call) -> Proportions | None:
-        """Return D_k; open where priority clients were drawn, whose data counts otherwise."""
+        """Return D_k; None if priority clients were drawn, which do not count by their data."""
         return Proportions(by_data=True) if call.draws is None else None
 
     def weigh(
@@ -77,7 +77,7 @@ class DataFraction(Weighting[None]):
         return None, Weights(data, total, inclusion_mass=mass)
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the fraction of the data, and the same in FedALIGN's words."""
+        """Yield the fraction of the data, and the same in FedALIGN's terms."""
         if decided.weights is None:
             return
         if decided.call.draws is not None:

@@ -1,4 +1,4 @@
-"""The language that the fair rules share: p_i proportional to prior_i exp(r_i)."""
+"""Mix clients by exponentiated gradients: p_i proportional to prior_i exp(r_i)."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from .data_fraction import DataFraction
 def exponentiated_gradient(prior: FloatArray | None, response: FloatArray) -> FloatArray:
     """Return p_i = prior_i exp(r_i) / sum_j prior_j exp(r_j), shape (K,).
 
-    The largest exponent is subtracted first, so no finite response overflows. A response of -inf
-    gives 0, unless all with a prior have it: then they keep the prior's proportions.
+    The function subtracts the largest exponent first, so that no finite response overflows. A
+    response of -inf gives 0. If all clients with a prior have -inf, the result is the prior.
 
     Parameters
     ----------
     prior : FloatArray or None
-        Values >= 0 with a positive sum, shape (K,); None is uniform.
+        Values >= 0 with a positive sum, shape (K,); None for uniform.
     response : FloatArray
         r / eta, finite or -inf, shape (K,).
 
@@ -42,11 +42,11 @@ def exponentiated_gradient(prior: FloatArray | None, response: FloatArray) -> Fl
 
 
 class PriorMixing(Weighting[IntArray]):
-    """c_i = w_i exp(r_i) / sum_j w_j exp(r_j) over the clients heard, r a function of the loss.
+    """Weight the clients heard by c_i = w_i exp(r_i) / sum_j w_j exp(r_j), r from the losses.
 
-    w_i is FedAvg's weight of client i among them, unless a rule has another ``base``; where nobody
-    is heard all c_i are 0. The state is the clients ascending, shape (K,): no round remembers
-    another.
+    w_i is FedAvg's weight among the clients heard, unless a rule has another ``base``. If no client
+    is heard, all c_i are 0. The state has the clients ascending, shape (K,), and nothing of earlier
+    rounds.
 
     References
     ----------
@@ -59,7 +59,7 @@ class PriorMixing(Weighting[IntArray]):
 
     @abstractmethod
     def respond(self, loss: FloatArray) -> FloatArray:
-        """Return r of the losses of the m clients heard, shape (m,), finite or -inf."""
+        """Return r for the losses of the m clients heard, shape (m,), finite or -inf."""
 
     def base(self, call: Call, responses: Responses, share: FloatArray) -> FloatArray:
         """Return w_i of the clients with a share, 0 elsewhere, shape (n,)."""
@@ -83,7 +83,7 @@ class PriorMixing(Weighting[IntArray]):
         Raises
         ------
         ValueError
-            If the clients did not measure the model they received.
+            If the clients did not measure the model that they received.
         """
         counts = heard(call, responses, share)
         weight, mixing = np.zeros_like(share), np.zeros(len(state))
@@ -98,7 +98,7 @@ class PriorMixing(Weighting[IntArray]):
         return state, Weights(weight, response=scattered(response, counts), mixing=mixing)
 
     def explain_prior(self, formula: str, decided: Decided, place: int) -> Iterator[str]:
-        """Yield c_i = w_i exp(r_i) / sum_j w_j exp(r_j) with its numbers; ``formula`` is r_i's."""
+        """Yield c_i with its numbers; ``formula`` is the one for r_i."""
         weights = decided.weights
         if weights is None or weights.response is None:
             return
@@ -118,7 +118,7 @@ class PriorMixing(Weighting[IntArray]):
 def base_weights(call: Call, responses: Responses, share: FloatArray) -> FloatArray:
     """Return w_i, FedAvg's weights of the clients with a share, 0 elsewhere, shape (n,).
 
-    w_i = s_i D_i / sum_j s_j D_j; where clients were drawn with replacement, by their draws.
+    w_i = s_i D_i / sum_j s_j D_j. If clients were drawn with replacement, their draws replace D_i.
     """
     _, weights = DataFraction().weigh(None, call, responses, share)
     return weights.weight

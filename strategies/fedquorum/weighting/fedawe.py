@@ -1,4 +1,4 @@
-"""FedAWE's weights: an update counts for the rounds that its client was away."""
+"""Scale updates by the rounds that their clients were away (FedAWE)."""
 
 import math
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ from .base import Weighting
 
 @dataclass(frozen=True)
 class EchoState:
-    """How long ago each client took part, by the clients of the population, shapes (N,).
+    """The time since each client's last participation, shapes (N,).
 
-    ``age`` is t - tau_k >= 1, tau_k the last round in which client k took part. ``t`` is the
-    number of rounds so far, which is the number of the present model w_t. A round that was
-    refused as a whole is none of them.
+    ``age`` is t - tau_k >= 1, where tau_k is the last round in which client k took part. ``t`` is
+    the number of rounds so far, and the number of the present model w_t. It does not count a round
+    that was refused as a whole.
     """
 
     client: IntArray
@@ -46,37 +46,37 @@ class EchoState:
 
 @dataclass(frozen=True)
 class Echo(Weighting[EchoState]):
-    """c_k = (t - tau_k) / |S_t| on d_k = w_k - x_k, tau_k the last round in which k took part.
+    """Weight d_k = w_k - x_k by c_k = (t - tau_k) / |S_t|, tau_k the last round with client k.
 
-    Client k trains from x_k = w_{tau_k + 1}, the model after that round, and not from w_t. With
-    S_t the clients that took part and eta_g the server's learning rate::
+    Client k trains from x_k = w_{tau_k + 1}, the model after round tau_k, and not from w_t. With
+    the set S_t of participants and the server's learning rate eta_g::
 
         w_{t+1} = (1 / |S_t|) sum_{k in S_t} x_k + eta_g D,    D = sum_{k in S_t} c_k d_k,
 
-    and then x_k = w_{t+1}, tau_k = t for k in S_t; all others keep both. In the beginning
-    x_k = w_0 and tau_k = -1. Where nobody took part nothing moves. The echo t - tau_k makes up for
-    the rounds away without any estimate of how often a client is there: over R rounds, of which
-    the last is one of client k's, its echoes sum to R (Proposition 1).
+    Then x_k = w_{t+1} and tau_k = t for k in S_t; all other clients keep both. The start is
+    x_k = w_0 and tau_k = -1. A round without participants changes nothing. The echo t - tau_k
+    compensates for the rounds away, without any estimate of participation rates: if client k takes
+    part in the last of R rounds, its echoes in these rounds sum to R (Proposition 1).
 
-    The method's result is the mean of x_k over all N clients, for which ``ComposedStrategy`` has
-    ``mean_model``: w_t is nearer to the clients that are often there.
+    The result of the method is the mean of x_k over all N clients
+    (``ComposedStrategy.mean_start``), since w_t is closer to the clients that often take part.
 
-    To take part is to send an update that counts: a client that fails or sends nothing usable was
-    away. One first known in round t0 starts from w_{t0}, with tau_k = t0 - 1.
+    A client takes part if its update counts; a client that fails or sends no usable update was
+    away. A client that is first known in round t0 starts from w_{t0}, with tau_k = t0 - 1.
 
     Parameters
     ----------
     clip : float, optional
-        The largest norm of D over all trained arrays; a longer D is shortened to it.
+        Largest norm of D over all trained arrays; a longer D is scaled to it.
     echo_cap : float
-        The largest echo, a whole number >= 1, or inf.
+        Largest echo, a whole number >= 1, or inf.
     memory_dir : str, optional
-        The folder of the models from which clients start; None keeps them in memory.
+        Folder of the models from which clients start; None keeps them in memory.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -104,22 +104,22 @@ class Echo(Weighting[EchoState]):
 
     @property
     def past_starts(self) -> PastStarts:
-        """That the server keeps the models from which clients start, and shortens D."""
+        """The store of the models from which clients start, and the limit on D."""
         return PastStarts(math.inf if self.clip is None else self.clip, self.memory_dir)
 
     def init(self, population: Population) -> EchoState:
-        """Return the state before round 0: all start from w_0, tau_k = -1."""
+        """Return the state before round 0, with x_k = w_0 and tau_k = -1 for all clients."""
         clients = population.ascending
         return EchoState(clients, np.ones(len(clients), dtype=np.int64))
 
     def starts(self, state: EchoState) -> Starts:
-        """Return that client k trains from w_{tau_k + 1}."""
+        """Return the start of each client: w_{tau_k + 1}."""
         return Starts(state.t + 1 - state.age, state.t)
 
     def weigh(
         self, state: EchoState, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[EchoState, Weights]:
-        """Return t - tau_k over the number that took part, and the state after round t."""
+        """Return (t - tau_k) / (number of participants), and the state after round t."""
         position = positions(state.client, responses)
         known = np.isin(state.client, responses.known)
         echo = np.minimum(state.age, self.echo_cap).astype(np.float64)
@@ -133,7 +133,7 @@ class Echo(Weighting[EchoState]):
         return EchoState(state.client, age, state.t + 1), weights
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse gates and groups of clients, and steps that are not along the update."""
+        """Refuse gates, groups of clients, and steps in other directions than the update's."""
         if not (selection.asks_all and selection.admits_all):
             raise ParameterError(
                 "selection",
@@ -151,11 +151,11 @@ class Echo(Weighting[EchoState]):
             )
 
     def over_known(self) -> Weighting[Any]:
-        """Refuse a correction for participation on top."""
+        """Refuse a further correction for participation."""
         raise self.uncorrectable("an update counts for the rounds that its client was away already")
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield tau_k and the model that client k started from, and its echo."""
+        """Yield tau_k, the model from which client k started, and its echo."""
         if decided.weights is None:
             return
         state: EchoState = decided.state

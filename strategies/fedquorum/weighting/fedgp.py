@@ -1,4 +1,4 @@
-"""FedGP: of every other update the part that points the way of the priority clients' update."""
+"""Project other updates onto the priority clients' step (FedGP)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -25,16 +25,16 @@ from .data_fraction import DataFraction
 class GradientProjection(Weighting[None]):
     """Step by (1 - beta) g_T + (beta / N_s) sum_i max(<g_T, Delta_i>, 0) / |Delta_i|^2 Delta_i.
 
-    g_T = sum_{k in P} p_k Delta_k is the step of FedAvg on the priority clients P, and the N_s
-    other clients are the sources. So c_k = (1 - beta) p_k on P, and for a source
-    c_i = (beta / N_s) max(<g_T, Delta_i>, 0) / |Delta_i|^2 with <g_T, Delta_i> =
-    sum_{k in P} p_k <Delta_k, Delta_i>. A source moves the model by at most (beta / N_s) |g_T|,
-    however long its update is, although c_i itself has no bound. It counts nothing if its update
-    points the other way, has length 0, or is so short that c_i overflows.
+    g_T = sum_{k in P} p_k Delta_k is FedAvg's step on the priority clients P. The N_s other clients
+    are the sources. A priority client has the weight c_k = (1 - beta) p_k. A source has c_i = (beta
+    / N_s) max(<g_T, Delta_i>, 0) / |Delta_i|^2, with <g_T, Delta_i> = sum_{k in P} p_k <Delta_k,
+    Delta_i>. A source moves the model by at most (beta / N_s) |g_T|, whatever the length of its
+    update, although c_i has no bound. Its weight is 0 if its update points away from g_T, has
+    length 0, or is so short that c_i overflows.
 
-    beta = 0 is FedAvg on P, to the last bit, and so is a round without any source. Without an
-    update of a priority client all weights are 0. Priority weights lambda_k below 1 are those of
-    the objective, p_k = lambda_k D_k / sum_i lambda_i D_i; such clients are no sources.
+    With beta = 0, or without any source, the step is FedAvg on P with the same bits. Without an
+    update of a priority client, all weights are 0. Priority weights lambda_k below 1 enter as in
+    the objective, p_k = lambda_k D_k / sum_i lambda_i D_i; such clients are not sources.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class GradientProjection(Weighting[None]):
     Raises
     ------
     ParameterError
-        For a beta outside its range.
+        If beta is outside its range.
 
     References
     ----------
@@ -94,17 +94,17 @@ class GradientProjection(Weighting[None]):
         )
 
     def init(self, population: Population) -> None:
-        """Return the empty state: nothing is remembered."""
+        """Return the empty state."""
 
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[None, Weights]:
-        """Return c_k; ``update_norm`` is told wherever a source is projected.
+        """Return c_k, and ``update_norm`` if a source is projected.
 
         Raises
         ------
         ValueError
-            If there are sources, and nobody provides the updates' inner products.
+            If there are sources, and the updates' inner products are not available.
         """
         target, sources = _target(call, responses, share), _sources(responses, share)
         if not sources.any() or not target.factor.any():
@@ -160,7 +160,7 @@ class GradientProjection(Weighting[None]):
         )
 
     def check_recorded(self, decided: Decided) -> Iterator[tuple[int | None, str]]:
-        """Yield where a priority client's weight is not its own, or a source exceeds its bound."""
+        """Yield wrong weights of priority clients, and sources that exceed their bound."""
         call, responses, share = decided.call, decided.responses, decided.share
         target, sources = _target(call, responses, share), _sources(responses, share)
         heard = bool(sources.any() and target.factor.any())

@@ -1,4 +1,4 @@
-"""FedMGDA+: the shortest combination of the normalised updates, not far from the data's."""
+"""Step along the shortest combination of the normalised updates (FedMGDA+)."""
 
 import math
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ from .simplex import minimise_quadratic
 
 @dataclass(frozen=True)
 class MinNorm(Weighting[IntArray]):
-    """c_i = p_i / |Delta_i|, p the weights of the shortest mixture of the updates' directions.
+    """Weight client i by c_i = p_i / |Delta_i|, with p the shortest mixture of directions.
 
         p = argmin |sum_i p_i Delta_i / |Delta_i||^2  over the simplex with |p_i - w_i| <= epsilon,
 
-    w_i the fraction of the data heard. With epsilon = 1 the mixture harms no client, to first
-    order, that took part; epsilon = 0 is FedAvg on normalised updates. An update of length 0 has
-    no direction: it enters as the zero vector and moves nothing. The step is unique; p is where
-    the directions are linearly independent.
+    where w_i is client i's fraction of the data heard. With epsilon = 1 the mixture harms no
+    participant, to first order. epsilon = 0 is FedAvg on normalised updates. An update of length 0
+    has no direction: it enters as the zero vector and moves nothing. The step is unique; p is
+    unique if the directions are linearly independent.
 
-    The step has length at most 1, whatever the clients' learning rates: the paper gives it a
-    server learning rate of its own. Losses are not used.
+    The step has length at most 1, whatever the clients' learning rates. The paper therefore gives
+    it a separate server learning rate. The rule does not use losses.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class MinNorm(Weighting[IntArray]):
     Raises
     ------
     ParameterError
-        For a deviation outside its range.
+        If the deviation is outside its range.
 
     References
     ----------
@@ -75,7 +75,7 @@ class MinNorm(Weighting[IntArray]):
         )
 
     def init(self, population: Population) -> IntArray:
-        """Return the clients ascending, shape (K,): nothing else is remembered."""
+        """Return the state: the clients ascending, shape (K,)."""
         return population.ascending
 
     def weigh(
@@ -88,7 +88,7 @@ class MinNorm(Weighting[IntArray]):
         SolverError
             If the quadratic program is not solved to its accuracy.
         ValueError
-            If nobody provides the updates' inner products.
+            If the updates' inner products are not available.
         """
         weight, mixing = np.zeros_like(share), np.zeros(len(state))
         base = base_weights(call, responses, share)
@@ -114,7 +114,7 @@ class MinNorm(Weighting[IntArray]):
         return state, Weights(weight, mixing=mixing, update_norm=scattered(length, counts))
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse a gate, and any server step but the one along the combination."""
+        """Refuse a gate, and server optimizers that step in another direction."""
         if not server_optimizer.follows_update:
             raise ParameterError(
                 "server_optimizer",
@@ -133,7 +133,7 @@ class MinNorm(Weighting[IntArray]):
             )
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the recorded p and the weight that follows from it."""
+        """Yield the recorded p, and the weight that follows from it."""
         recorded = decided.recorded[place]
         w = base_weights(decided.call, decided.responses, decided.share)[place]
         yield (
@@ -146,7 +146,7 @@ class MinNorm(Weighting[IntArray]):
         )
 
     def check_recorded(self, decided: Decided) -> Iterator[tuple[int | None, str]]:
-        """Yield where p leaves the simplex or the box, or a weight is not p / |Delta|."""
+        """Yield each p outside the simplex or the box, and each weight that is not p / |Delta|."""
         base = base_weights(decided.call, decided.responses, decided.share)
         total = 0.0
         for recorded, centre in zip(decided.recorded, base.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Weights by data whose divisor is the data of all that can count, there or not."""
+"""Weight updates by data, divided by the data of all clients that can count."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -21,7 +21,7 @@ from .base import Weighting
 
 @dataclass(frozen=True)
 class KnownDataState:
-    """The clients ascending and lambda_k, shapes (K,): nothing else is remembered."""
+    """The state: the clients ascending, and lambda_k, shapes (K,)."""
 
     client: IntArray
     priority_weight: FloatArray
@@ -29,14 +29,14 @@ class KnownDataState:
 
 @dataclass(frozen=True)
 class KnownData(Weighting[KnownDataState]):
-    """c_k = s_k D_k / sum_i s_i D_i, the sum over all known clients that can count.
+    """Weight client k by c_k = s_k D_k / sum_i s_i D_i, over all known clients that can count.
 
-    In a gate that is p_k / (1 + A^) with p_k = D_k / sum_{i in P} D_i over all of P and A^ the sum
-    of p_k over the non-priority clients last known to be aligned, present or not: whoever is away
-    counts as an update of zero, and a weight does not depend on who else came. s_i is what was
-    last known to be admitted of client i (``fedquorum.round.cover``), D_i what it last told; a
-    client that never told is left out until it does. Where everyone is there it is
-    ``DataFraction``.
+    Under a gate this is p_k / (1 + A^), with p_k = D_k / sum_{i in P} D_i over all of P, and A^ the
+    sum of p_k over the non-priority clients last known to be aligned, present or absent. An absent
+    client counts as an update of zero, so that a weight does not depend on the other participants.
+    s_i is the share last admitted of client i (``fedquorum.round.cover``), and D_i its last report.
+    The sum leaves out a client that has never reported D_i. If all clients are present, the rule
+    equals ``DataFraction``.
     """
 
     question = Question.AVERAGE
@@ -49,7 +49,7 @@ class KnownData(Weighting[KnownDataState]):
     unbounded = "an update counts by its client's data, so one update can be nearly the whole step"
 
     def init(self, population: Population) -> KnownDataState:
-        """Return who has priority."""
+        """Return the state: the clients and their priority weights."""
         return KnownDataState(population.ascending, population.priority_weights)
 
     def proportions(self, state: KnownDataState, call: Call) -> Proportions:
@@ -70,5 +70,5 @@ class KnownData(Weighting[KnownDataState]):
         return state, Weights(share * responses.num_examples, total, inclusion_mass=mass)
 
     def over_known(self) -> Self:
-        """Return this rule, which divides so already."""
+        """Return this rule, whose divisor is fixed already."""
         return self

@@ -1,4 +1,4 @@
-"""Mixing coefficients divided by what all that can count hold, there or not."""
+"""Divide mixing coefficients by the sum over all clients that can count."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -13,16 +13,17 @@ from .base import BY_LOSSES, Weighting
 
 @dataclass(frozen=True)
 class KnownMixing(Weighting[Any]):
-    """c_k = s_k p_k / sum_i s_i p_i, p as ``rule`` decides it, over all known that can count.
+    """Weight client k by c_k = s_k p_k / sum_i s_i p_i, with the mixing coefficients p of a rule.
 
-    The rule itself divides by p of the clients heard. Divided by p of everybody, there or not,
-    whoever is away counts as an update of zero, and a weight does not depend on who else came.
-    s_i is what was last known to be admitted of client i (``fedquorum.round.cover``).
+    The sum is over all known clients that can count, present or absent; ``rule`` itself would
+    divide by the p of the clients heard. An absent client counts as an update of zero, so that a
+    weight does not depend on the other participants. s_i is the share last admitted of client i
+    (``fedquorum.round.cover``).
 
     Parameters
     ----------
     rule : Weighting
-        One that holds p of all clients: its ``Weights.mixing`` is p, shape (K,).
+        A rule that decides p for all clients: its ``Weights.mixing`` is p, shape (K,).
     """
 
     fixed_population = True
@@ -34,7 +35,7 @@ class KnownMixing(Weighting[Any]):
 
     @property
     def factor(self) -> str:
-        """What c_k is proportional to."""
+        """The formula to which c_k is proportional."""
         return self.rule.factor
 
     def init(self, population: Population) -> Any:
@@ -44,7 +45,7 @@ class KnownMixing(Weighting[Any]):
     def weigh(
         self, state: Any, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[Any, Weights]:
-        """Return p of the clients heard over that of all; raises what the rule raises."""
+        """Return p of the clients heard, divided by the sum over all; raises the rule's errors."""
         following, weights = self.rule.weigh(state, call, responses, share)
         mixing = weights.mixing
         if mixing is None:
@@ -56,9 +57,9 @@ class KnownMixing(Weighting[Any]):
         return following, replace(weights, factor=numerator, divisor=total)
 
     def over_known(self) -> Self:
-        """Return this rule, which divides so already."""
+        """Return this rule, whose divisor is fixed already."""
         return self
 
     def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return the rule's own: p is decided the same way."""
+        """Return the rule's bound, since the rule decides p in the same way."""
         return self.rule.regret_bound(rounds, clients, fraction)

@@ -1,4 +1,4 @@
-"""MaxFL: weights for the number of clients that the model satisfies."""
+"""Maximise the number of clients that the model satisfies (MaxFL)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,26 +22,26 @@ NO_REQUIREMENT = "the client has no requirement, and maxfl weights by requiremen
 
 @dataclass(frozen=True)
 class Satisfaction(Weighting[None]):
-    """c_k = s_k q_k / (sum_j s_j q_j + e) over the clients heard, q = sigma(z) (1 - sigma(z)).
+    """Weight client k by c_k = s_k q_k / (sum_j s_j q_j + e), q_k = sigma(z_k) (1 - sigma(z_k)).
 
-    z_k = slope (F_k - rho_k), sigma(z) = 1 / (1 + exp(-z)), s_k the share that was admitted. Client
-    k is satisfied by a model with F_k < rho_k. The number of clients that are not is relaxed to
-    sum_k sigma(z_k), whose gradient weighs client k by q_k.
+    The sum is over the clients heard, z_k = slope (F_k - rho_k), sigma(z) = 1 / (1 + exp(-z)), and
+    s_k is the admitted share. A model satisfies client k if F_k < rho_k. The relaxed number of
+    clients that are not satisfied is sum_k sigma(z_k); its gradient weights client k by q_k.
 
-    This is no fairness rule. q is largest, 1/4, at z = 0 and falls on both sides: clients that are
-    satisfied by far count little, and so do those that no model near this one would satisfy. The
-    latter are given up.
+    This is not a fairness rule. q is largest at z = 0 (1/4) and falls on both sides. A client that
+    the model satisfies by far counts little. A client that no similar model would satisfy also
+    counts little: the rule gives it up.
 
-    q = u / (1 + u)^2 with u = exp(-|z|), which never overflows. From |z| of about 745 on q is 0;
-    where it is for all clients heard, all weights are 0. A client with an infinite rho_k, or none,
-    has weight 0.
+    The class computes q = u / (1 + u)^2 with u = exp(-|z|), which never overflows. q is 0 from |z|
+    of about 745 on. If q is 0 for all clients heard, all weights are 0. A client with an infinite
+    rho_k, or without one, has the weight 0.
 
     Parameters
     ----------
     requirement : float, sequence or mapping of int to float
-        rho_k, of all clients or by client id, in the unit of the training loss. In settings also
-        the directory of a ``local_only`` run: rho_k is the final training loss of k's model there.
-        null takes ``evaluation.requirement``.
+        rho_k, for all clients or by client id, in the unit of the training loss. In settings also
+        the folder of a ``local_only`` run: rho_k is then the final training loss of k's local
+        model. null takes ``evaluation.requirement``.
     slope : float
         > 0, per unit of the loss.
     offset : float
@@ -50,7 +50,7 @@ class Satisfaction(Weighting[None]):
     Raises
     ------
     ParameterError
-        For a value outside its range, or if no client has a requirement.
+        If a value is outside its range, or no client has a requirement.
 
     References
     ----------
@@ -79,7 +79,7 @@ class Satisfaction(Weighting[None]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
-        """Return the rule with the requirements of the run, where it has them."""
+        """Return the rule, with the requirements of the run if it has any."""
         given = options.get("requirement")
         found = given if facts.requirements is None else facts.requirements
         rule = cls(**{**options, "requirement": found})
@@ -91,7 +91,7 @@ class Satisfaction(Weighting[None]):
 
     @property
     def divisor(self) -> str:
-        """What q is divided by, in words."""
+        """The divisor of q, in words."""
         return f"the sum of the same over {{whom}}{f' + {self.offset:g}' if self.offset else ''}"
 
     @cached_property
@@ -102,7 +102,7 @@ class Satisfaction(Weighting[None]):
         return ByClient.of(given) if isinstance(given, Mapping) else ByClient()
 
     def requirements(self, clients: IntArray) -> FloatArray:
-        """Return rho of these clients, NaN where there is none, shape (n,)."""
+        """Return rho of these clients, NaN for a client without one, shape (n,)."""
         given = self.requirement
         if isinstance(given, int | float):
             return np.full(len(clients), float(given))
@@ -120,7 +120,7 @@ class Satisfaction(Weighting[None]):
         Raises
         ------
         ParameterError
-            For a run's directory, which rules do not read.
+            If ``requirement`` is the folder of a run, which rules do not read.
         """
         if isinstance(self.requirement, str):
             allowed = "a number, a list or a mapping in Python"
@@ -130,12 +130,12 @@ class Satisfaction(Weighting[None]):
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray
     ) -> tuple[None, Weights]:
-        """Return c_k; clients without a requirement are told.
+        """Return c_k, and a reason for each client without a requirement.
 
         Raises
         ------
         ValueError
-            If the clients did not measure the model they received.
+            If the clients did not measure the model that they received.
         """
         rho = self.requirements(responses.client)
         counts = heard(call, responses, share)

@@ -1,4 +1,4 @@
-"""No update counts: the server's model stays as it is."""
+"""Count no update, so that the server's model stays the same."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .base import Weighting
 
 @dataclass(frozen=True)
 class NoWeight(Weighting[None]):
-    """c_k = 0 for every client: nothing is aggregated, as where each client learns alone."""
+    """Give every update the weight c_k = 0, for clients that each train a local model."""
 
     key = "no_weight"
     summary = "No update counts: every client keeps its local model."
@@ -28,11 +28,11 @@ class NoWeight(Weighting[None]):
     unbounded = "nothing is aggregated that could be made private"
 
     def uncorrectable(self, reason: str) -> ParameterError:
-        """Return the refusal of a correction for participation."""
+        """Return the error that refuses a correction for participation."""
         return super().uncorrectable("nothing is aggregated")
 
     def init(self, population: Population) -> None:
-        """Return the empty state: nothing is remembered."""
+        """Return the empty state."""
 
     def weigh(
         self, state: None, call: Call, responses: Responses, share: FloatArray

@@ -1,4 +1,4 @@
-"""PropFair: weights that grow as the loss comes near the largest acceptable one."""
+"""Weight updates more as their losses approach the largest acceptable loss (PropFair)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,27 +16,28 @@ from .exponentiated_gradient import PriorMixing
 
 @dataclass(frozen=True)
 class LossHeadroom(PriorMixing):
-    """c_i proportional to w_i / max(M - F_i, epsilon), w_i the fraction of the data heard.
+    """Weight client i in proportion to w_i / max(M - F_i, epsilon).
 
-    In the language of exponentiated gradients r_i = -log max(M - F_i, epsilon) on the prior w:
-    the weights of the gradient of -sum_i w_i log_eps (M - F_i). The logarithm is continued
-    along its tangent where M - F < epsilon, as in the paper, so that F < M holds wherever it is
-    taken and a loss above M has the largest weight, 1 / epsilon, and not a negative one.
+    w_i is client i's fraction of the data heard. As an exponentiated gradient, the rule has
+    r_i = -log max(M - F_i, epsilon) and the prior w. Its weights are those of the gradient of
+    -sum_i w_i log_eps (M - F_i). As in the paper, the logarithm continues along its tangent for
+    M - F < epsilon. A loss above M therefore has the largest weight, 1 / epsilon, and not a
+    negative one.
 
-    The paper's algorithm puts the objective into every client's minibatches; this is its mixing
-    form, which leaves local training alone.
+    The paper's algorithm applies the objective to each client's minibatches. This is the mixing
+    form, which does not change local training.
 
     Parameters
     ----------
     bound : float
-        M > 0, a loss that no client should have, in units of the loss.
+        M > 0, a loss that no client should reach, in units of the loss.
     guard : float
-        epsilon > 0, in units of the loss; the paper's 0.2.
+        epsilon > 0, in units of the loss; 0.2 as in the paper.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -57,7 +58,7 @@ class LossHeadroom(PriorMixing):
         return response
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the weight by the distance from M with its numbers."""
+        """Yield the weight from the distance to M, with its numbers."""
         loss = digits(decided.responses.loss[place])
         formula = (
             f"-log max(M - F_k, {self.guard:g}) = -log max({self.bound:g} - {loss}, {self.guard:g})"

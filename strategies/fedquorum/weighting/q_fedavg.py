@@ -1,4 +1,4 @@
-"""q-FedAvg: weights by a power of the loss."""
+"""Weight updates by a power of the loss (q-FedAvg)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,33 +18,33 @@ _SMALLEST_LOSS = 1e-10
 
 @dataclass(frozen=True)
 class LossPower(PriorMixing):
-    """c_i = w_i F_i^q / sum_j w_j F_j^q over the clients heard, w_i their fraction of the data.
+    """Weight the clients heard by c_i = w_i F_i^q / sum_j w_j F_j^q, w_i the data fraction.
 
-    In the language of exponentiated gradients r_i = q log F_i on the prior w. q = 0 is FedAvg;
-    q to infinity looks at the largest loss only. Where all losses are 0 it is FedAvg as well.
+    As an exponentiated gradient, the rule has r_i = q log F_i and the prior w. q = 0 is FedAvg. As
+    q tends to infinity, only the largest loss counts. If all losses are 0, the rule is FedAvg.
 
-    With ``lipschitz`` L the update of the paper, whose length adapts to how much the objective
-    sum_i w_i F_i^(q+1) / (q + 1) bends:
+    With ``lipschitz`` L the rule makes the paper's update, whose length adapts to the curvature of
+    the objective sum_i w_i F_i^(q+1) / (q + 1):
 
         x_{t+1} = x_t + sum_i w_i F_i^q L Delta_i / sum_j w_j h_j,
         h_j = q F_j^(q-1) |L Delta_j|^2 + L F_j^q.
 
     These c_i sum to less than 1 unless q = 0. The paper draws clients with probabilities w_i and
-    sums without weights; here whoever is asked counts by its data, and who is drawn with
-    replacement by its draws, which is the paper's. With equal amounts of data it is Flower's
-    ``QFedAvg``. h has a pole at F = 0 for q < 1, so losses below 1e-10 count as 1e-10 in it.
+    sums without weights. Here a client counts by its data, or by its draws if clients are drawn
+    with replacement, which is the paper's form. With equal amounts of data it is Flower's
+    ``QFedAvg``. Since h has a pole at F = 0 for q < 1, losses below 1e-10 count as 1e-10 in h.
 
     Parameters
     ----------
     q : float
         >= 0.
     lipschitz : float, optional
-        L > 0, the paper's 1 / (client learning rate); None for the mixing form.
+        L > 0, 1 / (client learning rate) in the paper; None for the mixing form.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
 
     References
     ----------
@@ -62,7 +62,7 @@ class LossPower(PriorMixing):
 
     @property
     def divisor(self) -> str:
-        """What it is divided by, in words."""
+        """The divisor of the weights, in words."""
         terms = "the same" if self.lipschitz is None else "w_j h_j / L"
         return f"the sum of {terms} over {{whom}}"
 
@@ -74,7 +74,7 @@ class LossPower(PriorMixing):
         Raises
         ------
         ValueError
-            If the clients did not measure the model they received, or if the updates' norms,
+            If the clients did not measure the model that they received, or the updates' norms,
             which the Lipschitz form needs, are missing.
         """
         state, weights = super().weigh(state, call, responses, share)
@@ -103,7 +103,7 @@ class LossPower(PriorMixing):
         return response
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
-        """Yield the weight by F^q, or that with the Lipschitz constant, with its numbers."""
+        """Yield the weight from F^q, or from the Lipschitz form, with its numbers."""
         loss = decided.responses.loss[place]
         if self.lipschitz is None:
             formula = f"q log F_k = {self.q:g} x log {digits(loss)}"
@@ -129,7 +129,7 @@ def squared_norms(responses: Responses) -> FloatArray:
     Raises
     ------
     ValueError
-        If nobody provides the updates' inner products.
+        If the updates' inner products are not available.
     """
     if responses.gram is None:
         raise ValueError("this rule needs the norms of the updates, and nobody provides them")

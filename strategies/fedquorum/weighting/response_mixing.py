@@ -1,4 +1,4 @@
-"""What AAggFF-S and AAggFF-D share: p decided by bounded responses to the clients' losses."""
+"""Mix clients by bounded responses to their losses: the base of AAggFF-S and AAggFF-D."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ MixedT = TypeVar("MixedT", bound=Mixed)
 
 @dataclass(frozen=True)
 class ResponseMixing(Weighting[MixedT]):
-    """c_i = p_i / sum of p over the clients heard, p following from the responses to their losses.
+    """Weight the clients heard by c_i = p_i / sum_j p_j, with p from responses to the losses.
 
-    Where nobody is heard the state stays.
+    If no client is heard, the state stays the same.
 
     Parameters
     ----------
     cdf : {"weibull", "exponential", "frechet", "normal", "gumbel", "logistic"}
-        The response's transform; see ``cdf_value``.
+        The CDF of the response; see ``cdf_value``.
     c1, c2 : float, optional
         The range of the responses, 0 <= C1 < C2.
 
     Raises
     ------
     ParameterError
-        For a value outside its range.
+        If a value is outside its range.
     """
 
     baseline = False
@@ -69,8 +69,8 @@ class ResponseMixing(Weighting[MixedT]):
         SolverError
             If a solver does not reach its accuracy.
         ValueError
-            If the clients did not measure the model they received, or if a rule that needs all
-            clients was not given all.
+            If the clients did not measure the model that they received, or a rule that needs all
+            clients did not get all.
         """
         counts = heard(call, responses, share)
         if not counts.any():
@@ -81,4 +81,4 @@ class ResponseMixing(Weighting[MixedT]):
     def decide(
         self, state: MixedT, call: Call, responses: Responses, share: FloatArray, counts: BoolArray
     ) -> tuple[MixedT, Weights]:
-        """Return the state and the weights after the responses of those who count, at least one."""
+        """Return the next state and the weights, given the responses of at least one client."""

@@ -1,4 +1,4 @@
-"""Geometry of the probability simplex: projection, restriction, and quadratic programs on it."""
+"""Compute on the probability simplex: projection, restriction, and quadratic programs."""
 
 import numpy as np
 import piqp
@@ -7,7 +7,7 @@ from ..errors import SolverError
 from ..types import BoolArray, FloatArray
 
 GAP = 1e-10
-"""Largest optimality gap of a quadratic program's answer that is used."""
+"""The largest accepted optimality gap of a quadratic program's solution."""
 
 _ANSWERED = (piqp.PIQP_SOLVED, piqp.PIQP_MAX_ITER_REACHED)
 _SOLVER_TOLERANCE = 1e-13
@@ -18,20 +18,20 @@ _RIDGE = 3e-15
 def restricted(
     mixing: FloatArray, share: FloatArray, counts: BoolArray, smallest: float = 0.0
 ) -> FloatArray:
-    """Return s_i p_i / sum_j s_j p_j over the clients that count, 0 elsewhere, shape (n,).
+    """Return s_i p_i / sum_j s_j p_j for the clients that count and 0 for others, shape (n,).
 
-    All are 0 where the clients that count hold no mass: then no update has a weight.
+    All values are 0 if the clients that count hold no mass.
 
     Parameters
     ----------
     mixing : FloatArray
         p_i >= 0 of the n clients, shape (n,).
     share : FloatArray
-        s_i in [0, 1], how much of each update was admitted, shape (n,).
+        s_i in [0, 1], the admitted share of each update, shape (n,).
     counts : BoolArray
-        Which of them count, shape (n,).
+        Whether each client counts, shape (n,).
     smallest : float
-        A mass up to which it is none, where p is not exact.
+        The largest mass that counts as none, because p is not exact.
     """
     mass = np.where(counts, share * mixing, 0.0)
     total = mass.sum()
@@ -68,10 +68,10 @@ def minimise_quadratic(
 ) -> FloatArray:
     """Return argmin <b, p> + p^T H p / 2 over the simplex, or over its part inside a box.
 
-    Solved by PIQP (a proximal interior-point method) to 1e-13. The answer is put on the simplex
-    exactly, and then the optimality gap <grad, p> - min_q <grad, q> is computed here: it bounds
-    how far the objective is from its minimum, whatever the solver thinks of itself: where H is
-    singular, its tolerances can be out of reach though its answer is optimal.
+    PIQP, a proximal interior-point method, solves the program to 1e-13. This function puts the
+    solution exactly on the simplex and computes the optimality gap <grad, p> - min_q <grad, q>. The
+    gap bounds the distance of the objective from its minimum, independently of the solver's own
+    status: if H is singular, the solver may miss its tolerances although its solution is optimal.
 
     Parameters
     ----------
@@ -80,10 +80,10 @@ def minimise_quadratic(
     linear : FloatArray
         b, shape (K,).
     low, high : FloatArray, optional
-        The box, 0 <= low <= high <= 1, shape (K,), sum low <= 1 <= sum high; by default all of
-        the simplex.
+        The box, 0 <= low <= high <= 1, shape (K,), sum low <= 1 <= sum high; by default the whole
+        simplex.
     gap : float
-        Largest gap allowed, in units of the objective.
+        Largest allowed gap, in units of the objective.
 
     Raises
     ------

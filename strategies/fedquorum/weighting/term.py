@@ -1,4 +1,4 @@
-"""TERM: weights that grow exponentially with the loss."""
+"""Weight updates by the exponential of the loss (TERM)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,23 +18,24 @@ from .exponentiated_gradient import PriorMixing
 
 @dataclass(frozen=True)
 class TiltedLoss(PriorMixing):
-    """c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j), w a prior over the clients heard.
+    """Weight the clients heard by c_i = w_i exp(lambda F_i) / sum_j w_j exp(lambda F_j).
 
-    In the language of exponentiated gradients r_i = lambda F_i on the prior w: the weights of
-    the gradient of (1 / lambda) log sum_i w_i exp(lambda F_i). With ``prior`` uniform, or by data,
-    and lambda = 1 / tau these are the weights of FedEBA.
+    As an exponentiated gradient, the rule has r_i = lambda F_i and the prior w over the clients
+    heard. Its weights are those of the gradient of (1 / lambda) log sum_i w_i exp(lambda F_i). With
+    either prior and lambda = 1 / tau these are the weights of FedEBA.
 
     Parameters
     ----------
     tilt : float
-        lambda: positive looks at the large losses, negative at the small ones, 0 is the prior.
+        lambda. A positive value favours large losses, a negative one small losses; 0 gives the
+        prior.
     prior : {"data", "uniform"}
         w_i: the fraction of the data heard, or 1 / n.
 
     Raises
     ------
     ParameterError
-        If ``tilt`` is not a finite number, or for another prior.
+        If ``tilt`` is not a finite number, or there is no such prior.
 
     References
     ----------
@@ -51,18 +52,18 @@ class TiltedLoss(PriorMixing):
 
     @property
     def factor(self) -> str:
-        """What c_k is proportional to."""
+        """The formula to which c_k is proportional."""
         return "exp(lambda F_k)" if self.prior == "uniform" else "w_k exp(lambda F_k)"
 
     def base(self, call: Call, responses: Responses, share: FloatArray) -> FloatArray:
-        """Return the prior of the clients with a share, 0 elsewhere, shape (n,)."""
+        """Return the prior of the clients with a share and 0 for others, shape (n,)."""
         if self.prior == "data":
             return super().base(call, responses, share)
         total = share.sum()
         return share / total if total > 0 else share
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
-        """Refuse a uniform prior where priority clients are drawn by their data."""
+        """Refuse a uniform prior if priority clients are drawn by their data."""
         draws = selection.sampling.priority_draws
         if draws is not None and self.prior == "uniform":
             raise ParameterError(

@@ -800,8 +800,8 @@ def test_the_projects_protocol_is_recognised(
         asked = [k for c in grid.in_round(MessageType.TRAIN, server_round) for k in c["client-id"]]
         assert sorted(asked) == sorted(set(asked))
         assert set(asked) <= set(range(clients))
-    (line,) = [line for line in lines_of(told) if "answered in FedQuorum's protocol" in line]
-    assert "Round 1 counts nothing; from round 2 on" in line
+    (line,) = [line for line in lines_of(told) if "replied in FedQuorum's protocol" in line]
+    assert "Round 1 counts no update; from round 2 on" in line
 
 
 @pytest.mark.parametrize("name", DROP_INS)
@@ -886,7 +886,7 @@ def test_what_means_nothing_in_the_protocol_is_named(told: pytest.LogCaptureFixt
     """A function that would never be called is no silent loss."""
     strategy = FedAU(train_metrics_aggr_fn=how_many, weighted_by_key="status")
     start(strategy, grid_of(protocol_app(K), K), 2)
-    (line,) = [line for line in warnings_of(told) if "mean nothing in FedQuorum's" in line]
+    (line,) = [line for line in warnings_of(told) if "Ignored in FedQuorum's protocol: " in line]
     assert line.endswith("protocol: weighted_by_key, train_metrics_aggr_fn")
 
 

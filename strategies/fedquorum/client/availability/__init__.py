@@ -1,8 +1,7 @@
-"""Simulated availability: which clients take part in which rounds, unknown to the server.
+"""Simulate availability: in which rounds each client takes part, unknown to the server.
 
-``processes`` and ``periodic`` (when one client is available), ``probabilities`` (how often),
-``trace`` (from a file) and ``AvailabilityMod`` (makes clients unavailable). The mod works in any
-ClientApp::
+``processes`` and ``periodic`` decide when one client is available, ``probabilities`` how often, and
+``trace`` reads both from a file. ``AvailabilityMod`` makes clients unavailable in any ClientApp::
 
     from fedquorum.client.availability import AvailabilityMod, Bernoulli, NodeAvailability
 

@@ -1,10 +1,10 @@
-"""Clients whose probability of being available changes with time: p_n(t) = p_n f(t).
+"""Change the probability that a client is available with time: p_n(t) = p_n f(t).
 
-The non-stationary patterns of Xiang et al., "Efficient Federated Learning against Heterogeneous
-and Non-stationary Client Unavailability" (NeurIPS 2024, arXiv 2409.17446), section 7 and appendix
-J.3, and of the authors' code (github.com/mingxiang12/FedAWE, util/util.py), whose defaults these
-are. ``phase`` is ours; the paper has 0. t counts from 0: it is ``server_round`` - 1. Shapes: N is
-the number of clients.
+These are the non-stationary patterns of Xiang et al., "Efficient Federated Learning against
+Heterogeneous and Non-stationary Client Unavailability" (NeurIPS 2024, arXiv 2409.17446), section 7
+and appendix J.3. The defaults are those of the authors' code (github.com/mingxiang12/FedAWE,
+util/util.py). ``phase`` is ours; the paper has 0. t counts from 0: it is ``server_round`` - 1.
+Shapes: N is the number of clients.
 """
 
 import math
@@ -21,14 +21,14 @@ from ...types import FloatArray
 
 
 class Pattern(ABC):
-    """How the probability of being available changes with time, the same for all clients.
+    """A change of all clients' probability of being available with time.
 
-    ``key`` is its name in settings and records; ``summary`` says in one line what it does.
+    ``key`` is the pattern's name in settings and records, ``summary`` its description in one line.
 
     Raises
     ------
     ParameterError
-        When made with a value outside its range.
+        If a value is outside its range.
     """
 
     key: ClassVar[str]
@@ -41,15 +41,15 @@ class Pattern(ABC):
 
     @abstractmethod
     def factor(self, place: int) -> float:
-        """Return f in [0, 1] at a place of the period, from 0; 1 without rounding at its peak."""
+        """Return f in [0, 1] at a round of the period, from 0; exactly 1 at the peak."""
 
     def at(self, p: FloatArray, t: int) -> FloatArray:
-        """Return p_n(t) of round t (from 0) of clients with these p_n, shape (N,)."""
+        """Return p_n(t) in round t (from 0) for clients with these p_n, shape (N,)."""
         return p * self.factor((t + self.phase) % self.period)
 
     @abstractmethod
     def largest(self, p: FloatArray) -> FloatArray:
-        """Return the largest p_n(t) of a period, 0 for a client never available, shape (N,)."""
+        """Return the largest p_n(t) of a period, 0 for a client without any, shape (N,)."""
 
     def mean(self, p: FloatArray) -> FloatArray:
         """Return the mean of p_n(t) over one period, in [0, 1], shape (N,)."""
@@ -61,14 +61,14 @@ class Pattern(ABC):
 
 @dataclass(frozen=True)
 class Staircase(Pattern):
-    """f = 1 in the first half of every period, ``low`` in the second.
+    """A pattern with f = 1 in the first half of every period, and f = ``low`` in the second.
 
     Parameters
     ----------
     period : int
         P, in rounds, even and >= 2; 20 in the paper.
     phase : int
-        The round of the period in which round t = 0 is, >= 0.
+        The position of round t = 0 in the period, >= 0.
     low : float
         In [0, 1]; 0.4 in the paper.
     """
@@ -85,22 +85,22 @@ class Staircase(Pattern):
         return 1.0 if place < self.period // 2 else self.low
 
     def largest(self, p: FloatArray) -> FloatArray:
-        """Return p_n, of the first half."""
+        """Return p_n, which holds in the first half."""
         return p
 
 
 @dataclass(frozen=True)
 class Sine(Pattern):
-    """f = g(t) = gamma sin(2 pi t / P) + 1 - gamma.
+    """A pattern with f = g(t) = gamma sin(2 pi t / P) + 1 - gamma.
 
     Parameters
     ----------
     period : int
         P >= 2, in rounds; 20 in the paper.
     phase : int
-        The round of the period in which round t = 0 is, >= 0.
+        The position of round t = 0 in the period, >= 0.
     gamma : float
-        In [0, 0.5], beyond which g would be negative; 0.3 in the paper.
+        In [0, 0.5], above which g would be negative; 0.3 in the paper.
     """
 
     key = "sine"
@@ -111,25 +111,26 @@ class Sine(Pattern):
     gamma: float = parameter(0.3, SINE_DEPTH)
 
     def factor(self, place: int) -> float:
-        """Return g, written so that neither gamma = 0 nor a sine of 1 rounds it."""
+        """Return g, which is exactly 1 for gamma = 0 and for a sine of 1."""
         return 1.0 - self.gamma * (1.0 - math.sin(2.0 * math.pi * place / self.period))
 
     def largest(self, p: FloatArray) -> FloatArray:
-        """Return p_n(t) of the round that is nearest to a quarter of the period."""
+        """Return p_n(t) in the round that is nearest to a quarter of the period."""
         before = self.period // 4 - self.phase
         return np.maximum(self.at(p, before), self.at(p, before + 1))
 
 
 @dataclass(frozen=True)
 class InterleavedSine(Sine):
-    """p_n(t) = p_n g(t) where that is at least ``cut``, otherwise 0; g as of ``Sine``.
+    """A pattern with p_n(t) = p_n g(t) if that is at least ``cut``, and 0 otherwise.
 
-    A client with p_n < cut is never available; one with p_n = cut is at the peak of g alone.
+    g is that of ``Sine``. A client with p_n < cut is never available. A client with p_n = cut is
+    available only at the peak of g.
 
     Parameters
     ----------
     period, phase, gamma
-        As of ``Sine``.
+        As in ``Sine``.
     cut : float
         delta_0 in [0, 1]; 0.1 in the paper.
     """
@@ -140,7 +141,7 @@ class InterleavedSine(Sine):
     cut: float = parameter(0.1, FRACTION)
 
     def at(self, p: FloatArray, t: int) -> FloatArray:
-        """Return p_n g(t), or 0 where that is below the cut."""
+        """Return p_n g(t), or 0 if that is below the cut."""
         wave = super().at(p, t)
         return np.where(wave >= self.cut, wave, 0.0)
 
@@ -152,12 +153,12 @@ PATTERNS: Mapping[str, type[Pattern]] = {
 
 
 def pattern_of(availability: Mapping[str, Any]) -> Pattern | None:
-    """Return the pattern in the settings of an availability; None where nothing changes with time.
+    """Return the pattern in the settings of an availability; None without a change with time.
 
     Raises
     ------
     ParameterError
-        For a parameter outside its range.
+        If a parameter is outside its range.
     """
     pattern = PATTERNS.get(str(availability.get("name")))
     if pattern is None:
@@ -168,17 +169,17 @@ def pattern_of(availability: Mapping[str, Any]) -> Pattern | None:
 
 @dataclass(frozen=True)
 class Periodic:
-    """Available with probability p_n(t) in round t, independently of all other rounds.
+    """A client that is available with probability p_n(t) in round t, independently of other rounds.
 
-    One draw a round, the same as that of ``Bernoulli``: where f = 1 in every round, both have the
-    same path, to the bit.
+    A round takes one draw, the same as ``Bernoulli``'s. If f = 1 in every round, both processes
+    have the same path, bit by bit.
 
     Parameters
     ----------
     p : float
         p_n, in (0, 1].
     pattern : Pattern
-        How that changes with time.
+        The change of p_n with time.
 
     Raises
     ------
@@ -204,5 +205,5 @@ class Periodic:
         return int(rng.random() < self.pattern.at(np.array(self.p), server_round - 1))
 
     def available(self, state: int) -> bool:
-        """Return whether the state is 1."""
+        """Say whether the state is 1."""
         return state == 1

@@ -1,10 +1,10 @@
-"""How often a client is available, correlated with its data.
+"""Draw how often a client is available, correlated with its data.
 
-``correlated_probability`` is that of Wang and Ji, "A Lightweight Method for Tackling Unknown
-Participation Statistics in Federated Averaging" (ICLR 2024); ``class_rate_probability`` that of
+``correlated_probability`` follows Wang and Ji, "A Lightweight Method for Tackling Unknown
+Participation Statistics in Federated Averaging" (ICLR 2024). ``class_rate_probability`` follows
 Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
-Unavailability" (NeurIPS 2024). Shapes: L is the number of classes. A client needs its labels and
-one number for each class, which follows from the seed: nothing is shared.
+Unavailability" (NeurIPS 2024). Shapes: L is the number of classes. A client needs only its labels,
+and one number for each class that follows from the seed.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ def class_distribution(labels: IntArray, num_classes: int) -> FloatArray:
 
 
 def class_contribution(seed: int, num_classes: int, alpha: float = 0.1) -> FloatArray:
-    """Return q ~ Dir(alpha), shape (L,): what each class contributes to being available.
+    """Return q ~ Dir(alpha), shape (L,): the contribution of each class to the availability.
 
     Drawn from (seed, "availability-classes"); alpha > 0, 0.1 in the paper.
     """
@@ -40,7 +40,7 @@ def correlated_probability(
 ) -> float:
     """Return p_n = clip(mean * L * <kappa_n, q>, minimum, 1).
 
-    Without clipping, ``mean`` is the mean of p_n over kappa_n whose expectation is uniform.
+    Without clipping, ``mean`` is the mean of p_n over random kappa_n with a uniform expectation.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def correlated_probability(
 
 
 def class_rates(seed: int, num_classes: int) -> FloatArray:
-    """Return phi, shape (L,): how often a client with one class alone is available.
+    """Return phi, shape (L,): how often a client with a single class is available.
 
     phi_c ~ U(0, 1) for the classes c < L / 2, U(0, 0.5) for the others, as in section 7 of Xiang et
     al.; drawn from (seed, "availability-class-rates").

@@ -1,9 +1,9 @@
-"""When one client is available: pure rules, whose only memory is one whole number.
+"""Decide when one client is available, by pure rules whose state is one whole number.
 
-The participation patterns of Wang and Ji, "A Lightweight Method for Tackling Unknown
-Participation Statistics in Federated Averaging" (ICLR 2024), clients that rest, and traces. Rounds
-count from 1. p_n, the stationary probability, is the same in every round and for every pattern, but
-differs between clients. ``periodic`` has the patterns that change with time.
+The processes are the participation patterns of Wang and Ji, "A Lightweight Method for Tackling
+Unknown Participation Statistics in Federated Averaging" (ICLR 2024), clients that rest, and traces.
+Rounds count from 1. The stationary probability p_n is the same in every round and for every
+pattern, but differs between clients. ``periodic`` has the patterns that change with time.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ from ...streams import stream
 
 
 class Process(Protocol):
-    """When one client is available.
+    """A process that decides in which rounds one client is available.
 
     Attributes
     ----------
     memoryless : bool
-        Whether ``advance`` does not look at the state before; then no round has to be gone through
-        in which nobody asked.
+        Whether ``advance`` ignores the previous state, so that rounds can be skipped.
     """
 
     memoryless: ClassVar[bool]
@@ -34,7 +33,7 @@ class Process(Protocol):
         Parameters
         ----------
         state : int or None
-            The state in the round before; None in round 1.
+            The state in the previous round; None in round 1.
         server_round : int
             The round, from 1.
         rng : numpy.random.Generator
@@ -42,20 +41,20 @@ class Process(Protocol):
         """
 
     def available(self, state: int) -> bool:
-        """Return whether the client is available in this state."""
+        """Say whether the client is available in this state."""
 
 
 class RandomProcess(Process, Protocol):
-    """A process whose rate is known."""
+    """A process with a known rate."""
 
     @property
     def rate(self) -> float:
-        """The share of rounds in which the client is available, in the long run, in [0, 1]."""
+        """The long-run share of rounds in which the client is available, in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Available with probability p in every round, whatever happened before.
+    """A client that is available with probability p in every round, independently.
 
     Parameters
     ----------
@@ -85,24 +84,24 @@ class Bernoulli:
         return int(rng.random() < self.p)
 
     def available(self, state: int) -> bool:
-        """Return whether the state is 1."""
+        """Say whether the state is 1."""
         return state == 1
 
 
 @dataclass(frozen=True)
 class Markov:
-    """A chain of two states, active and inactive, with stationary probability p.
+    """A Markov chain of two states, active and inactive, with stationary probability p.
 
-    From inactive to active with probability a, from active to inactive with b = a (1/p - 1);
-    if that is more than 1, a is divided by it and b = 1. The chain starts active with
-    probability p, so that it is stationary from round 1. p = 1 is always active.
+    The chain goes from inactive to active with probability a, and from active to inactive with b =
+    a (1/p - 1). If that b is more than 1, a is divided by it and b is 1. The chain starts active
+    with probability p, so that it is stationary from round 1. With p = 1 it is always active.
 
     Parameters
     ----------
     p : float
         p_n, in (0, 1].
     max_transition : float
-        The largest a allowed, in (0, 1]; 0.05 in the paper.
+        Largest a, in (0, 1]; 0.05 in the paper.
 
     Raises
     ------
@@ -132,7 +131,7 @@ class Markov:
         return (a / b, 1.0) if b > 1 else (a, b)
 
     def advance(self, state: int | None, server_round: int, rng: np.random.Generator) -> int:
-        """Return 1 where the chain is active, otherwise 0."""
+        """Return 1 if the chain is active, otherwise 0."""
         to_active, to_inactive = self.transitions
         draw = rng.random()
         if state is None:
@@ -140,16 +139,16 @@ class Markov:
         return int(draw >= to_inactive) if state == 1 else int(draw < to_active)
 
     def available(self, state: int) -> bool:
-        """Return whether the state is 1."""
+        """Say whether the state is 1."""
         return state == 1
 
 
 @dataclass(frozen=True)
 class Cyclic:
-    """Active for max(1, round(T_c p)) rounds, then inactive for the rest of the period T_c.
+    """A cycle of max(1, round(T_c p)) active rounds, inactive for the rest of the period T_c.
 
-    The rest is at least 1 round, except for p = 1, which is always active. (With the authors'
-    code it is then T_c + 1 rounds in all; here the period stays T_c.)
+    The client is inactive for at least 1 round, except with p = 1, when it is always active. (For
+    that round the authors' code lengthens the period to T_c + 1; here it stays T_c.)
 
     Parameters
     ----------
@@ -158,9 +157,9 @@ class Cyclic:
     period : int
         T_c >= 2, in rounds; 100 in the paper.
     start : {"stationary", "inactive"}
-        Where in its period round 1 is. ``stationary``: anywhere, uniformly, so that the process
-        is stationary from round 1. ``inactive``, the authors' code: r rounds before the active
-        part begins, r uniform over 0..(inactive rounds - 1).
+        The position of round 1 in the period. ``stationary``: uniform over the period, so that
+        the process is stationary from round 1. ``inactive``, as in the authors' code: r rounds
+        before the active part, with r uniform over 0..(inactive rounds - 1).
 
     Raises
     ------
@@ -181,7 +180,7 @@ class Cyclic:
 
     @property
     def active_rounds(self) -> int:
-        """How many rounds of a period are active."""
+        """The number of active rounds in a period."""
         if self.p == 1:
             return self.period
         return min(max(1, round(self.period * self.p)), self.period - 1)
@@ -200,32 +199,32 @@ class Cyclic:
         return -int(rng.integers(self.period - self.active_rounds)) % self.period
 
     def available(self, state: int) -> bool:
-        """Return whether the position is in the active part."""
+        """Say whether the position is in the active part."""
         return state < self.active_rounds
 
 
 @dataclass(frozen=True)
 class Resting:
-    """Away for R rounds after every round of being available; otherwise as the process inside.
+    """A client that rests for R rounds after every round in which it is available.
 
     With ``Bernoulli(p)`` the client is available in the share p / (1 + R p) of rounds: after each
-    it rests for R rounds and then needs 1 / p rounds on average. It is stationary from round 1 on.
-    R = 0 is the process inside, path by path.
+    of them it rests for R rounds, and then waits 1 / p rounds on average. The process is stationary
+    from round 1. With R = 0 it has the same paths as ``process``.
 
-    The state is 1 where the client is available, 0 where it could be, and -j where it rests for j
-    rounds, this one included.
+    The state is 1 if the client is available, 0 if it is absent without resting, and -j if it rests
+    for j more rounds, including this one.
 
     Parameters
     ----------
     process : Bernoulli
-        When a client that does not rest is available.
+        The process of a client that does not rest.
     rest : int
         R >= 0, in rounds.
 
     Raises
     ------
     ParameterError
-        For another process, whose rate after resting is not known, or a negative ``rest``.
+        If ``process`` is another one, whose rate with rests is not known, or ``rest`` is negative.
 
     References
     ----------
@@ -266,7 +265,7 @@ class Resting:
         return self.process.advance(state, server_round, rng)
 
     def available(self, state: int) -> bool:
-        """Return whether the state is 1."""
+        """Say whether the state is 1."""
         return state == 1
 
     def _first(self, draw: float) -> int:
@@ -279,7 +278,7 @@ class Resting:
 
 @dataclass(frozen=True)
 class Trace:
-    """Available in the given rounds, and in no others."""
+    """A client that is available in the given rounds only."""
 
     memoryless: ClassVar[bool] = True
 
@@ -290,7 +289,7 @@ class Trace:
         return int(server_round in self.rounds)
 
     def available(self, state: int) -> bool:
-        """Return whether the state is 1."""
+        """Say whether the state is 1."""
         return state == 1
 
 
@@ -305,11 +304,11 @@ class Moment:
 def moment(
     process: Process, *, seed: int, client: int, server_round: int, last: Moment | None = None
 ) -> Moment:
-    """Return where a client's process is in a round: the same path whoever asks, and when.
+    """Return the state of a client's process in a round, independently of earlier calls.
 
-    The draws of a round are those of (seed, "availability", round, client). Rounds in which
-    nobody asked are gone through one by one, from ``last`` on, or from round 1 without it (or
-    if it is of a later round), unless the process has no memory.
+    The draws of a round follow from (seed, "availability", round, client). The function advances
+    the process round by round from ``last``, or from round 1 without ``last`` or if it belongs to a
+    later round. A memoryless process needs only the round itself.
 
     Parameters
     ----------
@@ -322,7 +321,7 @@ def moment(
     server_round : int
         The round, from 1.
     last : Moment, optional
-        What this function returned for an earlier round or the same one.
+        The result of this function for an earlier round or the same one.
     """
     if last is not None and last.server_round > server_round:
         last = None

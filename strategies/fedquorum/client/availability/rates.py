@@ -1,4 +1,4 @@
-"""How often each client is available: what a simulation knows, and no server."""
+"""Return how often each client is available, which a simulation knows and a server does not."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from .periodic import Pattern
 
 @dataclass(frozen=True, eq=False)
 class SimulatedRates:
-    """p_n(t) of the clients 0 to N - 1.
+    """The rates p_n(t) of the clients 0 to N - 1.
 
     Parameters
     ----------
     p : FloatArray
         p_n, shape (N,): the share of rounds, before ``pattern`` changes it.
     pattern : Pattern, optional
-        How the rates change with time; None where they stay the same.
+        The change of the rates with time; None if they are constant.
     """
 
     p: FloatArray
@@ -32,5 +32,5 @@ class SimulatedRates:
 
     @property
     def mean(self) -> FloatArray:
-        """The share of rounds in which each client is available, in the long run, shape (N,)."""
+        """The long-run share of rounds in which each client is available, shape (N,)."""
         return self.p if self.pattern is None else self.pattern.mean(self.p)

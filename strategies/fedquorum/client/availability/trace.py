@@ -1,4 +1,4 @@
-"""Who is available when, from a CSV file."""
+"""Read the availability of clients from a CSV file."""
 
 from ..csv_table import CsvRow, CsvTable, WrongLineError
 
@@ -7,24 +7,24 @@ WORDS = {"1": True, "true": True, "0": False, "false": False}
 
 
 def read_trace(path: str, num_clients: int) -> dict[int, frozenset[int]]:
-    """Return the rounds in which each client is available; a client without any is left out.
+    """Return the rounds in which each client is available, without clients that never are.
 
     The file is UTF-8 CSV with the columns ``round`` (from 1), ``client`` (id, from 0) and
-    ``available`` (0, 1, true or false), in any order; others are not read, blank lines are
-    skipped. A round and client that are in no line are not available.
+    ``available`` (0, 1, true or false), in any order. Other columns and blank lines are ignored. A
+    client is not available in a round that has no line for it.
 
     Parameters
     ----------
     path : str
-        Where the file is; ``~`` is the user's home.
+        The file's path; ``~`` is the user's home.
     num_clients : int
-        Ids are below it.
+        Number of clients; all ids are below it.
 
     Raises
     ------
     DataError
-        If there is no such file, or it is not like that; with the number of the first line that
-        is wrong.
+        If the file is missing or has another form; the message has the number of the first wrong
+        line.
     """
     table = CsvTable(path, f"a trace must be a CSV file with the columns {', '.join(COLUMNS)}")
     try:
