@@ -257,6 +257,8 @@ def _axes(drawn: go.Figure, panel: Panel) -> None:
 def _exponents(values: Sequence[FloatArray]) -> tuple[float, float]:
     positive = np.concatenate(values)
     positive = positive[positive > 0]
+    if len(positive) == 0:
+        return 0.0, 1.0
     return float(np.log10(positive.min())), float(np.log10(positive.max()))
 
 
@@ -343,7 +345,8 @@ def _heat(chart: GridChart, layer: Layer) -> go.Heatmap:
 
 def compact(values: FloatArray) -> FloatArray:
     """Return six digits of each number, in half the bytes."""
-    return values.astype(np.float32)
+    most = np.finfo(np.float32).max
+    return np.clip(values, -most, most).astype(np.float32)
 
 
 def style_of(place: int) -> tuple[str, str]:
