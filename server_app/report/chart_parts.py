@@ -121,10 +121,10 @@ def metric_label(metric: str) -> str:
     return f"test {METRIC_NAMES[metric]}{unit}"
 
 
-def loss_label(methods: Sequence[Method], what: str) -> str:
+def loss_label(methods: Sequence[Method], loss: str) -> str:
     """Return a loss with its unit: of predicted numbers it is their squared error."""
     numbers = any(method.group.of_numbers for method in methods)
-    return f"{what}, {'squared error' if numbers else 'nats'}"
+    return f"{loss}, {'squared error' if numbers else 'nats'}"
 
 
 def whose(clients: str) -> str:

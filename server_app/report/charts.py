@@ -27,6 +27,7 @@ EDGE_OPACITY = 0.45
 MOST_BANDS = 3  # more would hide each other
 BARS = 16  # of all lines of a panel together
 PADDING = 0.05  # of an axis, at both ends
+LARGEST = 1e200  # that an axis shows: longer by its padding, it can still be computed with
 LINES_OF_A_NAME = 3
 STEPS, MOST_TICKS = (1, 2, 5), 8
 ANY = (-math.inf, math.inf)
@@ -232,7 +233,7 @@ def y_ends(panel: Panel) -> tuple[float, float]:
         places = slice(None) if has_bands(panel) else barred(panel, line)
         drawn += [end[places] for end in band(line, panel)]
     values = np.concatenate(drawn)
-    values = values[np.isfinite(values)]
+    values = np.clip(values[np.isfinite(values)], -LARGEST, LARGEST)
     if "y" in panel.log:
         values = np.log10(values[values > 0])
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
@@ -268,9 +269,9 @@ def end_names(chart: LineChart, panel: Panel, *, letters: int, room: float) -> l
     room : float
         How many lines of text are as high as the axis.
     """
-    short = _without_beginning(list(chart.styles))
     if not panel.named:
         return []
+    short = _without_beginning(list(chart.styles))
     low, high = y_ends(panel)
     ends = {level.label: (level.style, level.y) for level in panel.levels} | {
         line.label: (line.style, float(line.y[-1])) for line in panel.lines

@@ -38,7 +38,7 @@ GREY = "#E5E5E5"
 # Pixels.
 PANEL_HEIGHT = 320
 TOP, TOP_ALONE, BOTTOM, LEFT, RIGHT = 36, 14, 52, 60, 14
-TEXT_LINE, LETTER = 14.0, 7.0
+TEXT_LINE, LETTER, CAPITAL = 14.0, 6.2, 8.8
 LETTERS = 20  # in a line of a name at the end of a curve
 ROW_HEIGHT = (4, 24)
 GRID_HEIGHT = (220, 640)
@@ -104,13 +104,13 @@ def panel_figure(
         drawn.add_annotation(_written(name))
     for low, high in panel.shaded:
         drawn.add_vrect(low, high, fillcolor=GREY, opacity=0.5, line_width=0, layer="below")
-    longest = max((len(line) for name in names for line in name.text), default=0)
+    beside = max((_pixels(line) for name in names for line in name.text), default=0.0)
     texts = () if panel.x_ticks is None else panel.x_ticks.texts
     bottom = BOTTOM + TEXT_LINE * max((text.count("\n") for text in texts), default=0)
     drawn.update_layout(
         LAYOUT,
         height=height,
-        margin={"t": top, "b": bottom, "l": LEFT, "r": RIGHT + LETTER * longest},
+        margin={"t": top, "b": bottom, "l": LEFT, "r": RIGHT + beside},
         title=_title(panel.title),
         showlegend=False,
         hovermode="closest",
@@ -121,6 +121,10 @@ def panel_figure(
 
 def _title(text: str) -> dict[str, object]:
     return {"text": plain_text(text), "font": {"size": 13}, "x": 0, "xref": "paper"}
+
+
+def _pixels(text: str) -> float:
+    return sum(CAPITAL if letter.isupper() or letter in "+=" else LETTER for letter in text)
 
 
 def _written(name: EndName) -> dict[str, object]:
@@ -257,6 +261,8 @@ def _axes(drawn: go.Figure, panel: Panel) -> None:
 def _exponents(values: Sequence[FloatArray]) -> tuple[float, float]:
     positive = np.concatenate(values)
     positive = positive[positive > 0]
+    if len(positive) == 0:
+        return 0.0, 1.0
     return float(np.log10(positive.min())), float(np.log10(positive.max()))
 
 
@@ -343,7 +349,8 @@ def _heat(chart: GridChart, layer: Layer) -> go.Heatmap:
 
 def compact(values: FloatArray) -> FloatArray:
     """Return six digits of each number, in half the bytes."""
-    return values.astype(np.float32)
+    most = np.finfo(np.float32).max
+    return np.clip(values, -most, most).astype(np.float32)
 
 
 def style_of(place: int) -> tuple[str, str]:

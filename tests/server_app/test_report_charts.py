@@ -11,6 +11,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from server_app.report.charts import (
+    ANY,
     COLOURS,
     NUM_DASHES,
     Chart,
@@ -444,6 +445,17 @@ def test_an_axis_has_room_for_all_that_is_drawn() -> None:
     assert 7.0 < high < 7.5
     low, high = y_ends(Panel("", "x", "y", lines_of(0, spread=None)))
     assert low < 0.0 < high
+
+
+@pytest.mark.parametrize(("log", "end"), [("", 1e250), ("", -1e250), ("y", 1e250)])
+def test_a_diverged_run_is_drawn(log: str, end: float) -> None:
+    """Whatever its numbers."""
+    x, first = np.array([1.0, 2.0]), 1.0 if log else -end
+    lines = (Line("a", 0, x, np.array([first, end])), Line("b", 1, x, np.array([end, end])))
+    panel = Panel("", "x", "y", lines, log=log, bounds=ANY)
+    assert all(map(math.isfinite, y_ends(panel)))
+    assert len(specification(chart_of(panel))["panels"]) == 1
+    draw(chart_of(panel))
 
 
 @pytest.mark.parametrize("end", [2.5, 50.0, 5e6])
