@@ -53,7 +53,7 @@ class SweepDisplay:
             redirect_stdout=False,  # the output of a job in this process is redirected already
             redirect_stderr=False,
         )
-        self._bar = self._progress.add_task("sweep", visible=False, state="")
+        self._bar = self._progress.add_task("sweep", total=None, visible=False, state="")
         self._bars: dict[Job, TaskID] = {}
         self._showing = threading.Lock()
         self._stop = threading.Event()
@@ -99,6 +99,7 @@ class SweepDisplay:
                 self._show_bar(watched)
         self._progress.update(
             self._bar,
+            description="study" if self.left else "sweep",
             total=None if self.left else self._total,
             completed=self._ended,
             visible=bool(self._total),

@@ -77,6 +77,20 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def test_the_live_line_of_a_study(jobs: list[Job]) -> None:
+    """Nobody knows how many jobs there will be, but how much of the budget is left."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120, color_system=None)
+    with SweepDisplay(console) as display:
+        display.left = lambda: "12:30 min left"
+        display.add(jobs[:1], completed_before=0, total=1)
+        leave_run(jobs[0].directory, jobs[0].words, rounds=4)
+        display.show()
+        display._progress.refresh()
+    assert "study" in out.getvalue()
+    assert "1/? 12:30 min left" in out.getvalue()
+
+
 def test_the_time_left_is_of_the_rounds_run_here(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
