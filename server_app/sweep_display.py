@@ -108,7 +108,8 @@ class SweepDisplay:
         if time.monotonic() - self._last_line >= PLAIN_SECONDS:
             running = [w for w in self._watched if w.status == "running"]
             rounds = [f"job {w.job.number} round {w.round}/{w.job.rounds}" for w in running]
-            if words := "  ".join((self._summary(), *rounds)).strip():
+            words = "  ".join((self._summary(), *rounds)).strip()
+            if words and (running or not self.left):
                 self._plain(words)
 
     def _show_bar(self, watched: "_Watched") -> None:

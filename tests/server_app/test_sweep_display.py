@@ -64,6 +64,10 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
     trial = replace(jobs[0], until=2)
     with SweepDisplay(console) as display:
         display.left = lambda: "56 rounds left"
+        now = 40.0
+        display.show()
+        assert shown(console) == []
+        now = 0.0
         display.add([trial, jobs[1]], completed_before=0, total=2)
         leave_run(trial.directory, trial.words, "interrupted", rounds=2)
         leave_run(jobs[1].directory, jobs[1].words, "running", rounds=1)
