@@ -55,7 +55,7 @@ class SweepDisplay:
             redirect_stdout=False,  # the output of a job in this process is redirected already
             redirect_stderr=False,
         )
-        self._bar = self._progress.add_task("sweep", visible=False, state="")
+        self._bar = self._progress.add_task("sweep", total=None, visible=False, state="")
         self._bars: dict[Job, TaskID] = {}
         self._showing = threading.Lock()
         self._stop = threading.Event()
@@ -101,6 +101,7 @@ class SweepDisplay:
                 self._show_bar(watched)
         self._progress.update(
             self._bar,
+            description="study" if self.left else "sweep",
             total=None if self.left else self._total,
             completed=self._ended,
             visible=bool(self._total),
@@ -109,7 +110,8 @@ class SweepDisplay:
         if time.monotonic() - self._last_line >= PLAIN_SECONDS:
             running = [w for w in self._watched if w.status == "running"]
             rounds = [f"job {w.job.number} round {w.round}/{w.job.rounds}" for w in running]
-            if words := "  ".join((self._summary(), *rounds)).strip():
+            words = "  ".join((self._summary(), *rounds)).strip()
+            if words and (running or not self.left):
                 self._plain(words)
 
     def _show_bar(self, watched: "_Watched") -> None:

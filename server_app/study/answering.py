@@ -17,6 +17,7 @@ from server_app.study.caveats import (
     comparison_caveats,
     data_caveats,
     divides_the_same_rows,
+    guessing_caveat,
     measured_clients,
     run_caveats,
     tuning_caveats,
@@ -34,6 +35,7 @@ from server_app.study.decision import (
 from server_app.study.jobs import StudyJobs
 from server_app.study.scores import mean_by_client, rounds_to
 from server_app.study.settings import StudySettings
+from server_app.study.words import clients_of
 
 
 def answer_of(
@@ -172,7 +174,21 @@ def _caveats(
         *run_caveats(clients, contest.metric),
         *tuning_caveats(results, ranges),
         *comparison_caveats(results, contest.metric, margin, pooled=pooled),
+        *filter(None, [_guessing(contest, results, margin, data)]),
     )
+
+
+def _guessing(
+    contest: Contest,
+    results: Sequence[MethodResult],
+    margin: float,
+    data: tuple[FederatedData, FederatedData] | None,
+) -> str:
+    """Return whether any method does better than guessing; the server of devices cannot tell."""
+    if data is None or data[1].target != "class":
+        return ""
+    whose, classes = clients_of(contest.score), data[1].num_classes
+    return guessing_caveat(results, whose, contest.metric, classes, margin)
 
 
 def _pooled(contest: Contest, data: tuple[FederatedData, FederatedData]) -> bool:

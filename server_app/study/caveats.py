@@ -5,7 +5,7 @@ are all that a real federation gives; the tuning; and the runs that are compared
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -33,6 +33,14 @@ EDGE = 0.02
 LAST_PART = 0.1
 ROWS_ACCURACY = ("accuracy", "top5")
 """Metrics that are a share of the rows."""
+
+GUESSES: Mapping[str, Callable[[int], float]] = {
+    "accuracy": lambda classes: 1 / classes,
+    "top5": lambda classes: min(1.0, 5 / classes),
+    "auroc": lambda _: 0.5,
+    "loss": math.log,
+}
+"""What a model has, by metric, that gives each of so many classes the same probability."""
 
 Ranges = Mapping[str, tuple[float, float, bool]]
 """Of a setting: the lowest and the highest value that was tried, and whether the scale is log."""
@@ -310,6 +318,47 @@ def comparison_caveats(
         _shared_rows() if pooled else "",
     )
     return tuple(sentence for sentence in found if sentence)
+
+
+def guessing_caveat(
+    methods: Sequence[MethodResult], whose: str, metric: str, classes: int, margin: float
+) -> str:
+    """Return that no method does better than a model that gives all classes one probability.
+
+    A tuning by the worst clients' loss may choose rates at which a model hardly moves, where what
+    moves it helps others only. So no method differs from another, and none is of use.
+
+    Parameters
+    ----------
+    methods : sequence of MethodResult
+        All methods.
+    whose : str
+        The clients of the score, in words.
+    metric : str
+        What is measured.
+    classes : int
+        How many classes there are.
+    margin : float
+        The largest difference that makes none, in the metric's unit.
+    """
+    unit = Unit.of(metric, margin)
+    scores = {
+        method.name: unit.sign * fmean(run.score for run in method.runs)
+        for method in methods
+        if method.runs and not method.left_out
+    }
+    if metric not in GUESSES or not scores:
+        return ""
+    best = max(scores, key=scores.__getitem__)
+    guess, score = GUESSES[metric](classes), unit.sign * scores[best]
+    if scores[best] > unit.sign * guess:
+        return ""
+    in_unit = " %" if unit.unit == "points" else f" {unit.unit}"
+    return (
+        f"No method does better than guessing for {whose}: guessing has {unit.metric} "
+        f"{unit.number(guess)}{in_unit}, and the best method, {title(best)}, has "
+        f"{unit.number(score)}{in_unit}. Differences between such models mean little."
+    )
 
 
 def _few_seeds(methods: Sequence[MethodResult]) -> str:

@@ -26,7 +26,14 @@ from server_app.study.progress import ProgressFile
 from server_app.study.scores import curve_of, no_score
 from server_app.study.settings import Budget, StudySettings
 from server_app.study.tables import print_answer
-from server_app.study.tuning import COST, FINALISTS, equal_share, generations, rungs, runs_of
+from server_app.study.tuning import (
+    FINALISTS,
+    equal_share,
+    generations,
+    rungs,
+    runs_of,
+    trial_cost,
+)
 from server_app.sweep_jobs import Job
 from server_app.sweep_runner import JobRunner
 
@@ -64,7 +71,7 @@ def run_study(
     contest = contest_of(words, study)
     budget = Budget.of(str(study.budget), contest.settings.rounds)
     rounds = sum(contender.settings.rounds for contender in contest.contenders)
-    _check_budget(budget, rounds, len(contest.contenders), study.trials or 0)
+    _check_budget(budget, rounds, contest, study.trials or 0)
     data = _data(contest)
     runner = JobRunner(config, launcher, setting="output")
     asked = {
@@ -116,9 +123,10 @@ def _tell(answer: Answer, runner: JobRunner, settings: Settings) -> None:
         runner.say(str(path))
 
 
-def _check_budget(budget: Budget, rounds: int, methods: int, trials: int) -> None:
+def _check_budget(budget: Budget, rounds: int, contest: Contest, trials: int) -> None:
     """Refuse a budget that would not reach the fewest seeds; of time nobody knows."""
-    least = FEWEST_SEEDS + math.ceil(runs_of(trials))
+    methods = len(contest.contenders)
+    least = FEWEST_SEEDS + math.ceil(runs_of(trials, trial_cost(_rungs(contest))))
     if budget.unit == "rounds" and budget.amount < least * rounds:
         tuned = f" after {trials} trials" if trials else ""
         fewer = "trials=... and methods=[...] take" if trials else "methods=[...] takes"
@@ -150,9 +158,9 @@ def _begun(contest: Contest, runner: JobRunner) -> str:
 def _tune(contest: Contest, jobs: StudyJobs, study: StudySettings) -> None:
     """Give every method the same number of trials, as far as the budget goes."""
     most = MOST_TRIALS if study.trials is None else study.trials
-    planned, done = jobs.progress.trials, 0
+    planned, done, cost = jobs.progress.trials, 0, trial_cost(_rungs(contest))
     for size in generations(most if planned is None else planned):
-        if planned is None and study.trials is None and not _affords(jobs, size, done):
+        if planned is None and study.trials is None and not _affords(jobs, cost, size, done):
             break
         before = jobs.spent
         try:
@@ -193,12 +201,17 @@ def _last(curve: Curve | None) -> float | None:
     return curve[-1][1] if curve else None
 
 
-def _affords(jobs: StudyJobs, size: int, done: int) -> bool:
-    """Say whether a generation fits into the tuning's part of the budget."""
+def _rungs(contest: Contest) -> tuple[int, ...]:
+    """Return after which rounds trials are compared."""
+    return rungs(contest.settings.rounds, contest.settings.evaluation.every)
+
+
+def _affords(jobs: StudyJobs, cost: float, size: int, done: int) -> bool:
+    """Say whether a generation of trials of this cost fits into the tuning's part of the budget."""
     if done == 0:
         return jobs.budget.unit == "seconds" or jobs.budget.amount >= jobs.once * (FEWEST_SEEDS + 1)
     share = equal_share(jobs.budget.amount, jobs.spent, jobs.once, FEWEST_SEEDS * RESERVE)
-    return share >= jobs.once * (size * COST + FINALISTS)
+    return share >= jobs.once * (size * cost + FINALISTS)
 
 
 def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
@@ -206,7 +219,7 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
     settings = contest.settings
     for contender in contest.live:
         contender.tuning.ask(size)
-    for after in rungs(settings.rounds, settings.evaluation.every):
+    for after in _rungs(contest):
         live = {
             contender.method: {
                 values: replace(

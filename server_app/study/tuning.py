@@ -34,9 +34,6 @@ FINALISTS = 3
 PARTS = (0.25, 0.5, 1.0)
 """After what part of the rounds the worse half is pruned."""
 
-COST = 0.5
-"""What a trial takes of a whole run, about: 1/4 for all, 1/4 for a half, 1/2 for a quarter."""
-
 
 def rungs(rounds: int, every: int) -> tuple[int, ...]:
     """Return after which rounds trials are compared: evaluated ones, and the last.
@@ -50,6 +47,22 @@ def rungs(rounds: int, every: int) -> tuple[int, ...]:
     """
     whole = (-(-round(rounds * part) // every) * every for part in PARTS)
     return tuple(sorted({min(max(after, 1), rounds) for after in whole} | {rounds}))
+
+
+def trial_cost(rungs: Sequence[int]) -> float:
+    """Return what a trial takes of a whole run, about, in tenths: half of them go at each rung.
+
+    With rungs after a quarter, half and all of the rounds that is 1/4 for all, 1/4 for a half and
+    1/2 for a quarter. With a single rung, as where the model is evaluated at the end alone, all
+    are whole runs.
+
+    Parameters
+    ----------
+    rungs : sequence of int
+        After which rounds trials are compared.
+    """
+    steps = [after - before for before, after in zip((0, *rungs), rungs, strict=False)]
+    return round(sum(step * 0.5**place for place, step in enumerate(steps)) / rungs[-1], 1)
 
 
 def at_round(curve: Curve, after: int) -> float | None:
@@ -253,12 +266,12 @@ def equal_share(amount: float, spent: float, once: float, reserve: float) -> flo
     return min(amount / 2 - spent, amount - spent - reserve * once)
 
 
-def runs_of(trials: int) -> float:
-    """Return what a method's trials and their finalists take, about, in whole runs."""
+def runs_of(trials: int, cost: float) -> float:
+    """Return what a method's trials, of this cost each, and their finalists take in whole runs."""
     if trials == 0:
         return 0.0
     finalists = min(FINALISTS, trials) if trials > 1 else 0
-    return 1.0 + COST * (trials - 1) + finalists
+    return 1.0 + cost * (trials - 1) + finalists
 
 
 def generations(trials: int) -> Sequence[int]:

@@ -121,7 +121,12 @@ def question_words(answer: Answer) -> str:
 
 def whose(answer: Answer) -> str:
     """Return on whose test parts the score is measured, such as "the worst 10 % of all clients"."""
-    _, group, statistic = answer.score.split(".")
+    return clients_of(answer.score.removeprefix("test."))
+
+
+def clients_of(score: str) -> str:
+    """Return whose score it is, by its dotted key below ``test``."""
+    group, _, statistic = score.partition(".")
     return f"{STATISTICS.get(statistic, '')}{GROUPS[group]}"
 
 

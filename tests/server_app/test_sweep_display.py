@@ -64,6 +64,10 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
     trial = replace(jobs[0], until=2)
     with SweepDisplay(console) as display:
         display.left = lambda: "56 rounds left"
+        now = 40.0
+        display.show()
+        assert shown(console) == []
+        now = 0.0
         display.add([trial, jobs[1]], completed_before=0, total=2)
         leave_run(trial.directory, trial.words, "interrupted", rounds=2)
         leave_run(jobs[1].directory, jobs[1].words, "running", rounds=1)
@@ -75,6 +79,20 @@ def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch)
         "[1] job 0 (seed=1) round 2 of 4  loss 0.5000  admitted 3 of 4 asked",
         "[2] job 1 (seed=2) completed  loss 0.2500  admitted 3 of 4 asked",
     ]
+
+
+def test_the_live_line_of_a_study(jobs: list[Job]) -> None:
+    """Nobody knows how many jobs there will be, but how much of the budget is left."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120, color_system=None)
+    with SweepDisplay(console) as display:
+        display.left = lambda: "12:30 min left"
+        display.add(jobs[:1], completed_before=0, total=1)
+        leave_run(jobs[0].directory, jobs[0].words, rounds=4)
+        display.show()
+        display._progress.refresh()
+    assert "study" in out.getvalue()
+    assert "1/? 12:30 min left" in out.getvalue()
 
 
 def test_the_time_left_is_of_the_rounds_run_here(

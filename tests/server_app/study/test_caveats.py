@@ -18,6 +18,7 @@ from server_app.study.caveats import (
     auroc_step,
     comparison_caveats,
     data_caveats,
+    guessing_caveat,
     late_gain,
     measured_clients,
     run_caveats,
@@ -248,6 +249,33 @@ def of_runs(
 def test_many_seeds_that_came_to_rest_are_no_caveat() -> None:
     """Ten of them."""
     assert of_runs([method("fedavg", BASE * 2), method("mifa", BASE * 2)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "said"),
+    [
+        ("auroc", (0.45, 0.48), "has AUROC 50.0 %, and the best method, MIFA, has 48.0 %"),
+        ("auroc", (0.45, 0.51), None),
+        ("accuracy", (0.1, 0.2), "has accuracy 20.0 %, and the best method, MIFA, has 20.0 %"),
+        ("loss", (1.65, 1.62), "has loss 1.609 nats, and the best method, MIFA, has 1.620 nats"),
+        ("loss", (1.65, 1.6), None),
+        ("f1", (0.0, 0.0), None),
+    ],
+)
+def test_models_that_are_no_better_than_guessing(
+    metric: str, scores: tuple[float, float], said: str | None
+) -> None:
+    """Of five classes, and for the clients of the score."""
+    methods = [
+        method(name, [score] * 5, metric=metric)
+        for name, score in zip(("fedavg", "mifa"), scores, strict=True)
+    ]
+    found = guessing_caveat(methods, "the worst 10 % of all clients", metric, 5, 0.01)
+    if said is None:
+        assert found == ""
+    else:
+        assert "better than guessing for the worst 10 % of all clients: guessing" in found
+        assert said in found
 
 
 def test_few_seeds() -> None:

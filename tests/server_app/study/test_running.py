@@ -26,7 +26,7 @@ SMALL = (
     "client.local_epochs=1",
 )
 ASKED = ("question=priority", "methods=[fedavg_priority]", "trials=3")
-BUDGET = "budget=20runs"
+BUDGET = "budget=22runs"
 
 
 def answer_in(folder: Path) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def answer_in(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a finished study of two methods, with a budget of 20 runs."""
+    """Return a finished study of two methods, with a budget of 22 runs."""
     folder = tmp_path_factory.mktemp("study") / "here"
     return study_here((*SMALL, *ASKED, BUDGET, f"output={folder}"))
 
@@ -73,10 +73,10 @@ def test_tuning_and_comparison_have_seeds_of_their_own(studied: Path) -> None:
 
 
 def test_the_budget_is_kept(studied: Path) -> None:
-    """No more than 20 runs of 2 rounds are spent, and no pair of runs would fit any more."""
+    """No more than 22 runs of 2 rounds are spent, and no pair of runs would fit any more."""
     spent = sum(len(complete_rounds(path.parent)) for path in studied.glob("*/rounds.jsonl"))
     assert answer_in(studied)["spent"]["spent"] == spent
-    assert 20 * 2 - 2 * 2 < spent <= 20 * 2
+    assert 22 * 2 - 2 * 2 < spent <= 22 * 2
 
 
 def test_a_command_repeats_a_number(studied: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_with_more_budget_it_goes_on(studied: Path, tmp_path: Path) -> None:
     """The tuning stays as it is, and further seeds come."""
     further = tmp_path / "study"
     shutil.copytree(studied, further)
-    study_here((*SMALL, *ASKED, "budget=22runs", f"output={further}"))
+    study_here((*SMALL, *ASKED, "budget=24runs", f"output={further}"))
     before, after = answer_in(studied), answer_in(further)
     assert after["seeds"] == before["seeds"] + 1
     assert [one["tuned"] for one in after["results"]] == [one["tuned"] for one in before["results"]]
@@ -174,7 +174,7 @@ def test_methods_that_do_not_fit_are_named_at_once(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(JobRunner, "run", interrupted)
-    words = ("question=fairness", "strategy.fraction=0.5", BUDGET.replace("20", "200"))
+    words = ("question=fairness", "strategy.fraction=0.5", BUDGET.replace("22", "200"))
     with pytest.raises(SystemExit):
         study_here((*SMALL, *words, f"output={tmp_path}"))
     first, second, *_ = capsys.readouterr().out.splitlines()
@@ -214,7 +214,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         ),
         (
             ("trials=33", "budget=20runs"),
-            r"budget must be at least 50runs \(100rounds: 5 seeds of 2 methods after 33 trials\)",
+            r"budget must be at least 70runs \(140rounds: 5 seeds of 2 methods after 33 trials\)",
         ),
         (("score=all.gini",), "score must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),

@@ -10,7 +10,15 @@ from fedquorum.search import Among, Between
 from conf.compose import parse_word
 from server_app.study.answer import Curve
 from server_app.study.methods import Searched
-from server_app.study.tuning import MethodTuning, at_round, equal_share, generations, rungs, runs_of
+from server_app.study.tuning import (
+    MethodTuning,
+    at_round,
+    equal_share,
+    generations,
+    rungs,
+    runs_of,
+    trial_cost,
+)
 
 LR: dict[str, Searched] = {"client.lr": Between(0.01, 1.0)}
 
@@ -75,7 +83,14 @@ def test_generations() -> None:
 
 def test_what_trials_take() -> None:
     """The first is a whole run, of the others half is left out; finalists are run again."""
-    assert [runs_of(trials) for trials in (0, 1, 2, 5)] == [0, 1, 1.5 + 2, 3 + 3]
+    assert [runs_of(trials, 0.5) for trials in (0, 1, 2, 5)] == [0, 1, 1.5 + 2, 3 + 3]
+
+
+def test_what_a_trial_takes() -> None:
+    """Half of a run, or more where the model is evaluated too seldom to prune so early."""
+    assert [trial_cost(one) for one in ((25, 50, 100), (8, 15, 30))] == [0.5, 0.5]
+    assert trial_cost((60, 100)) == 0.8  # 0.6, and a half of 0.4
+    assert trial_cost((100,)) == 1.0
 
 
 def test_tuning_takes_at_most_half_of_the_budget_and_leaves_the_seeds_theirs() -> None:
