@@ -30,9 +30,10 @@ def main() -> None:
         size = {"width": arguments.width, "height": arguments.height}
         page = browser.new_page(viewport=size)  # type: ignore[arg-type]
         page.goto(arguments.page.absolute().as_uri())
-        for plot in page.locator("figure[data-plot] .plot").all():
-            plot.scroll_into_view_if_needed()
-            plot.locator(".main-svg").first.wait_for()
+        for plots in page.locator("figure[data-plot] .plots").all():
+            plots.scroll_into_view_if_needed()
+            for plot in plots.locator(".plot").all():
+                plot.locator(".main-svg").first.wait_for()
         page.evaluate("window.scrollTo(0, 0)")
         page.screenshot(path=arguments.picture)
         browser.close()

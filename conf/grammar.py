@@ -11,7 +11,7 @@ from conf.schema.settings import Settings
 
 _CLOSES = {"[": "]", "{": "}", "(": ")"}
 _FUNCTIONS = create_functions().definitions
-_KEY = re.compile(r"(\+{1,2}|~)?[A-Za-z_][\w/@:-]*(\.[\w@:-]+)*")
+_KEY = re.compile(r"(\+{1,2}|~)?[A-Za-z_][\w/@:-]*(\.[\w@:-]+)*", re.ASCII)
 _NEXT_SETTING = re.compile(r"\s+[+~]*[A-Za-z_][\w./]*=")
 
 
@@ -33,9 +33,10 @@ def ungrammatical(word: str, said: str) -> str:
         return f"a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got {shown(word)!r}"
     problem = next(_problems(name, value, said), None)
     if problem is None:
+        typed = "put each text in it in quotes" if "{" in value else f"type {_quoted(name, value)}"
         problem = (
             "a value with other characters than letters, digits and . _ - / + needs quotes of its "
-            f"own; type {_quoted(name, value)}"
+            f"own; {typed}"
         )
     return f"{name} must be a value in Hydra's grammar, got {shown(word)!r}: {problem}"
 
@@ -67,7 +68,7 @@ def _problems(name: str, value: str, said: str) -> Iterator[str]:
         yield f"{unclosed[-1]} is not closed; type '{name}={closed}'"
     if unopened:
         yield f"{unopened} closes nothing; leave it out, or type {_quoted(name, value)}"
-    if match := _NEXT_SETTING.search(value):
+    if not value.startswith(tuple(_CLOSES)) and (match := _NEXT_SETTING.search(value)):
         first, second = value[: match.start()], value[match.start() :].strip()
         yield f"it is more than one setting; give each as one word: {name}={first} {second}"
     if re.search(r"(^|,)\s*(,|$)", value):

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 import numpy as np
 from fedquorum.errors import SettingsError
 from fedquorum.intake import shown
+from hydra.core.override_parser.types import Override, Transformer
 
 from conf.compose import parse_word, quoted
 from conf.options import GROUPS, PARTS
@@ -78,6 +79,20 @@ def _word(key: str, value: Any) -> str:
             f"{shown(repr(value))}"
         )
     return word
+
+
+def swept_values(override: Override) -> tuple[str, ...]:
+    """Return the values of a sweep as texts from which Hydra reads the same values.
+
+    Hydra's own texts lose the quotes around what it cannot read without them, such as "Genève".
+    """
+    return tuple(map(_swept, override.sweep_iterator()))
+
+
+def _swept(value: Any) -> str:
+    text = Transformer.str(value)
+    plain = type(value) is str
+    return quoted(value) if plain and not _means(f"key={text}", value) else text
 
 
 def _means(word: str, plain: Any) -> bool:

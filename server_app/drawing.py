@@ -49,6 +49,6 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     png, svg = folder / f"{name}.png", folder / f"{name}.svg"
     figure.savefig(png, dpi=DPI)
     figure.set_layout_engine(None)  # placed once, for both formats
-    with mpl.rc_context({"svg.hashsalt": "fedquorum"}):
+    with mpl.rc_context({"svg.hashsalt": "fedquorum", "svg.fonttype": "none"}):  # text, not shapes
         figure.savefig(svg, metadata={"Date": None})
     return png, svg

@@ -1,5 +1,6 @@
 """Strategies and settings as people read them, for tables, charts and sentences."""
 
+import re
 from collections.abc import Mapping
 
 from fedquorum.intake import shown
@@ -91,3 +92,8 @@ def _step_words(settings: Mapping[str, object]) -> str:
     if not isinstance(fraction, float):
         return ""
     return " at half" if fraction == HALF else f" after {100 * fraction:.3g} %"
+
+
+def slug(text: str) -> str:
+    """Return a text as part of a file name or an address: letters, figures and single hyphens."""
+    return "-".join(re.findall(r"[^\W_]+", text))

@@ -16,6 +16,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from conf.compose import compose_words
+from conf.words import swept_values
 from server_app.display import next_commands
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
 from server_app.sweep_runner import JobRunner
@@ -88,7 +89,7 @@ def choices_of(override: Override) -> list[str]:
             f"{key} must be a list of values in a sweep, got {override.input_line} (type "
             f"{key}=A,B,C, or hydra/sweeper=optuna to search the interval)"
         )
-    words = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    words = [f"{key}={value}" for value in swept_values(override)]
     if not words:
         raise SettingsError(
             f"{key} must have at least one value in a sweep, got {override.input_line}"

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +40,8 @@ class SweepDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = 0
+        self.left: Callable[[], str] | None = None
+        """Says what is left, where a budget and no number of jobs ends them; None for a sweep."""
         self._watched: list[_Watched] = []
         self._before = 0
         self._started = self._last_line = time.monotonic()
@@ -99,7 +101,7 @@ class SweepDisplay:
                 self._show_bar(watched)
         self._progress.update(
             self._bar,
-            total=self._total,
+            total=None if self.left else self._total,
             completed=self._ended,
             visible=bool(self._total),
             state=self._summary(),
@@ -126,7 +128,8 @@ class SweepDisplay:
     def _plain(self, text: str) -> None:
         if not shows_live(self._console):
             self._last_line = time.monotonic()
-            line = f"[{self._ended}/{self._total}] {text.strip()}".rstrip()
+            of = "" if self.left else f"/{self._total}"
+            line = f"[{self._ended}{of}] {text.strip()}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     @property
@@ -137,7 +140,8 @@ class SweepDisplay:
         counts = Counter[str](watched.status for watched in self._watched)
         names = ("failed", "interrupted", "running")
         words = [f"{counts[name]} {name}" for name in names if counts[name]]
-        words.append(time_left(time.monotonic() - self._started, self._fraction()))
+        seconds = time.monotonic() - self._started
+        words.append(self.left() if self.left else time_left(seconds, self._fraction()))
         return ", ".join(word for word in words if word)
 
     def _fraction(self) -> float:
@@ -176,6 +180,8 @@ class _Watched:
     @property
     def end(self) -> str:
         """How it ended, in words that do not say the status twice."""
+        if self.status == "completed" and self.job.goes_on:
+            return f"round {self.round} of {self.job.planned}  {self.words}"
         said = self.words.startswith(self.status)
         return self.words if said else f"{self.status}  {self.words}"
 

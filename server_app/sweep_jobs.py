@@ -80,10 +80,19 @@ class Job:
         return f"job {self.number}" + (f" ({self.label})" if self.label else "")
 
     @property
+    def planned(self) -> int:
+        """The rounds of its settings."""
+        return 0 if self.composed is None else self.composed.settings.rounds
+
+    @property
     def rounds(self) -> int:
         """The rounds that the job runs."""
-        planned = 0 if self.composed is None else self.composed.settings.rounds
-        return planned if self.until is None else min(planned, self.until)
+        return self.planned if self.until is None else min(self.planned, self.until)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether rounds are left when it counts as completed."""
+        return self.rounds < self.planned
 
     @property
     def launched_with(self) -> tuple[str, ...]:

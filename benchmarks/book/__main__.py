@@ -18,7 +18,7 @@ from pathlib import Path
 from fedquorum.errors import FedQuorumError
 
 from benchmarks.book.chapters import CHAPTERS, Chapter, Direct, Sweeps
-from benchmarks.book.measured import write_measurement
+from benchmarks.book.measured import read_measurement, write_measurement
 from benchmarks.book.measuring import measured_directly, picture, summary
 from benchmarks.book.running import jobs_of, kept_of, run_queue, waiting
 from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, with_headlines, write_book
@@ -97,11 +97,18 @@ def _measure(
 
 
 def _write(chapter: Sweeps, docs: Path, folder: Path) -> None:
-    """Write a chapter's numbers from what is kept of its runs, and its picture."""
+    """Write a chapter's numbers from what is kept of its runs, and its picture.
+
+    An earlier measurement stands as long as it has more seeds.
+    """
     runs = kept_of(chapter, docs / RESULTS)
+    path = docs / RESULTS / f"{chapter.name}.json"
     if not runs:
         return
-    write_measurement(summary(chapter, runs), docs / RESULTS / f"{chapter.name}.json")
+    measured = summary(chapter, runs)
+    if path.exists() and read_measurement(path).num_seeds > measured.num_seeds:
+        return
+    write_measurement(measured, path)
     image = picture(chapter, folder)
     if image is not None:
         (docs / IMAGES).mkdir(exist_ok=True)

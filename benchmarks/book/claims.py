@@ -144,7 +144,7 @@ def judged(claim: Claim, measured: Measurement | None) -> Verdict:
     found = [cell for cell in cells if isinstance(cell, Number)]
     if measured is None or not found or len(found) < len(cells):
         return Verdict(claim)
-    seeds = found[0].seeds or len(re.findall(r"\d+", measured.seeds))
+    seeds = found[0].seeds or measured.num_seeds
     return Verdict(claim, _subtracted(found), seeds, measured.rounds.removesuffix(" rounds"))
 
 

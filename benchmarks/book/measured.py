@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,11 @@ class Measurement:
     seconds: float | None
     note: str
     tables: Mapping[str, Table]
+
+    @property
+    def num_seeds(self) -> int:
+        """How many seeds the runs have."""
+        return len(re.findall(r"\d+", self.seeds))
 
     def origin(self) -> str:
         """Return where the numbers come from, as a line."""

@@ -13,6 +13,7 @@ from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS, UNSEEN_GROUP
 from server_app.report.charts import ANY, PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
 from server_app.report.groups import Group, brief, is_tested
 from server_app.report.published import Published, published_values
+from server_app.report.tables import METRIC_NAMES
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,8 @@ class Method:
 def methods_of(groups: Sequence[Group]) -> tuple[Method, ...]:
     """Return the groups that have rounds; what is not completed is said in the name."""
     return tuple(
-        Method(group, f"{name} [{group.unfinished}]" if group.unfinished else name, i)
+        Method(group, brief(group.title_told), i)
         for i, group in enumerate(group for group in groups if group.counted)
-        for name in (brief(group.title),)
     )
 
 
@@ -57,7 +57,7 @@ def tested_clients(methods: Sequence[Method]) -> tuple[str, ...]:
 
 def models_tested(methods: Sequence[Method]) -> Mapping[str, str]:
     """Return the groups of ``tested_clients``, and the mean model if there is one, with names."""
-    names = {clients: f"{clients.replace('_', '-')} clients" for clients in tested_clients(methods)}
+    names = {clients: whose(clients) for clients in tested_clients(methods)}
     runs = [run for method in methods for run in method.group.counted]
     if any(record.test and MEAN_GROUP in record.test for run in runs for record in run.rounds):
         names[MEAN_GROUP] = "mean model"
@@ -112,6 +112,24 @@ def published(methods: Sequence[Method]) -> Iterator[tuple[Method, Published]]:
     for method in methods:
         for one in published_values(method.group.experiment, method.first.settings):
             yield method, one
+
+
+def metric_label(metric: str) -> str:
+    """Return a test metric with its unit, for an axis."""
+    known = metric_called(metric)
+    unit = ", unit of the target" if known.of_numbers and known.low == 0.0 else ""
+    return f"test {METRIC_NAMES[metric]}{unit}"
+
+
+def loss_label(methods: Sequence[Method], what: str) -> str:
+    """Return a loss with its unit: of predicted numbers it is their squared error."""
+    numbers = any(method.group.of_numbers for method in methods)
+    return f"{what}, {'squared error' if numbers else 'nats'}"
+
+
+def whose(clients: str) -> str:
+    """Return a group of ``TEST_GROUPS`` in words, such as "priority clients"."""
+    return f"{clients.replace('_', '-')} clients"
 
 
 def sources(methods: Sequence[Method], values: str) -> str:

@@ -14,12 +14,14 @@ from fedquorum.types import FloatArray, IntArray
 from server_app.report.chart_parts import (
     Method,
     bounds_of,
+    metric_label,
     over_rounds,
     published,
     rates_of,
     run_columns,
     sources,
     tested_clients,
+    whose,
 )
 from server_app.report.charts import (
     MAX_POINTS,
@@ -34,7 +36,6 @@ from server_app.report.charts import (
     thinned,
 )
 from server_app.report.methods import is_given_rates
-from server_app.report.tables import METRIC_NAMES
 
 # Told apart with any colour vision, and by their lightness in print.
 STATUS_COLOURS = (
@@ -62,21 +63,22 @@ def distribution_chart(methods: Sequence[Method]) -> LineChart | None:
     """Return the clients' own test metrics in ascending order, worst and best tenth shaded."""
     metrics = {method.group.metric for method in methods}
     bounds = bounds_of(metrics)
-    metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    label = metric_label(metrics.pop()) if len(metrics) == 1 else "test metric as configured"
     panels = []
     for clients in tested_clients(methods):
         lines = [line for m in methods if (line := _ranked_line(m, clients)) is not None]
         if lines:
             panels.append(
                 Panel(
-                    f"{clients.replace('_', '-')} clients",
+                    whose(clients),
                     "clients, from the lowest value, %",
-                    f"test {metric_name}",
+                    label,
                     tuple(lines),
                     _published_spread(methods) if clients in ("priority", "all") else (),
                     x_ticks=TENTHS,
                     shaded=((0.0, 10.0), (90.0, 100.0)),
                     bounds=bounds,
+                    named=False,  # the best clients of all methods are about as good
                 )
             )
     if not panels:
@@ -308,6 +310,7 @@ def omega_chart(methods: Sequence[Method]) -> LineChart | None:
         tuple(lines),
         log="xy",
         diagonal=True,
+        named=False,
     )
     error = over_rounds(
         estimating,

@@ -93,11 +93,11 @@ def report(directories: Iterable[Path], output: Path, *, paper: float | None = N
 
     Makes the folder ``output`` where it is missing and writes, over those of an earlier report,
     ``report.html``, ``table`` and ``differences`` as CSV, ``tables.md`` and ``tables.tex``, and
-    in ``figures`` every chart as PNG and SVG, and as PDF of ``paper`` inches in width where that is
-    given. Runs that cannot be read are told on standard
-    error and left out. Where a run has a local-only run of the same experiment and seed beside
-    it, the terms of FedALIGN's bound are printed too, which needs the runs' data; terms that
-    cannot be computed are told on standard error and left out.
+    in ``figures`` every chart as PNG and SVG. Where ``paper`` is given, charts are PDFs of that
+    many inches in width too; a width with room for one panel has a PDF for each. Runs that cannot
+    be read are told on standard error and left out. Where a run has a local-only run of the same
+    experiment and seed beside it, the terms of FedALIGN's bound are printed too, which needs the
+    runs' data; terms that cannot be computed are told on standard error and left out.
 
     Raises
     ------
@@ -160,9 +160,9 @@ def _write(
 ) -> list[Path]:
     """Write all files and return those that a reader opens."""
     from server_app.drawing import save, save_for_paper
-    from server_app.report.figures import draw, small_picture
+    from server_app.naming import slug
+    from server_app.report.figures import draw, parts_for_paper, small_picture
     from server_app.report.page import page
-    from server_app.report.sweep_charts import slug
     from server_app.report.tables import (
         experiment_tables,
         latex,
@@ -177,10 +177,10 @@ def _write(
     for one in experiments:
         for chart in one.charts:
             name = f"{slug(one.name)}_{chart.name}"
-            if paper is not None:
-                save_for_paper(draw(chart, paper), figures, name)
             png, _ = save(draw(chart), figures, name)
             pictures[one.name, chart.name] = small_picture(png)
+            for part_name, part in parts_for_paper(chart, paper) if paper else ():
+                save_for_paper(draw(part, paper), figures, f"{slug(one.name)}_{part_name}")
     tables = [
         table
         for one in experiments
@@ -276,7 +276,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_inches,
         metavar="INCHES",
         help="write every figure as PDF too, as wide as a paper's column (often 3.3), with letters "
-        "of 8 points",
+        "of 7 and 8 points; a narrow column has a file for each panel",
     )
     parser.add_argument(
         "--audit",

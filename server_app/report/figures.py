@@ -1,15 +1,17 @@
-"""Charts on paper: PNG and SVG. Built on figure objects alone: no window, no shared state."""
+"""Charts on paper: PNG, SVG and PDF. Built on figure objects alone: no window, no shared state."""
 
 import io
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -18,28 +20,38 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from server_app.drawing import ShownFigure
+from server_app.naming import slug
 from server_app.report.charts import (
-    COLOURS,
+    BAND_OPACITY,
     EDGE_OPACITY,
     FEW_POINTS,
-    NUM_DASHES,
     Chart,
+    EndName,
     GridChart,
     Layer,
     Line,
     LineChart,
     Panel,
     band,
-    band_opacity,
-    grid_shape,
+    barred,
+    end_names,
+    has_bands,
+    log_ticks,
+    look,
+    y_ends,
 )
 
-LINE_STYLES = ("-", "--", ":", "-.")
+LINE_STYLES = ("-", (0, (5, 2)), (0, (5, 1.5, 1.5, 1.5)), (0, (9, 2)))
+"""As on the page: dots are for levels."""
+
 PANEL_INCHES = (4.6, 3.5)
-SMALLEST_PANEL_INCHES = 2.2
+SMALLEST_PANEL_INCHES, SMALLEST_NAMED_INCHES = 2.2, 3.0
 LEGEND_LINE_INCHES = 0.24
 LEGEND_CHARACTERS = 60
-GRIDS_IN_A_ROW = 3
+TITLE_CHARACTERS = 50
+NAME_LETTERS, NAME_LETTERS_ON_PAPER = 20, 14
+NAME_POINTS, LINE_SPACING, POINTS_PER_INCH = 8.5, 1.3, 72
+AXIS_SHARE = 0.7  # of a panel's height is the axis, at least
 MOST_GRIDS = 6
 PAGE_SCALE = 2 / 3
 PAGE_QUALITY = 80
@@ -80,13 +92,43 @@ def _use_letters_of_papers() -> None:
     mpl.rc("legend", fontsize=7)
 
 
-def _shape(rows: int, columns: int, width: float | None) -> tuple[int, int, float, float]:
-    """Return rows and columns as they fit into a width, and a panel's width and height."""
+def parts_for_paper(chart: Chart, width: float) -> Iterator[tuple[str, Chart]]:
+    """Yield what is drawn into files of their own for a paper, each with its file's name.
+
+    A chart whose panels stand side by side in this width is one; panels that would stand below
+    each other are one each, so that none is higher than a page.
+    """
+    parts = chart.layers if isinstance(chart, GridChart) else chart.panels
+    if len(parts) == 1 or _fitting(chart, width) > 1:
+        yield chart.name, chart
+        return
+    for place, part in enumerate(parts, start=1):
+        name = f"{chart.name}_{place}"
+        if isinstance(chart, GridChart) and isinstance(part, Layer):
+            yield f"{name}_{slug(part.label)}", replace(chart, layers=(part,))
+        elif isinstance(chart, LineChart) and isinstance(part, Panel):
+            words = slug(f"{part.y_label} {part.title}")
+            yield f"{name}_{words}", replace(chart, panels=(part,))
+
+
+def _fitting(chart: Chart, width: float) -> int:
+    """Return how many panels fit side by side; those with names beside the lines need more room."""
+    grid = isinstance(chart, GridChart) or not any(panel.named for panel in chart.panels)
+    return max(1, int(width / (SMALLEST_PANEL_INCHES if grid else SMALLEST_NAMED_INCHES)))
+
+
+def _shape(chart: Chart, panels: int, width: float | None) -> tuple[int, int, float, float]:
+    """Return rows and columns as they fit into a width, and a panel's width and height.
+
+    There are at most three side by side, and four are two by two.
+    """
+    columns = 2 if panels == 4 else min(3, panels)  # noqa: PLR2004
     if width is None:
-        return rows, columns, *PANEL_INCHES
-    fitting = max(1, min(columns, int(width / SMALLEST_PANEL_INCHES)))
-    panel = width / fitting
-    return -(-rows * columns // fitting), fitting, panel, panel * PANEL_INCHES[1] / PANEL_INCHES[0]
+        return -(-panels // columns), columns, *PANEL_INCHES
+    columns = min(columns, _fitting(chart, width))
+    panel = width / columns
+    height = min(1.0, panel / PANEL_INCHES[0]) * PANEL_INCHES[1]
+    return -(-panels // columns), columns, panel, height
 
 
 def _figure(size: tuple[float, float]) -> ShownFigure:
@@ -99,82 +141,149 @@ def _figure(size: tuple[float, float]) -> ShownFigure:
 
 
 def _lines(chart: LineChart, whole: float | None) -> ShownFigure:
-    labels = {line.label: line.style for panel in chart.panels for line in panel.lines}
-    labels |= {level.label: level.style for panel in chart.panels for level in panel.levels}
-    rows, columns, width, height = _shape(*grid_shape(len(chart.panels)), whole)
-    letters = int(LEGEND_CHARACTERS * width / PANEL_INCHES[0])
-    longest = min(max(map(len, labels)), letters)
-    entries = max(1, min(len(labels), int(columns * letters / (longest + 6))))
-    legend = LEGEND_LINE_INCHES * (1 + math.ceil(len(labels) / entries))
+    """Return the panels; a legend where lines have no names at their ends."""
+    rows, columns, width, height = _shape(chart, len(chart.panels), whole)
+    letters = NAME_LETTERS if whole is None else NAME_LETTERS_ON_PAPER
+    size = mpl.rcParams["legend.fontsize"] if whole is not None else NAME_POINTS
+    room = AXIS_SHARE * height * POINTS_PER_INCH / (LINE_SPACING * size)
+    names = [
+        end_names(chart, panel, letters=letters, room=room) if len(chart.styles) > 1 else []
+        for panel in chart.panels
+    ]
+    told = all(_tells_all(found, panel) for found, panel in zip(names, chart.panels, strict=True))
+    legend = 0.0 if told else _legend_inches(list(chart.styles), columns, width)
     figure = _figure((columns * width, rows * height + legend))
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
     handles: dict[str, Artist] = {}
-    for axes, panel in zip(all_axes, chart.panels, strict=False):
+    for axes, panel, found in zip(all_axes, chart.panels, names, strict=False):
         handles |= _panel(axes, panel)
+        for name in found:
+            _write(axes, name, size)
     for axes in all_axes[len(chart.panels) :]:
         axes.set_visible(False)
-    texts = [textwrap.fill(label, letters) for label in handles]
-    figure.legend(
-        list(handles.values()),
-        texts,
-        loc="outside lower center",
-        frameon=False,
-        ncols=entries,
-    )
+    if not told:
+        letters, entries = _legend_shape(list(handles), columns, width)
+        figure.legend(
+            list(handles.values()),
+            [textwrap.fill(label, letters) for label in handles],
+            loc="outside lower center",
+            frameon=False,
+            ncols=entries,
+            handlelength=3.2,  # a dash is seen with its gaps
+        )
     return figure
+
+
+def _tells_all(names: Sequence[EndName], panel: Panel) -> bool:
+    """Say whether every line of a panel has its name."""
+    return {name.label for name in names} >= {line.label for line in panel.lines}
+
+
+def _legend_shape(labels: Sequence[str], columns: int, width: float) -> tuple[int, int]:
+    """Return how many letters a line of an entry has, and how many entries a row."""
+    letters = int(LEGEND_CHARACTERS * width / PANEL_INCHES[0])
+    longest = min(max(map(len, labels)), letters)
+    return letters, max(1, min(len(labels), int(columns * letters / (longest + 6))))
+
+
+def _legend_inches(labels: Sequence[str], columns: int, width: float) -> float:
+    _, entries = _legend_shape(labels, columns, width)
+    return LEGEND_LINE_INCHES * (1 + math.ceil(len(labels) / entries))
+
+
+def _write(axes: Axes, name: EndName, size: float) -> None:
+    """Write a name beside the axes."""
+    colour, _ = look(name.style)
+    axes.annotate(
+        "\n".join(name.text),
+        (1.0, name.place),
+        xycoords="axes fraction",
+        xytext=(4, 0),
+        textcoords="offset points",
+        color=colour,
+        fontsize=size,
+        linespacing=LINE_SPACING - 0.1,
+        va="center",
+        annotation_clip=False,
+        parse_math=False,
+    )
 
 
 def _panel(axes: Axes, panel: Panel) -> dict[str, Artist]:
     """Draw one panel and return what stands for each label in the legend."""
-    handles: dict[str, Artist] = {}
+    drawn: dict[str, Artist] = {}
     for low, high in panel.shaded:
         axes.axvspan(low, high, color="#E5E5E5", alpha=0.5, linewidth=0)
-    for line in panel.lines:
-        handles[line.label] = _line(axes, line, panel)
+    # solid lines first, since others can be seen on them
+    for line in sorted(panel.lines, key=lambda line: look(line.style)[1]):
+        drawn[line.label] = _line(axes, line, panel)
+    handles = {line.label: drawn[line.label] for line in panel.lines}
     for level in panel.levels:
-        colour, _ = _style(level.style)
-        drawn = axes.axhline(level.y, color=colour, linestyle=":", linewidth=1.1)
-        handles.setdefault(level.label, drawn)
+        colour, _ = look(level.style)
+        dotted = axes.axhline(level.y, color=colour, linestyle=":", linewidth=1.1)
+        handles.setdefault(level.label, dotted)
     if panel.diagonal:
         axes.axline((1.0, 1.0), (2.0, 2.0), color="black", linestyle="--", linewidth=0.8)
     if panel.x_ticks is not None:
         axes.set_xticks(panel.x_ticks.positions, panel.x_ticks.texts)
     elif "x" not in panel.log:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     if "x" in panel.log:
         axes.set_xscale("log")
+    low, high = y_ends(panel)
     if "y" in panel.log:
         axes.set_yscale("log")
-    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+        _name_powers(axes.yaxis, low, high)
+        low, high = 10.0**low, 10.0**high
+    if not panel.diagonal:
+        axes.set_ylim(low, high)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.set_title(panel.title, loc="left", fontsize="medium")
     axes.grid(visible=True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return handles
 
 
+def _name_powers(axis: Axis, low: float, high: float) -> None:
+    """Write numbers of a logarithmic axis in full, where there are some to write."""
+    ticks = log_ticks(low, high)
+    if len(ticks) > 1:
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
+
+
 def _line(axes: Axes, line: Line, panel: Panel) -> Artist:
-    colour, dash = _style(line.style)
+    colour, dash = look(line.style)
     marker = "o" if line.points or len(line.x) <= FEW_POINTS else None
     (drawn,) = axes.plot(
         line.x,
         line.y,
-        "" if line.points else dash,
+        linestyle="" if line.points else LINE_STYLES[dash],
         color=colour,
         marker=marker,
-        markersize=3 if line.points else 4,
-        alpha=0.6 if line.points else 1.0,
+        markersize=3 if line.points and not panel.bars else 4,
+        alpha=0.6 if line.points and not panel.bars else 1.0,
         linewidth=1.3,
     )
-    if line.spread is not None:
-        low, high = band(line, panel)
+    if line.spread is None:
+        return drawn
+    low, high = band(line, panel)
+    if has_bands(panel):
         # where bands lie over each other, their edges tell them apart
         axes.fill_between(
             line.x,
             low,
             high,
-            facecolor=(colour, band_opacity(panel)),
+            facecolor=(colour, BAND_OPACITY),
             edgecolor=(colour, EDGE_OPACITY),
             linewidth=0.5,
         )
+        return drawn
+    at = barred(panel, line)
+    lengths = ((line.y - low)[at], (high - line.y)[at])
+    axes.errorbar(
+        line.x[at], line.y[at], lengths, fmt="none", ecolor=colour, elinewidth=0.9, capsize=1.5
+    )
     return drawn
 
 
@@ -183,8 +292,7 @@ def _line(axes: Axes, line: Line, panel: Panel) -> Artist:
 
 def _grids(chart: GridChart, whole: float | None) -> ShownFigure:
     layers = chart.layers[:MOST_GRIDS]
-    columns = min(GRIDS_IN_A_ROW, len(layers))
-    rows, columns, width, height = _shape(math.ceil(len(layers) / columns), columns, whole)
+    rows, columns, width, height = _shape(chart, len(layers), whole)
     figure = _figure((columns * width, rows * height + LEGEND_LINE_INCHES))
     all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
     finite = [layer.values[np.isfinite(layer.values)] for layer in layers]
@@ -192,6 +300,8 @@ def _grids(chart: GridChart, whole: float | None) -> ShownFigure:
     ends = np.concatenate(finite) if together else np.empty(0)
     for axes, layer in zip(all_axes, layers, strict=False):
         _grid(axes, chart, layer, (float(ends.min()), float(ends.max())) if len(ends) else None)
+        letters = int(TITLE_CHARACTERS * width / PANEL_INCHES[0])
+        axes.set_title("\n".join(textwrap.wrap(layer.label, letters)), fontsize="medium")
     for axes in all_axes[len(layers) :]:
         axes.set_visible(False)
     if chart.categories:
@@ -234,7 +344,6 @@ def _grid(axes: Axes, chart: GridChart, layer: Layer, ends: tuple[float, float] 
         axes.axhline(layer.divider - 0.5, color="black", linewidth=0.8)
     _name_ticks(axes, layer.columns, layer.rows)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.set_title("\n".join(textwrap.wrap(layer.label, LEGEND_CHARACTERS)), fontsize=9)
 
 
 def _name_ticks(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
@@ -242,7 +351,3 @@ def _name_ticks(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None
         step = max(1, math.ceil(len(names) / most))
         places = list(range(0, len(names), step))
         axis.set_ticks(places, [names[i] for i in places])
-
-
-def _style(place: int) -> tuple[str, str]:
-    return COLOURS[place % len(COLOURS)], LINE_STYLES[place // len(COLOURS) % NUM_DASHES]

@@ -121,6 +121,16 @@ class Group:
         return ", ".join((method_title(self.strategy), *words))
 
     @property
+    def title_told(self) -> str:
+        """The title, and what the runs are where they are not completed."""
+        return f"{self.title} [{self.unfinished}]" if self.unfinished else self.title
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether the runs predict numbers, so that losses are squared errors."""
+        return self.runs[0].settings.get("data.regression") is True
+
+    @property
     def metric(self) -> str:
         """What the fairness over clients is of: accuracy, auroc or loss."""
         return str(self.runs[0].settings.get("evaluation.metric", "accuracy"))

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,15 +10,17 @@ from pathlib import Path
 
 import jinja2
 import yaml
+from fedquorum.intake import shown
+from fedquorum.records.reader import POPULATION, Run, read_population
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from server_app.report.charts import LineChart, grid_shape
+from server_app.naming import slug, value_words
+from server_app.report.charts import GridChart
 from server_app.report.experiment import Experiment
 from server_app.report.groups import word
-from server_app.report.interactive import figure
+from server_app.report.interactive import specification
 from server_app.report.lead import lead
-from server_app.report.sweep_charts import slug
 from server_app.report.tables import TextTable, experiment_tables, runs_table
 
 TEMPLATE = "page.html"
@@ -33,8 +36,7 @@ class _Plot:
     note: str
     json: Markup
     picture: str
-    columns: int
-    narrow: bool
+    full: bool
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class _Section:
 
     name: str
     anchor: str
+    world: str
     warnings: tuple[str, ...]
     lead: tuple[tuple[str, ...], ...]
     first: TextTable
@@ -86,18 +89,18 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
     return _Section(
         name=one.name,
         anchor=anchor,
+        world=_world(one),
         warnings=tuple(_warnings(one)),
-        lead=tuple(lead(one.rows)),
+        lead=tuple(tuple(map(_unbroken, sentences)) for sentences in lead(one.rows)),
         first=first,
         plots=tuple(
             _Plot(
                 id=f"{anchor}_{chart.name}",
                 title=chart.title,
                 note=chart.note,
-                json=script_json(figure(chart).to_json()),
+                json=script_json(json.dumps(specification(chart))),
                 picture=base64.b64encode(pictures[one.name, chart.name]).decode(),
-                columns=grid_shape(len(chart.panels))[1] if isinstance(chart, LineChart) else 2,
-                narrow=isinstance(chart, LineChart) and len(chart.panels) == 1,
+                full=isinstance(chart, GridChart),
             )
             for chart in one.charts
         ),
@@ -120,6 +123,48 @@ def _warnings(one: Experiment) -> list[str]:
                 error = f" ({run.error})" if run.error else ""
                 warnings.append(f"{group.title}, seed {run.seed}: {state}, {rounds}, {use}{error}")
     return warnings
+
+
+def _unbroken(sentence: str) -> str:
+    """Return a sentence in which no number stands apart from its sign or unit."""
+    return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
+
+
+def _world(one: Experiment) -> str:
+    """Return on what the methods were compared, as far as it is the same for all."""
+    runs = [run for group in one.groups for run in group.counted]
+    known = [_population(run) for run in runs]
+    told = [
+        {
+            f"data {value_words('data.name', str(run.settings.get('data.name', '')))}"
+            for run in runs
+        },
+        {words for words in known if words},
+        {value_words("model.name", str(run.settings.get("model.name", ""))) for run in runs},
+        {f"{len(run.rounds)} rounds" for run in runs},
+    ]
+    return ", ".join(words for said in told if len(said) == 1 for words in said if words)
+
+
+def _data(run: Run) -> str:
+    """Return the name of the data set, or of the file."""
+    path = run.settings.get("data.path")
+    return shown(Path(path).name) if isinstance(path, str) else _option(run, "data")
+
+
+def _option(run: Run, group: str) -> str:
+    return value_words(f"{group}.name", str(run.settings.get(f"{group}.name", "")))
+
+
+def _population(run: Run) -> str:
+    """Return how many clients there are; empty without that record."""
+    if not (run.directory / POPULATION).is_file():
+        return ""
+    priority = read_population(run.directory)["priority"].to_pylist()
+    those = sum(map(bool, priority))
+    return f"{len(priority)} clients" + (
+        f", {those} with priority" if those < len(priority) else ""
+    )
 
 
 def _shared(one: Experiment) -> tuple[str, ...]:

@@ -9,11 +9,14 @@ from fedquorum.records.round_record import RoundRecord
 from server_app.report.chart_parts import (
     Method,
     bounds_of,
+    loss_label,
+    metric_label,
     models_tested,
     over_rounds,
     published,
     sources,
     tested_clients,
+    whose,
 )
 from server_app.report.charts import ANY, FRACTION, PERCENT, Level, LineChart, Panel
 from server_app.report.groups import metric_after_round
@@ -30,8 +33,9 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
     panels = [
         over_rounds(
             methods,
-            f"test {METRIC_NAMES[metric]}, {models[clients]}",
+            metric_label(metric),
             partial(_tested, clients=clients, name=metric),
+            title=models[clients],
             levels=_published_levels(methods, metric) if clients == tested[0] else (),
             bounds=bounds_of({metric}),
         )
@@ -42,24 +46,34 @@ def training_chart(methods: Sequence[Method]) -> LineChart | None:
     panels.append(
         over_rounds(
             methods,
-            "training loss F(w), nats",
+            loss_label(methods, "training loss F(w)"),
             lambda record: record.global_loss,
+            title=models[tested[0]] if tested else "",
         )
     )
     panels += [
         over_rounds(
             methods,
-            f"test loss, {models[clients]}, nats",
+            loss_label(methods, "test loss"),
             partial(_tested, clients=clients, name="loss"),
+            title=models[clients],
         )
         for clients in tested[:1]
     ]
     note = (
         "Test metrics are of the model after the round, mean over the clients' own test parts by "
         "training data; F(w), of the priority clients, is of the model broadcast in it. Lines are "
-        "means over seeds, bands one standard deviation to either side."
+        "means over seeds, bands or bars one standard deviation to either side."
     )
-    return _chart("training", "Accuracy and loss", note + sources(methods, "values"), panels)
+    return _chart("training", _training_title(methods), note + sources(methods, "values"), panels)
+
+
+def _training_title(methods: Sequence[Method]) -> str:
+    """Return "Accuracy and loss", or the same of another metric."""
+    others = {m.group.metric for m in methods} - {"loss"} or {"accuracy"}
+    names = [METRIC_NAMES[metric].partition(", ")[0] for metric in sorted(others)]
+    title = f"{', '.join(names)} and loss"
+    return title[0].upper() + title[1:]
 
 
 def appeal_chart(methods: Sequence[Method]) -> LineChart | None:
@@ -67,12 +81,13 @@ def appeal_chart(methods: Sequence[Method]) -> LineChart | None:
     panels = [
         over_rounds(
             methods,
-            f"{label}, {clients.replace('_', '-')} clients",
+            label,
             partial(_tested, clients=clients, name=name),
+            title=whose(clients),
             bounds=PERCENT,
         )
         for name, label in (
-            ("appeal", "satisfied, %"),
+            ("appeal", "clients satisfied, %"),
             ("preferred_accuracy", "preferred accuracy, %"),
         )
         for clients in tested_clients(methods)
@@ -96,7 +111,7 @@ def admission_chart(methods: Sequence[Method]) -> LineChart | None:
     if not gated and len(admitted) <= 1:
         return None
     panels = [
-        over_rounds(methods, "updates admitted", lambda record: record.admitted),
+        over_rounds(methods, "updates admitted, a round", lambda record: record.admitted),
         over_rounds(gated, "inclusion mass A", lambda record: record.inclusion_mass),
         over_rounds(gated, "theta = 1 / (1 + A)", lambda record: record.theta, bounds=FRACTION),
     ]

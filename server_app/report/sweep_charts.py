@@ -1,14 +1,15 @@
 """Charts over the settings that were swept: curves over one, a heat map over two."""
 
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from fedquorum.metrics import metric_called
 
-from server_app.naming import method_title, setting_name, setting_words
-from server_app.report.chart_parts import Method, bounds_of
+from server_app.naming import method_title, setting_name, setting_words, slug, value_words
+from server_app.report.chart_parts import Method, bounds_of, metric_label, whose
 from server_app.report.charts import (
     PERCENT,
     Chart,
@@ -29,14 +30,17 @@ from server_app.report.groups import (
     telling_keys,
     word,
 )
-from server_app.report.tables import METRIC_NAMES, Row
+from server_app.report.tables import Row
 
 TWO = 2
 FINAL = {
     "test": "mean of the clients, by data",
     "worst10": "worst 10 % of the clients",
-    "gini": "Gini coefficient, %",
+    "gini": "evenness over clients",
 }
+TICK_LETTERS = 16
+APART, ALL_APART = 0.06, 0.4
+"""Between the bars of neighbours and of all curves, where values are 1 apart."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,18 @@ def _curves(
         return None
     swept = {sweep.strategy for sweep in sweeps}
     constant = [m.group for m in methods if m.group.strategy not in swept]
-    metric = METRIC_NAMES[methods[0].group.metric]
+    metric = methods[0].group.metric
+    settings = methods[0].first.settings
+    words = [textwrap.fill(value_words(key, value, settings), TICK_LETTERS) for value in values]
+    ticks = Ticks(tuple(map(float, range(len(values)))), tuple(words))
+    numbers = all(ascending(value)[0] == 0 for value in values)
     panels = []
     for name, title in FINAL.items():
+        points = _Points(values, numbers, rows, name)
         lines = [
             line
-            for style, (label, points) in enumerate(series.items())
-            if (line := _line(label, style, values, points, rows=rows, name=name)) is not None
+            for place, (label, groups) in enumerate(series.items())
+            if (line := points.line(label, place, groups, len(series))) is not None
         ]
         levels = [
             Level(g.title, len(series) + i, found.mean, f"{g.title}: {found.mean:.2f}")
@@ -136,29 +145,28 @@ def _curves(
             if (found := _final(g, rows, name)) is not None
         ]
         if lines:
-            label = title if name == "gini" else f"test {metric}"
-            ticks = Ticks(tuple(map(float, range(len(values)))), tuple(values))
-            heading = "" if name == "gini" else title
-            bounds = PERCENT if name == "gini" else bounds_of({methods[0].group.metric})
             panels.append(
                 Panel(
-                    heading,
+                    title,
                     setting_name(key),
-                    label,
+                    "Gini coefficient, %" if name == "gini" else metric_label(metric),
                     tuple(lines),
                     tuple(levels),
                     x_ticks=ticks,
-                    bounds=bounds,
+                    bounds=PERCENT if name == "gini" else bounds_of({metric}),
+                    bars=True,
                 )
             )
     if not panels:
         return None
     row = next((r for m in methods if (r := _main_row(m.group, rows)) is not None), None)
-    clients = "" if row is None else f" of {row.clients.replace('_', '-')} clients"
+    clients = "" if row is None else f" of {whose(row.clients)}"
     note = (
-        f"Test metrics{clients} after the last evaluation, mean and standard deviation over seeds; "
-        "the values stand at equal distances."
+        f"Test metrics{clients} after the last evaluation, mean over seeds; bars one standard "
+        "deviation to either side."
     )
+    if numbers:
+        note += " The values stand at equal distances."
     if constant:
         note += " Dotted: methods without this setting."
     return LineChart(f"sweep-{slug(key)}", f"Over {setting_name(key)}", note, tuple(panels))
@@ -177,36 +185,58 @@ def _series(key: str, sweeps: Sequence[Sweep]) -> Iterator[tuple[str, dict[str, 
         yield from series.items()
 
 
-def _line(
-    label: str,
-    style: int,
-    values: Sequence[str],
-    points: dict[str, Group],
-    *,
-    rows: Sequence[Row],
-    name: str,
-) -> Line | None:
-    found = [
-        (float(i), statistic)
-        for i, value in enumerate(values)
-        if value in points and (statistic := _final(points[value], rows, name)) is not None
-    ]
-    if not found:
-        return None
-    sd = np.array([statistic.sd or 0.0 for _, statistic in found])
-    return Line(
-        label,
-        style,
-        np.array([x for x, _ in found]),
-        np.array([statistic.mean for _, statistic in found]),
-        sd if sd.any() else None,
-    )
+@dataclass(frozen=True)
+class _Points:
+    """One measure of groups, over the values of a setting.
+
+    Parameters
+    ----------
+    values : sequence of str
+        All values, in order.
+    numbers : bool
+        Whether they are numbers, so that a line between them says something.
+    rows : sequence of Row
+        What the groups come to.
+    name : str
+        The measure.
+    """
+
+    values: Sequence[str]
+    numbers: bool
+    rows: Sequence[Row]
+    name: str
+
+    def line(self, label: str, place: int, groups: Mapping[str, Group], of: int) -> Line | None:
+        """Return the curve at one place among others, whose bars stand beside each other."""
+        found = [
+            (float(i), statistic)
+            for i, value in enumerate(self.values)
+            if value in groups
+            and (statistic := _final(groups[value], self.rows, self.name)) is not None
+        ]
+        if not found:
+            return None
+        sd = np.array([statistic.sd or 0.0 for _, statistic in found])
+        aside = (place - (of - 1) / 2) * min(APART, ALL_APART / of)
+        return Line(
+            label,
+            place,
+            np.array([x for x, _ in found]) + aside,
+            np.array([statistic.mean for _, statistic in found]),
+            sd if sd.any() else None,
+            points=not self.numbers,
+        )
 
 
 def _heat_map(sweep: Sweep, rows: Sequence[Row]) -> Chart:
     first, second = sweep.keys
     columns, lines = sweep.values(first), sweep.values(second)
-    metric = METRIC_NAMES[sweep.groups[0][1].metric]
+    metric = metric_label(sweep.groups[0][1].metric)
+    settings = sweep.groups[0][1].runs[0].settings
+    x_words, y_words = (
+        tuple(value_words(key, value, settings) for value in values)
+        for key, values in ((first, columns), (second, lines))
+    )
     layers = []
     for name, title in FINAL.items():
         grid = np.full((len(lines), len(columns)), math.nan, dtype=np.float32)
@@ -215,8 +245,8 @@ def _heat_map(sweep: Sweep, rows: Sequence[Row]) -> Chart:
             if found is not None:
                 grid[lines.index(y), columns.index(x)] = found.mean
         if not np.isnan(grid).all():
-            label = title if name == "gini" else f"test {metric}, {title}"
-            layers.append(Layer(label, tuple(columns), tuple(lines), grid))
+            label = "Gini coefficient, %" if name == "gini" else f"{metric}, {title}"
+            layers.append(Layer(label, x_words, y_words, grid))
     return GridChart(
         f"heat-{slug(sweep.strategy)}",
         f"{method_title(sweep.strategy)} over {setting_name(first)} and {setting_name(second)}",
@@ -227,8 +257,3 @@ def _heat_map(sweep: Sweep, rows: Sequence[Row]) -> Chart:
         tuple(layers),
         written=True,
     )
-
-
-def slug(text: str) -> str:
-    """Return a text as part of a file name."""
-    return "".join(c if c.isalnum() else "-" for c in text).strip("-")

@@ -223,10 +223,31 @@ def _gaps(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, flo
 # --- in words -------------------------------------------------------------------------------
 
 
+def summary_table(rows: Sequence[Row], title: str) -> TextTable:
+    """Return what most readers look for first, "mean ± standard deviation" over seeds.
+
+    Rows of the same clients stand together, so that methods can be compared.
+    """
+    metric_name = _metric_name(rows)
+    headings = {
+        "test": "mean by data",
+        "average": "average of clients",
+        "worst": "worst client",
+        "worst10": "worst 10 %",
+        "best10": "best 10 %",
+        "gini": "Gini, %",
+    }
+    headings |= {name: OPTIONAL[name] for name in APPEAL if _any(rows, name)}
+    return TextTable(
+        title=f"{title}: test {metric_name}, after the last evaluation",
+        headings=("method", "clients", "seeds", *headings.values()),
+        rows=_cells_of(rows, headings),
+    )
+
+
 def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
     """Return how the clients' test metrics are spread, "mean ± standard deviation" over seeds."""
-    metrics = {row.group.metric for row in rows}
-    metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    metric_name = _metric_name(rows)
     headings = {
         "test": f"test {metric_name}, by data",
         "average": "average, unweighted",
@@ -238,21 +259,36 @@ def fairness_table(rows: Sequence[Row], title: str) -> TextTable:
         "gini": "Gini, %",
         "jain": "Jain",
         "left_out": "left out",
-        "largest_training_loss": "largest training loss, nats",
+        "largest_training_loss": f"largest training loss, {loss_unit(rows)}",
     }
     headings |= {name: text for name, text in OPTIONAL.items() if _any(rows, name)}
     return TextTable(
-        title=f"{title}: {metric_name} over clients' own test parts",
+        title=f"{title}: {metric_name}, all statistics over the clients' own test parts",
         headings=("method", "clients", "seeds", *headings.values()),
-        rows=tuple(
-            (
-                row.group.title,
-                row.clients.replace("_", "-"),
-                str(len(row.by_seed)),
-                *(_fairness_cell(row, name) for name in headings),
-            )
-            for row in rows
-        ),
+        rows=_cells_of(rows, headings),
+    )
+
+
+def _metric_name(rows: Iterable[Row]) -> str:
+    metrics = {row.group.metric for row in rows}
+    return METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+
+
+def loss_unit(rows: Iterable[Row]) -> str:
+    """Return what losses are in: of predicted numbers the squared error."""
+    return "squared error" if any(row.group.of_numbers for row in rows) else "nats"
+
+
+def _cells_of(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    order = list(dict.fromkeys(row.clients for row in rows))
+    return tuple(
+        (
+            row.group.title_told,
+            row.clients.replace("_", "-"),
+            str(len(row.by_seed)),
+            *(_fairness_cell(row, name) for name in headings),
+        )
+        for row in sorted(rows, key=lambda row: order.index(row.clients))
     )
 
 
@@ -266,15 +302,14 @@ def _fairness_cell(row: Row, name: str) -> str:
 
 def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
     """Return the paired differences, "mean ± standard deviation (in how many seeds above 0)"."""
-    metrics = {pair.one.group.metric for pair in pairs}
-    metric_name = METRIC_NAMES[metrics.pop()] if len(metrics) == 1 else "metric as configured"
+    metric_name = _metric_name(pair.one for pair in pairs)
     headings = {
         "test": f"test {metric_name}, by data",
         "average": "average, unweighted",
         "worst": "worst",
         "worst10": "worst 10 %, unweighted",
         "gini": "Gini, %",
-        "largest_training_loss": "largest training loss, nats",
+        "largest_training_loss": f"largest training loss, {loss_unit(pair.one for pair in pairs)}",
     }
     told = [name for name in APPEAL if any(pair.statistic(name) for pair in pairs)]
     headings |= {name: OPTIONAL[name] for name in told}
@@ -302,13 +337,13 @@ def opportunity_table(rows: Sequence[Row], title: str) -> TextTable:
     headings = {
         "presence": "rounds there, % of those asked",
         "opportunity_share": "opportunity share, %",
-        "opportunity_worst": "worst client",
-        "opportunity_cv": "CV",
-        "opportunity_jain": "Jain",
+        "opportunity_worst": "its least, %",
+        "opportunity_cv": "its CV",
+        "opportunity_jain": "its Jain index",
         "mass_share": "mass share, %",
-        "mass_worst": "worst client",
-        "mass_cv": "CV",
-        "mass_jain": "Jain",
+        "mass_worst": "its least, %",
+        "mass_cv": "its CV",
+        "mass_jain": "its Jain index",
         "selection_gap": "selection gap, rounds",
         "never_there": "never there",
     }
@@ -317,7 +352,7 @@ def opportunity_table(rows: Sequence[Row], title: str) -> TextTable:
         headings=("method", "seeds", *headings.values()),
         rows=tuple(
             (
-                row.group.title,
+                row.group.title_told,
                 str(len(row.by_seed)),
                 *(cell(row.statistic(name), name, row.group.metric) for name in headings),
             )
@@ -349,7 +384,7 @@ def costs_table(rows: Sequence[Row], title: str) -> TextTable:
         headings=("method", "seeds", "rounds", *shown.values()),
         rows=tuple(
             (
-                row.group.title,
+                row.group.title_told,
                 str(len(row.by_seed)),
                 _range(row.rounds),
                 *(cell(row.statistic(name), name, row.group.metric) for name in shown),
@@ -364,8 +399,9 @@ def experiment_tables(
 ) -> tuple[TextTable, ...]:
     """Return all tables of one experiment that have rows, in the order of a report."""
     tables = (
-        fairness_table(rows, title),
+        summary_table(rows, title),
         differences_table(pairs, title),
+        fairness_table(rows, title),
         opportunity_table(rows, title),
         costs_table(rows, title),
         privacy_table(groups, title),

@@ -10,15 +10,21 @@ from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.types import FloatArray
 
-from server_app.report.chart_parts import Method, bounds_of, tested_clients
+from server_app.report.chart_parts import (
+    Method,
+    bounds_of,
+    loss_label,
+    metric_label,
+    tested_clients,
+    whose,
+)
 from server_app.report.charts import MAX_POINTS, POSITIVE, Line, LineChart, Panel
 from server_app.report.groups import metric_after_round
-from server_app.report.tables import METRIC_NAMES
 
 NOTE = (
     "The virtual clock counts simulated seconds: a round lasts until its quorum has replied and "
     "the grace is over, or until the slowest client has replied. Each value is that of the last "
-    "model measured by then; a band is one standard deviation over seeds to either side."
+    "model measured by then; bands or bars are one standard deviation over seeds to either side."
 )
 
 
@@ -29,15 +35,13 @@ def time_chart(methods: Sequence[Method]) -> LineChart | None:
         return None
     clients = tested_clients(timed)[0]
     metric = timed[0].group.metric
-    whose = f"{clients.replace('_', '-')} clients"
+    shown = "accuracy" if metric == "loss" else metric
+    labels = {shown: metric_label(shown), "loss": loss_label(timed, "test loss")}
     panels = [
         _over_seconds(
-            timed,
-            f"test {METRIC_NAMES[name]}, {whose}",
-            partial(_tested, clients, name),
-            bounds_of({name}),
+            timed, label, partial(_tested, clients, name), whose(clients), bounds_of({name})
         )
-        for name in dict.fromkeys(["accuracy" if metric == "loss" else metric, "loss"])
+        for name, label in labels.items()
     ]
     panels.append(
         _over_seconds(timed, "late or busy clients, a round", lambda r: float(r.late + r.busy))
@@ -49,6 +53,7 @@ def _over_seconds(
     methods: Sequence[Method],
     label: str,
     value: Callable[[RoundRecord], float],
+    title: str = "",
     bounds: tuple[float, float] = POSITIVE,
 ) -> Panel:
     lines = [
@@ -57,7 +62,7 @@ def _over_seconds(
         for seconds, mean, sd in [_mean_over_seeds(method.group.counted, value)]
         if len(seconds)
     ]
-    return Panel("", "simulated seconds", label, tuple(lines), bounds=bounds)
+    return Panel(title, "simulated seconds", label, tuple(lines), bounds=bounds)
 
 
 def _mean_over_seeds(

@@ -102,8 +102,8 @@ class MethodResult:
     left_out : str
         Why it is not compared; empty if it is.
     rounds_to_baseline : float or None
-        After how many rounds its score reaches the baseline's last one, mean over the seeds; None
-        where it does not in more than half of them.
+        After how many rounds its score reaches the baseline's last one, mean over the seeds where
+        it does; None where these are less than half.
     worse_off : float
         The share of the clients whose metric, mean over the seeds, is worse than with the
         baseline; NaN of the baseline.

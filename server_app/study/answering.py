@@ -118,12 +118,12 @@ def _result(contest: Contest, contender: Contender) -> MethodResult:
 
 
 def _rounds_to_baseline(contest: Contest, contender: Contender) -> float | None:
-    """Return the mean rounds to the baseline's last score, None if most runs do not reach it."""
+    """Return the mean rounds to the baseline's last score, None if few runs reach it."""
     pairs = zip(contender.runs, contest.baseline.runs, strict=False)
     better = contest.higher_is_better
     reached = [rounds_to(run.curve, plain.score, higher_is_better=better) for run, plain in pairs]
     found = [number for number in reached if number is not None]
-    return math.fsum(found) / len(found) if 2 * len(found) > len(reached) else None
+    return math.fsum(found) / len(found) if found and 2 * len(found) >= len(reached) else None
 
 
 def _gains(contest: Contest, contender: Contender) -> Mapping[int, float]:

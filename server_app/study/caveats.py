@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client_app.data import FederatedData
 from server_app.naming import setting_name, setting_words
 from server_app.study.answer import Curve, MethodResult
-from server_app.study.words import Unit, capital, listed, title
+from server_app.study.words import Unit, capital, listed, possessive_of, title
 
 FEW_ROWS = 10
 FEW_SEEDS = 10
@@ -270,9 +270,10 @@ def _end(method: MethodResult, word: str, ranges: Ranges) -> str:
     if EDGE < place < 1 - EDGE:
         return ""
     end, other = ("lower", "smaller") if place <= EDGE else ("upper", "larger")
+    whose = possessive_of(title(method.name))
     return (
-        f"{title(method.name)}'s {setting_words(word)} is at the {end} end of the range tried "
-        f"({low:g} to {high:g}): a {other} {setting_name(key)} may do better."
+        f"{whose} {setting_words(word)} is at the {end} end of the range tried ({low:g} to "
+        f"{high:g}): a {other} {setting_name(key)} may do better."
     )
 
 
@@ -327,14 +328,18 @@ def _still_better(methods: Sequence[MethodResult], unit: Unit, margin: float) ->
     if not rising:
         return ""
     names = listed([f"{title(name)} (by {unit.amount(gain)})" for name, gain in rising.items()])
+    curve = next(method.runs[0].curve for method in methods if method.name in rising)
+    before, last = _late_rounds(curve)
     return (
-        f"The {unit.metric} still improves in the last tenth of the rounds with {names}: more "
+        f"The {unit.metric} still improves from round {before} to round {last} with {names}: more "
         "rounds may change the order."
     )
 
 
 def late_gain(method: MethodResult, sign: float = 1.0) -> float:
-    """Return by how much the score gets better in the last tenth of the rounds, mean over seeds.
+    """Return by how much the score gets better at the end, mean over seeds.
+
+    The end is the last tenth of the rounds, or more where the model is not evaluated so often.
 
     Parameters
     ----------
@@ -349,9 +354,16 @@ def late_gain(method: MethodResult, sign: float = 1.0) -> float:
 def _late_change(curve: Curve) -> float:
     if not curve:
         return 0.0
-    last, end = curve[-1]
-    before = [score for number, score in curve if number <= (1 - LAST_PART) * last]
-    return end - before[-1] if before else 0.0
+    scores = dict(curve)
+    before, last = _late_rounds(curve)
+    return scores[last] - scores[before]
+
+
+def _late_rounds(curve: Curve) -> tuple[int, int]:
+    """Return the last round measured and the last one a tenth of the rounds before, if any."""
+    last = curve[-1][0]
+    before = [number for number, _ in curve if number <= (1 - LAST_PART) * last]
+    return (before or [last])[-1], last
 
 
 def _shared_rows() -> str:

@@ -7,17 +7,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from fedquorum.errors import FedQuorumError
+from fedquorum.errors import FedQuorumError, SettingsError
 from fedquorum.records.directory import new_run_directory
 from hydra.core.override_parser.types import Override
 
+from conf import Settings
 from conf.compose import CONFIG_NAME, hydra_in_progress, parse_word, quoted
+from conf.options import nearest
 from server_app.command_line import words_of_a_sweep
 from server_app.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, run_job
 from server_app.study.settings import StudySettings
 
 OUTPUT = "output"
 OUTPUTS = Path("outputs")
+OF_RUNS = ("experiment", *(item.name for item in fields(Settings)))
+"""The settings of runs that have no point in their names."""
+
 USAGE = """\
 Find out which method helps a federation, and by how much.
 
@@ -98,13 +103,26 @@ def study_here(words: Sequence[str]) -> Path:
 
 
 def _divided(words: Sequence[str]) -> tuple[dict[str, Override], list[str]]:
-    """Return the words that say what is asked, by key, and those of the runs."""
-    known = {OUTPUT, *(item.name for item in fields(StudySettings))}
+    """Return the words that say what is asked, by key, and those of the runs.
+
+    Raises
+    ------
+    SettingsError
+        If a word is of neither, or none at all.
+    """
+    known = (*(item.name for item in fields(StudySettings)), OUTPUT)
     of_study, of_runs = {}, []
     for word in words:
         key = word.partition("=")[0]
+        if word.startswith("-"):
+            raise SettingsError(f"a study takes words KEY=VALUE and no flag but --help, got {word}")
         if key in known:
             of_study[key] = parse_word(word)
+        elif key.isidentifier() and key not in OF_RUNS:
+            raise SettingsError(
+                f"{key} is neither a word of a study ({', '.join(known)}) nor a setting of its runs"
+                f" ({', '.join(OF_RUNS)})" + nearest(key, (*known, *OF_RUNS))
+            )
         else:
             of_runs.append(word)
     return of_study, of_runs

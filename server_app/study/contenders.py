@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from conf import Settings
 from conf.compose import compose_words
 from conf.schema.settings import evaluated_metric
+from conf.words import swept_values
 from server_app.study.answer import SeedRun
 from server_app.study.methods import Method, methods_of, space_of, values_in
 from server_app.study.scores import GROUPS
@@ -120,7 +121,7 @@ def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
     Raises
     ------
     SettingsError
-        If the baseline does not go with the settings, or no other method does.
+        If the baseline or a method that was named does not go with the settings, or no method does.
     """
     plain, *others = methods_of(study)
     words = _with_availability(words, plain, study)
@@ -134,6 +135,10 @@ def contest_of(words: Sequence[str], study: StudySettings) -> Contest:
         try:
             contenders.append(_contender(method, words, higher_is_better=better))
         except SettingsError as error:
+            if study.methods is not None:
+                raise SettingsError(
+                    f"methods must fit the settings, got {method.name}: {error}"
+                ) from None
             refused[method] = str(error)
     if len(contenders) == 1:
         reasons = "; ".join(f"{method.name}: {reason}" for method, reason in refused.items())
@@ -213,7 +218,7 @@ def _one_value(override: Override) -> tuple[str, str]:
     key = override.get_key_element()
     if not override.is_sweep_override():
         return key, str(override.input_line)
-    values = [*override.sweep_string_iterator()] if override.is_discrete_sweep() else []
+    values = swept_values(override) if override.is_discrete_sweep() else ()
     if len(values) != 1:
         raise SettingsError(f"{key} must have one value in a study, got {override.input_line}")
     return key, f"{key}={values[0]}"

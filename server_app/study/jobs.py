@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from server_app.study.progress import ProgressFile
-from server_app.study.settings import Budget
+from server_app.study.settings import Budget, clock
 from server_app.sweep_jobs import Job, complete_rounds
 from server_app.sweep_runner import JobRunner
 
@@ -38,6 +38,9 @@ class StudyJobs:
         self.budget = budget
         self._rounds = rounds
         self._folders: set[Path] = set()
+        self._left = ""
+        self._run_here = self._seconds_here = 0.0
+        runner.display.left = self.left
 
     @property
     def spent(self) -> float:
@@ -73,10 +76,29 @@ class StudyJobs:
         for first in range(0, len(todo), at_a_time):
             if self.spent >= self.budget.amount:
                 raise BudgetSpentError
+            spent, seconds = self.spent, self.progress.seconds
             self.runner.run(todo[first : first + at_a_time])
             self.progress.save()
+            self._run_here += self.spent - spent
+            self._seconds_here += self.progress.seconds - seconds
+            self._look()
+
+    def left(self) -> str:
+        """Return in words what is left of the budget, of rounds as far as the last jobs' end."""
+        if self.budget.unit == "seconds":
+            return f"{self.budget.shown(max(self.budget.amount - self.spent, 0.0))} left"
+        return self._left
+
+    def _look(self) -> None:
+        """Note what is left of a budget in rounds, and how long that takes at the speed here."""
+        if self.budget.unit == "seconds":
+            return
+        left = max(self.budget.amount - self.spent, 0.0)
+        seconds = left * self._seconds_here / (self._run_here or 1.0)
+        about = f" (about {clock(seconds)})" if seconds else ""
+        self._left = f"{self.budget.shown(left)} left{about}"
 
     def say(self, text: str) -> None:
         """Print a line with what has been spent, and what is left."""
-        shown, left = self.budget.shown, max(self.budget.amount - self.spent, 0.0)
-        self.runner.say(f"{text}; {shown(self.spent)} spent, {shown(left)} left")
+        self._look()
+        self.runner.say(f"{text}; {self.budget.shown(self.spent)} spent, {self.left()}")

@@ -1,5 +1,6 @@
 """A study's answer as one HTML page, which needs nothing else to be opened."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ def _plot(chart: StudyChart) -> _Plot:
         chart.title,
         chart.note,
         chart.small,
-        script_json(chart.drawn.to_json()),
+        script_json(json.dumps({"panels": [json.loads(chart.drawn.to_json())]})),
     )
 
 

@@ -59,11 +59,11 @@ class ProgressFile:
     def __init__(self, directory: Path, study: Mapping[str, Any]) -> None:
         self._path = directory / PROGRESS_FILE
         self._progress = _read(self._path) or Progress(study)
-        for key, value in self._progress.study.items():
-            if study.get(key) != value:
+        for key, before in self._progress.study.items():
+            if difference := _difference(before, study.get(key)):
                 raise RunError(
                     f"output must be a new folder or one of the same study, got {directory}, where "
-                    f"{key} is {shown(value)} and not {shown(study.get(key))}"
+                    f"{key} {difference}"
                 )
         self._before = self._progress.seconds
         self._started = time.monotonic()
@@ -88,6 +88,16 @@ class ProgressFile:
         self._progress = replace(self._progress, seconds=self.seconds, **changes)
         with replacing(self._path) as part:
             part.write_text(json.dumps(asdict(self._progress), indent=2) + "\n", encoding="utf-8")
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Return in words how two values differ, lists whatever their order; "" if they do not."""
+    if not (isinstance(before, list) and isinstance(now, list)):
+        return "" if before == now else f"is {shown(before)} and not {shown(now)}"
+    gone = [one for one in before if one not in now]
+    new = [one for one in now if one not in before]
+    kinds = (("have", gone), ("do not have", new))
+    return " and ".join(f"{verb} {shown(', '.join(ones))}" for verb, ones in kinds if ones)
 
 
 def _read(path: Path) -> Progress | None:

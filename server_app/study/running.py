@@ -75,6 +75,7 @@ def run_study(
     with runner.held():
         progress = ProgressFile(runner.directory, asked)
         jobs = StudyJobs(runner, progress, budget, rounds)
+        _check_trials(study, progress)
         runner.say(_begun(contest, runner))
         try:
             with runner.display:
@@ -127,9 +128,23 @@ def _check_budget(budget: Budget, rounds: int, methods: int, trials: int) -> Non
         )
 
 
+def _check_trials(study: StudySettings, progress: ProgressFile) -> None:
+    """Refuse another number of trials than the tuning had that this folder's comparison goes by."""
+    done = progress.trials
+    if None not in (study.trials, done) and study.trials != done:
+        raise SettingsError(
+            f"trials must stay at {done} once the tuning of a study is over, got {study.trials}; a "
+            "new output=DIR tunes anew"
+        )
+
+
 def _begun(contest: Contest, runner: JobRunner) -> str:
     names = ", ".join(contender.method.name for contender in contest.contenders[1:])
-    return f"Study in {runner.directory}: {names} against {contest.baseline.method.name}"
+    refused = (f"\nLeft out: {one.name} ({why})" for one, why in contest.refused.items())
+    return (
+        f"Study in {runner.directory}: {names} against {contest.baseline.method.name}"
+        f"{''.join(refused)}"
+    )
 
 
 def _tune(contest: Contest, jobs: StudyJobs, study: StudySettings) -> None:
@@ -191,7 +206,7 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
     settings = contest.settings
     for contender in contest.live:
         contender.tuning.ask(size)
-    for rung, after in enumerate(rungs(settings.rounds, settings.evaluation.every)):
+    for after in rungs(settings.rounds, settings.evaluation.every):
         live = {
             contender.method: {
                 values: replace(
@@ -207,7 +222,7 @@ def _run_generation(contest: Contest, jobs: StudyJobs, size: int) -> None:
                 values: _validated(job, contest.score)
                 for values, job in live[contender.method].items()
             }
-            contender.tuning.report(rung, after, curves)
+            contender.tuning.report(after, curves, last=after == settings.rounds)
     for contender in contest.live:
         contender.tuning.tell()
         if contender.tuning.best is None:

@@ -9,6 +9,7 @@ from fedquorum.metrics import Metric
 from fedquorum.parameters import NON_NEGATIVE, NON_NEGATIVE_COUNT, ListOf, Number, OneOf, Range
 from fedquorum.rule import Question, check_parameters, parameter
 
+from conf.options import nearest
 from conf.words import words_of
 from server_app.study.decision import FEWEST_SEEDS
 
@@ -63,11 +64,14 @@ class Budget:
 
     def shown(self, amount: float) -> str:
         """Return an amount in words: ``12:30 min`` or ``400 rounds``."""
-        if self.unit == "rounds":
-            return f"{amount:.0f} rounds"
-        hours, seconds = divmod(round(amount), 3600)
-        clock = f"{seconds // 60:02}:{seconds % 60:02}"
-        return f"{hours}:{clock} h" if hours else f"{clock} min"
+        return f"{amount:.0f} rounds" if self.unit == "rounds" else clock(amount)
+
+
+def clock(seconds: float) -> str:
+    """Return a time as ``12:30 min`` or ``1:02:05 h``."""
+    hours, rest = divmod(round(seconds), 3600)
+    minutes = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{hours}:{minutes} h" if hours else f"{minutes} min"
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,9 @@ class StudySettings:
         try:
             check_parameters(self)
         except ParameterError as error:
-            raise SettingsError(str(error)) from None
+            asked = error.parameter == "question"
+            hint = nearest(str(self.question), QUESTIONS) if asked else ""
+            raise SettingsError(f"{error}{hint}") from None
         for item in fields(self):
             if item.name in _NEEDED and getattr(self, item.name) is None:
                 allowed = item.metadata["allowed"].describe()

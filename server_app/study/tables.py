@@ -19,6 +19,7 @@ from server_app.study.words import (
     compared,
     num_seeds,
     percent,
+    possessive_of,
     title,
     unit_of,
     verdict_sentence,
@@ -117,7 +118,7 @@ class _Row:
         rounds = self.method.rounds_to_baseline
         if self.method.name == self.answer.baseline or not self.method.runs:
             return NONE
-        return "never" if rounds is None else f"{rounds:,.0f}"
+        return "rarely" if rounds is None else f"{rounds:,.0f}"
 
     @property
     def megabytes(self) -> str:
@@ -143,7 +144,7 @@ def _columns(answer: Answer) -> dict[str, Callable[[_Row], str]]:
         f"worst 10 % of clients{in_percent}": lambda row: row.measured(WORST),
         f"unseen clients{in_percent}": lambda row: row.measured(UNSEEN),
         "clients worse off": lambda row: row.worse_off,
-        f"rounds to {baseline}'s score": lambda row: row.rounds,
+        f"rounds to {possessive_of(baseline)} score": lambda row: row.rounds,
         "MB sent": lambda row: row.megabytes,
         TUNED: lambda row: row.tuned,
     }

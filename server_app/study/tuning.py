@@ -9,6 +9,7 @@ runs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.search import Among
@@ -30,7 +31,6 @@ STARTUP = 2 * GENERATION + 1
 FINALISTS = 3
 """How many of a method's trials are run with a second seed: the best of one seed was lucky too."""
 
-HALVING = 2
 PARTS = (0.25, 0.5, 1.0)
 """After what part of the rounds the worse half is pruned."""
 
@@ -55,6 +55,10 @@ def rungs(rounds: int, every: int) -> tuple[int, ...]:
 def at_round(curve: Curve, after: int) -> float | None:
     """Return the last score up to a round, None if there is none."""
     return next((score for number, score in reversed(curve) if number <= after), None)
+
+
+def _reached(curve: Curve, after: int) -> bool:
+    return bool(curve) and curve[-1][0] >= after
 
 
 @dataclass
@@ -94,10 +98,7 @@ class MethodTuning:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(
-            pruner=optuna.pruners.SuccessiveHalvingPruner(
-                min_resource=1, reduction_factor=HALVING, min_early_stopping_rate=0
-            ),
-            direction="maximize" if self.higher_is_better else "minimize",
+            direction="maximize" if self.higher_is_better else "minimize"
         )
         self._study.enqueue_trial(dict(self.given))
         self._distributions = {key: _distribution(where) for key, where in self.space.items()}
@@ -132,18 +133,25 @@ class MethodTuning:
         """Return the choices of the generation that go on."""
         return tuple(a.words for a in self._generation if a.status == "completed")
 
-    def report(self, rung: int, after: int, curves: Mapping[tuple[str, ...], Curve | None]) -> None:
-        """Take what the live trials scored up to a rung, and prune the worse ones.
+    def report(
+        self, after: int, curves: Mapping[tuple[str, ...], Curve | None], *, last: bool
+    ) -> None:
+        """Take what the live trials scored up to a rung, and prune the worse half of them.
+
+        The better half stays as far as it is no worse than the median of all trials that have come
+        so far. Optuna's own pruner judges each trial as it reports, beside those that reported
+        before it, so it may prune the second best of five.
 
         Parameters
         ----------
-        rung : int
-            Its number, from 0.
         after : int
-            The round that it stands for.
+            The round that the rung stands for.
         curves : mapping
             The scores by choice; None of one that failed.
+        last : bool
+            Whether it is the last rung, after which nothing is left to prune.
         """
+        live: list[tuple[_Attempt, float]] = []
         for attempt in self._generation:
             if attempt.status != "completed":
                 continue
@@ -153,8 +161,17 @@ class MethodTuning:
                 attempt.status = "failed"
                 continue
             attempt.curve = curve
-            attempt.trial.report(score, HALVING**rung)
-            if attempt.trial.should_prune():
+            attempt.trial.report(score, after)
+            live.append((attempt, score))
+        if last or not live:
+            return
+        sign = 1.0 if self.higher_is_better else -1.0
+        before = [at_round(t.curve, after) for t in self.trials if _reached(t.curve, after)]
+        known = [*(score for _, score in live), *(score for score in before if score is not None)]
+        median = median_high([sign * score for score in known])
+        live.sort(key=lambda one: -sign * one[1])
+        for place, (attempt, score) in enumerate(live):
+            if 2 * place >= len(live) or sign * score < median:
                 attempt.status = "pruned"
 
     def tell(self) -> None:

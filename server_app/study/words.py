@@ -35,6 +35,7 @@ MINUS = "\N{MINUS SIGN}"
 MOST_DIGITS = 6
 MINUTE, HOUR = 60.0, 3600.0
 LONG_MINUTES = 2.0 * HOUR
+FEW_MINUTES = 10
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ def duration(unit: str, amount: float) -> str:
     if amount < 2 * MINUTE:
         return f"{amount:.0f} seconds"
     if amount < LONG_MINUTES:
-        return f"{amount / MINUTE:.0f} minutes"
+        minutes = amount / MINUTE
+        return f"{minutes:.0f} minutes" if minutes >= FEW_MINUTES else f"{minutes:.2g} minutes"
     return f"{amount / HOUR:.1f} hours"
 
 
@@ -247,9 +249,14 @@ def _apart(answer: Answer, one: Comparison, possessive: str = "") -> str:
     unit = unit_of(answer)
     above = (one.difference > 0) == unit.higher_is_better
     size = f"{unit.number(abs(one.difference))} {unit.unit}".rstrip()
-    method = possessive or f"{title(one.method)}'s"
+    method = possessive or possessive_of(title(one.method))
     side = "above" if above else "below"
-    return f"{method} {unit.metric} is {size} {side} {title(answer.baseline)}'s"
+    return f"{method} {unit.metric} is {size} {side} {possessive_of(title(answer.baseline))}"
+
+
+def possessive_of(name: str) -> str:
+    """Return "FedAvg's", or "FedAvg on priority clients'" of a name that ends with s."""
+    return f"{name}'" if name.endswith("s") else f"{name}'s"
 
 
 def _evidence(answer: Answer, decision: Decision, one: Comparison) -> str:

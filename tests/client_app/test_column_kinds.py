@@ -9,7 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from client_app.data.sources.column_kinds import DATES, NAMES, TEXTS, TIMES, why_no_input
+from client_app.data.sources.column_kinds import (
+    DATES,
+    NAMES,
+    NUMBERED,
+    TEXTS,
+    TIMES,
+    why_no_input,
+)
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -85,3 +92,26 @@ def test_whole_numbers_with_gaps_go_by_their_name(name: str, why: str | None) ->
     values = RNG.choice(10**6, size=N, replace=False)
     assert kind(values, name) == why
     assert kind([*values[1:], values[1]], name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "why"),
+    [
+        ("visit", [*range(1, N + 1), *range(1, N + 1)], NUMBERED),
+        ("visit", [*range(1, N + 1), *range(2, 2 * N + 1, 2)], None),
+        ("patient_id", [*range(1, N + 1), *range(2, 2 * N + 1, 2)], NUMBERED),
+        ("patient_id", [*range(1, N + 1), *range(2, 2 * N, 2), 2], None),
+    ],
+)
+def test_each_client_may_number_its_own_rows(name: str, values: list[int], why: str | None) -> None:
+    """Then the numbers return, in the rows of another client."""
+    mixed = RNG.permutation(2 * N)
+    column = pa.chunked_array([pa.array(np.array(values)[mixed])])
+    assert why_no_input(name, column, np.repeat([0, 1], N)[mixed]) == why
+    assert why_no_input(name, column) is None
+
+
+def test_few_rows_of_a_client_number_nothing() -> None:
+    """Counts of 0, 1 or 2 may leave no gap by chance."""
+    column = pa.chunked_array([pa.array([0, 1] * N)])
+    assert why_no_input("children", column, np.repeat(np.arange(N), 2)) is None

@@ -307,6 +307,33 @@ def test_a_text_is_no_class(tmp_path: Path) -> None:
     )
 
 
+def test_a_number_for_every_row_is_no_class(tmp_path: Path) -> None:
+    """A price is predicted as a number, and the error says how."""
+    lines = [f"a,{i}.5,{1000 + 7 * i}" for i in range(30)]
+    path = save(tmp_path, "\n".join(["where,age,paid", *lines]))
+    assert_refused(
+        path,
+        "data.target must be a column of classes in PATH, got paid, which has 30 different values "
+        "in 30 rows (data.regression=true predicts numbers)",
+        drop=[],
+    )
+    assert load(path, drop=[], regression=True).labels[1] == 1007
+
+
+@pytest.mark.parametrize(
+    ("sign", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")]
+)
+def test_columns_are_separated_by_commas(tmp_path: Path, sign: str, name: str) -> None:
+    """Spreadsheets in many countries write something else."""
+    text = "\n".join([HEADER, *ROWS]).replace(",", sign)
+    assert_refused(
+        save(tmp_path, text),
+        "data.path must be a .csv file with a header or a .parquet file, or a folder of such, got "
+        f"PATH: its columns must be separated by commas, got {name} in the header (numbers need a "
+        "decimal point)",
+    )
+
+
 def test_one_class(tmp_path: Path) -> None:
     """There is nothing to learn where all targets are the same."""
     assert_refused(

@@ -282,6 +282,13 @@ MISTAKES = {
     "strategy=fedau strategy.cutoff=5 server_optimizer=adam privacy=dp_fixed_server": (
         "privacy must be none with strategy=fedau .of another server optimizer than sgd"
     ),
+    "data.name=Genève": (
+        "data.name must be a value in Hydra's grammar, got 'data.name=Genève': a value with other "
+        r"characters .* needs quotes of its own; type \"data.name='Genève'\"$"
+    ),
+    "'data.drop=[age (years), Größe]'": r"; type \"data.drop=\['age \(years\)','Größe'\]\"$",
+    "'data.columns={numbers: [Größe]}'": "; put each text in it in quotes$",
+    "größe=1": "a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got 'größe=1'",
     "'seed=1": "overrides must be Hydra overrides separated by spaces",
 }
 

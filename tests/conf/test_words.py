@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conf import SettingsError
 from conf.compose import compose_words, parse_word, quoted
-from conf.words import words_of
+from conf.words import swept_values, words_of
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.text(
     "ab01.,:=+-/\\'\"${}[]() \n\t", max_size=8
@@ -47,8 +47,16 @@ def test_an_axis_has_each_value(values: list[Any]) -> None:
     override = parse_word(word)
     assert override.is_sweep_override()
     key, _, _ = word.partition("=")
-    texts = [f"{key}={text}" for text in override.sweep_string_iterator()]
+    texts = [f"{key}={text}" for text in swept_values(override)]
     assert [repr(parse_word(text).value()) for text in texts] == [repr(value) for value in values]
+
+
+@given(TEXTS)
+def test_a_choice_of_one_keeps_its_quotes(text: str) -> None:
+    """Every setting of a sweep or a study is one, so that each job composes it."""
+    override = parse_word(f"data.path=choice({quoted(text)})")
+    (value,) = swept_values(override)
+    assert parse_word(f"data.path={value}").value() == text
 
 
 @given(st.lists(SCALARS, max_size=3))

@@ -372,7 +372,7 @@ def test_figures_for_a_paper(tmp_path: Path) -> None:
     make_run(tmp_path / "run", [line(n, test=test) for n in (1, 2)])
     for folder, words in (("a", ["--paper", "3.3"]), ("b", ["--paper=3.3"]), ("screen", [])):
         assert main([str(tmp_path / "run"), "--output", str(tmp_path / folder), *words]) == 0
-    (drawn,) = (tmp_path / "a" / "figures").glob("*_training.pdf")
+    drawn, *_ = (tmp_path / "a" / "figures").glob("*_training_1_*.pdf")
     content = drawn.read_bytes()
     (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) [\d.]+ \]", content)
     assert float(box) == pytest.approx(72 * 3.3)

@@ -1,18 +1,38 @@
 """Which charts runs give, and what is in them; both ways to draw them draw the same."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
-from server_app.report.charts import Chart, GridChart, Line, LineChart, Panel, band, thinned
+from server_app.report.charts import (
+    COLOURS,
+    NUM_DASHES,
+    Chart,
+    GridChart,
+    Level,
+    Line,
+    LineChart,
+    Panel,
+    band,
+    barred,
+    end_names,
+    has_bands,
+    log_ticks,
+    look,
+    thinned,
+    y_ends,
+)
 from server_app.report.client_charts import MAX_ROWS, STATUS_COLOURS
 from server_app.report.experiment import experiments_of
-from server_app.report.figures import draw
+from server_app.report.figures import draw, parts_for_paper
 from server_app.report.groups import group_runs
-from server_app.report.interactive import figure
+from server_app.report.interactive import panel_figure, specification
 from server_app.report.published import published_values
 from tests.fedquorum.records.made import line, load_all, make_run, write_population, write_table
 
@@ -51,7 +71,7 @@ def test_curves_are_means_and_bands_standard_deviations(tmp_path: Path) -> None:
         make_run(tmp_path / str(seed), rounds, seed=seed)
     make_run(tmp_path / "other", [line(n, test=measured(0.2)) for n in (1, 2)], strategy="fedavg")
     first, loss, _ = line_chart(charts(tmp_path), "training").panels
-    assert first.y_label == "test accuracy, %, all clients"
+    assert (first.title, first.y_label) == ("all clients", "test accuracy, %")
     assert "nats" in loss.y_label
     ours, other = first.lines
     np.testing.assert_allclose(ours.x, [1, 2])
@@ -79,15 +99,17 @@ def test_bands_end_where_values_do(tmp_path: Path) -> None:
         np.testing.assert_allclose(ends, [[low], [high]])
 
 
-@pytest.mark.parametrize(
-    ("values", "dtick"), [([1.2, 2.5], None), ([1.0, 50.0], "D2"), ([0.01, 50.0], 1)]
-)
-def test_a_log_scale_has_ticks_whatever_its_range(values: list[float], dtick: object) -> None:
-    """Within a decade the steps of 1, 2 and 5 would leave an axis with one tick or none."""
-    x = np.array(values)
-    panel = Panel("", "x", "y", (Line("a", 0, x, x),), log="xy")
-    drawn = figure(LineChart("log", "", "", (panel,)))
-    assert (drawn.layout.xaxis.type, drawn.layout.xaxis.dtick) == ("log", dtick)
+def test_losses_of_predicted_numbers_are_no_nats(tmp_path: Path) -> None:
+    """They are squared errors, and the metric is in the unit of what is predicted."""
+    settings = "data:\n  regression: true\nevaluation:\n  metric: rmse\n"
+    test = measured(0.5, rmse=2.0) | {"non_priority": None}
+    make_run(tmp_path / "run", [line(1, test=test)], settings=settings)
+    chart = line_chart(charts(tmp_path), "training")
+    labels = [panel.y_label for panel in chart.panels]
+    assert "test RMSE, unit of the target" in labels
+    assert "training loss F(w), squared error" in labels
+    assert not [label for label in labels if "nats" in label]
+    assert chart.title == "RMSE and loss"
 
 
 def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> None:
@@ -95,8 +117,7 @@ def test_priority_and_other_clients_have_their_own_panels(tmp_path: Path) -> Non
     test = measured(0.5) | {"non_priority": {"accuracy": 0.25, "worst": 0.1}}
     make_run(tmp_path / "run", [line(1, test=test)])
     one, other, *_ = line_chart(charts(tmp_path), "training").panels
-    assert "priority clients" in one.y_label
-    assert "non-priority clients" in other.y_label
+    assert (one.title, other.title) == ("priority clients", "non-priority clients")
     np.testing.assert_allclose(other.lines[0].y, [25])
 
 
@@ -115,10 +136,10 @@ def test_a_rule_without_a_gate_has_no_inclusion_mass(tmp_path: Path) -> None:
     other = plain | {"round": 2, "admitted": 2, "trained": 2}
     make_run(tmp_path / "b" / "run", [plain, other], strategy="fedau")
     (panel,) = line_chart(charts(tmp_path / "b"), "admission").panels
-    assert panel.y_label == "updates admitted"
+    assert panel.y_label == "updates admitted, a round"
     make_run(tmp_path / "c" / "run", [line(1)])
     labels = [p.y_label for p in line_chart(charts(tmp_path / "c"), "admission").panels]
-    assert labels == ["updates admitted", "inclusion mass A", "theta = 1 / (1 + A)"]
+    assert labels == ["updates admitted, a round", "inclusion mass A", "theta = 1 / (1 + A)"]
 
 
 def test_colours_belong_to_methods(tmp_path: Path) -> None:
@@ -366,25 +387,191 @@ def test_published_numbers_are_levels_of_their_methods(tmp_path: Path) -> None:
 # --- drawing ----------------------------------------------------------------------------------
 
 
+def lines_of(*ends: float, rounds: int = 30, spread: float | None = 1.0) -> tuple[Line, ...]:
+    """Return straight lines from 0, named a, b and so on."""
+    x = np.arange(1.0, rounds + 1)
+    band_width = None if spread is None else np.full(rounds, spread)
+    return tuple(
+        Line("abcdefghijklmnop"[place], place, x, np.linspace(0.0, end, rounds), band_width)
+        for place, end in enumerate(ends)
+    )
+
+
+def chart_of(*panels: Panel) -> LineChart:
+    return LineChart("one", "", "", panels)
+
+
+def test_styles_differ_also_in_grey() -> None:
+    """Neighbours have other dashes; no two of the first 32 look the same."""
+    looks = [look(style) for style in range(len(COLOURS) * NUM_DASHES)]
+    assert len(set(looks)) == len(looks)
+    assert all(one[1] != other[1] for one, other in pairwise(looks[: len(COLOURS)]))
+
+
+def test_bands_are_of_few_lines() -> None:
+    """Four would hide each other: there spreads are bars, and no two lines have one together."""
+    few = Panel("", "round", "y", lines_of(1, 2, 3))
+    assert has_bands(few)
+    assert all(len(barred(few, line)) == 0 for line in few.lines)
+    many = Panel("", "round", "y", lines_of(1, 2, 3, 4))
+    assert not has_bands(many)
+    places = np.concatenate([barred(many, line) for line in many.lines])
+    assert len(np.unique(places)) == len(places) >= 12
+    assert all(len(barred(many, line)) >= 3 for line in many.lines)
+
+
+@pytest.mark.parametrize(("lines", "rounds"), [(16, 30), (4, 4), (5, 3), (4, 1)])
+def test_every_line_has_a_bar(lines: int, rounds: int) -> None:
+    """However many there are, and however few points they have."""
+    panel = Panel("", "round", "y", lines_of(*range(lines), rounds=rounds))
+    for one in panel.lines:
+        places = barred(panel, one)
+        assert len(places) >= 1
+        assert 0 <= places.min() <= places.max() < rounds
+
+
+def test_a_sweep_has_a_bar_at_every_point() -> None:
+    """Also of a single line."""
+    panel = Panel("", "K", "y", lines_of(1, rounds=4), bars=True)
+    assert barred(panel, panel.lines[0]).tolist() == [0, 1, 2, 3]
+
+
+def test_an_axis_has_room_for_all_that_is_drawn() -> None:
+    """Lines, bands and levels; where all is the same number there is an axis still."""
+    panel = Panel("", "x", "y", lines_of(4, spread=1.0), (Level("z", 1, 7.0, ""),))
+    low, high = y_ends(panel)
+    assert -1.5 < low < -1.0
+    assert 7.0 < high < 7.5
+    low, high = y_ends(Panel("", "x", "y", lines_of(0, spread=None)))
+    assert low < 0.0 < high
+
+
+@pytest.mark.parametrize("end", [2.5, 50.0, 5e6])
+def test_a_log_scale_has_ticks_whatever_its_range(end: float) -> None:
+    """At 1, 2 and 5, or powers of 10, or else Plotly's."""
+    y = np.array([1.2, end])
+    panel = Panel("", "x", "y", (Line("a", 0, y, y),), log="xy")
+    ticks = log_ticks(math.log10(1.2), math.log10(end))
+    assert all(1.2 <= tick <= end for tick in ticks)
+    axis = panel_figure(chart_of(panel), panel).layout.yaxis
+    assert axis.type == "log"
+    assert (axis.tickvals is None) == (end == 2.5)
+    assert 10 ** axis.range[0] < 1.2 < end < 10 ** axis.range[1]
+    assert draw(chart_of(panel)).axes[0].get_yscale() == "log"
+
+
+def test_lines_have_their_names_at_their_ends() -> None:
+    """Near where they end, in their order, without lying over each other."""
+    panel = Panel("", "round", "y", lines_of(10, 9.9, 1), (Level("level", 3, 5.0, "text"),))
+    names = end_names(chart_of(panel), panel, letters=20, room=20)
+    places = {name.label: name.place for name in names}
+    assert places["c"] < places["level"] < places["b"] < places["a"]
+    assert places["a"] - places["b"] == pytest.approx(1 / 20)
+    low, high = y_ends(panel)
+    assert places["c"] == pytest.approx((1 - low) / (high - low))
+
+
+def test_names_leave_out_what_all_begin_with() -> None:
+    """Of a sweep over epsilon that is the method; a long name has several lines."""
+    x = np.array([1.0, 2.0])
+    labels = ("FedALIGN, epsilon 0.1", "FedALIGN, epsilon falls to 0 at half")
+    panel = Panel("", "", "", tuple(Line(label, k, x, x + k) for k, label in enumerate(labels)))
+    names = end_names(chart_of(panel), panel, letters=12, room=20)
+    assert [name.text for name in names] == [
+        ("epsilon 0.1",),
+        ("epsilon", "falls to 0", "at half"),
+    ]
+
+
+def test_names_without_room_are_left_to_the_legend() -> None:
+    """As with very many methods, or where all lines end in one place."""
+    panel = Panel("", "", "", lines_of(*range(16)))
+    assert end_names(chart_of(panel), panel, letters=20, room=15) == []
+    apart = replace(panel, named=False)
+    assert end_names(chart_of(apart), apart, letters=20, room=50) == []
+
+
+def test_names_stand_beside_both_drawings() -> None:
+    """The page's script hides those of hidden methods; on paper they replace a legend."""
+    chart = chart_of(Panel("", "round", "y", lines_of(10, 1)))
+    (panel,) = specification(chart)["panels"]
+    written = {one["name"]: one["text"] for one in panel["layout"]["annotations"]}
+    assert written == {"a": "a", "b": "b"}
+    drawn = draw(chart)
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["a", "b"]
+    assert drawn.legends == []
+    without = chart_of(replace(chart.panels[0], named=False))
+    assert len(draw(without).legends) == 1
+
+
+def test_a_method_alone_has_no_name_at_its_end(tmp_path: Path) -> None:
+    """The legend says it."""
+    make_run(tmp_path / "run", [line(n) for n in (1, 2)])
+    chart = line_chart(charts(tmp_path), "training")
+    shown = specification(chart)
+    assert [entry["label"] for entry in shown["legend"]] == ["FedALIGN"]
+    assert all("annotations" not in panel["layout"] for panel in shown["panels"])
+
+
 def test_both_drawings_have_the_same_lines(tmp_path: Path) -> None:
-    """The page's plot and the picture show the same curves, bands and legend."""
+    """The page's plots and the picture show the same curves and bands."""
     for seed, value in ((1, 0.5), (2, 0.7)):
         rounds = [line(n, test=measured(value), global_loss=value) for n in (1, 2)]
         make_run(tmp_path / str(seed), rounds, seed=seed)
     make_run(tmp_path / "other", [line(n, test=measured(0.2)) for n in (1, 2)], strategy="fedavg")
     chart = line_chart(charts(tmp_path), "training")
-    traces = figure(chart).data
-    curves = [t for t in traces if t.fill is None]
-    assert len(curves) == sum(len(panel.lines) for panel in chart.panels)
-    assert [t.name for t in curves if t.showlegend] == ["FedALIGN", "FedAvg"]
-    bands = [t for t in traces if t.fill == "toself"]
-    assert {t.legendgroup for t in bands} == {"FedALIGN"}
+    figures = [panel_figure(chart, panel) for panel in chart.panels]
+    for panel, figure in zip(chart.panels, figures, strict=True):
+        assert len([t for t in figure.data if t.fill is None]) == len(panel.lines)
+    bands = [trace for trace in figures[0].data if trace.fill == "toself"]
+    assert {trace.legendgroup for trace in bands} == {"FedALIGN"}
+    legend = specification(chart)["legend"]
+    assert [entry["label"] for entry in legend] == ["FedALIGN", "FedAvg"]
     axes = draw(chart).axes
     drawn = [np.asarray(one.get_ydata(), dtype=np.float64) for one in axes[0].lines]
     np.testing.assert_allclose(drawn, [[60, 60], [20, 20]])
     assert len(axes[0].collections) == 1
-    (legend,) = draw(chart).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["FedALIGN", "FedAvg"]
+
+
+def test_bars_are_in_both_drawings() -> None:
+    """Within the bounds of the panel."""
+    panel = Panel("", "K", "y", lines_of(1, rounds=2, spread=5.0), bars=True, bounds=(0.0, 3.0))
+    (trace,) = panel_figure(chart_of(panel), panel).data
+    np.testing.assert_allclose(trace.error_y.array, [3.0, 2.0])
+    np.testing.assert_allclose(trace.error_y.arrayminus, [0.0, 1.0])
+    (bars,) = draw(chart_of(panel)).axes[0].collections
+    assert isinstance(bars, LineCollection)
+    assert [one.tolist() for one in bars.get_segments()] == [
+        [[1.0, 0.0], [1.0, 3.0]],
+        [[2.0, 0.0], [2.0, 3.0]],
+    ]
+
+
+def test_a_narrow_paper_has_a_file_for_each_panel() -> None:
+    """Below each other they would be higher than a page; side by side they are one figure."""
+    chart = chart_of(
+        *(Panel(title, "round", "test accuracy, %", lines_of(1, 2)) for title in ("all", "some"))
+    )
+    names = [name for name, _ in parts_for_paper(chart, 3.3)]
+    assert names == ["one_1_test-accuracy-all", "one_2_test-accuracy-some"]
+    ((name, whole),) = parts_for_paper(chart, 6.9)
+    assert (name, whole) == ("one", chart)
+    width, height = draw(chart, 6.9).get_size_inches()
+    assert width == pytest.approx(6.9)
+    assert height < 3.0
+    _, height = draw(chart_of(chart.panels[0]), 6.9).get_size_inches()
+    assert height < 4.0  # a panel alone is not higher than on a screen
+
+
+def test_choices_are_several_tables(tmp_path: Path) -> None:
+    """The legend has the statuses that there are, and no others."""
+    for strategy, status in (("fedau", "trained"), ("mifa", "failed")):
+        run = make_run(tmp_path / strategy, [line(1)], strategy=strategy)
+        write_clients(run, [(1, 0, True, status)])
+    shown = specification(grid_chart(charts(tmp_path), "participation"))
+    assert shown["choices"] == ["FedAU, seed 1", "MIFA, seed 1"]
+    assert [entry["label"] for entry in shown["legend"]] == ["trained", "failed"]
+    assert len(shown["panels"]) == 2
 
 
 def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
@@ -393,8 +580,11 @@ def test_words_in_settings_are_not_markup(tmp_path: Path) -> None:
         settings = f"data:\n  drop: '{name}'\n"
         make_run(tmp_path / name.strip("<>"), [line(1)], settings=settings)
     chart = line_chart(charts(tmp_path), "training")
-    names = {trace.name for trace in figure(chart).data}
+    figures = [panel_figure(chart, panel) for panel in chart.panels]
+    names = {trace.name for figure in figures for trace in figure.data}
     assert names == {"FedALIGN, drop &lt;b&gt;", "FedALIGN, drop &lt;i&gt;"}
+    written = {one.text for figure in figures for one in figure.layout.annotations}
+    assert written == {"drop &lt;b&gt;", "drop &lt;i&gt;"}
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (1, 5), (5, 5), (6, 5), (1000, 7)])

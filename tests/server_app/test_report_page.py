@@ -3,16 +3,18 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from server_app.report.command_line import main
 from tests.fedquorum.records.made import line, make_run, write_population, write_table
 from tests.server_app.pages import problems_of
 
 pytestmark = pytest.mark.slow  # a real browser
+expect.set_options(timeout=20_000)  # ms: other tests may have the cores
 
 PLOTS = ("training", "sweep-strategy-epsilon", "participation", "admission", "costs")
 MAX_BYTES = 6_000_000
@@ -31,7 +33,7 @@ class Opened:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of two methods, one of them with two values of a setting and two seeds."""
     folder = tmp_path_factory.mktemp("page")
-    for epsilon in (0.1, 0.2):
+    for epsilon, third in ((0.1, "silent"), (0.2, "rejected")):
         for seed in (1, 2):
             settings = f"strategy:\n  name: fedalign\n  epsilon: {epsilon}\n"
             rounds = [line(n, global_loss=seed / n) for n in (1, 2, 3)]
@@ -42,7 +44,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 [
                     {"round": n, "client": k, "priority": k < 2, "status": s, "weight": 0.0}
                     for n in (1, 2, 3)
-                    for k, s in enumerate(("trained", "trained", "silent", "unavailable"))
+                    for k, s in enumerate(("trained", "trained", third, "unavailable"))
                 ],
             )
             write_population(run, rates=[1.0] * 4, priority=[True, True, False, False])
@@ -63,17 +65,24 @@ def opened(report: Path, browser: Browser) -> Iterator[Opened]:
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.goto(report.as_uri())
     for name in PLOTS:
-        plot = found.page.locator(f"#fedalign-synth-low_{name}")
+        plot = found.page.locator(of(name))
         plot.scroll_into_view_if_needed()
         plot.locator(".main-svg").first.wait_for()
+        for panel in plot.locator(".plot").all():
+            panel.locator(".main-svg").first.wait_for()
     yield found
     context.close()
 
 
-def curves(page: Page, name: str) -> list[str]:
-    """Return the colours of the curves that a plot shows."""
-    lines = page.locator(f"#fedalign-synth-low_{name} .scatterlayer .js-line").all()
-    return [str(one.evaluate("node => getComputedStyle(node).stroke")) for one in lines]
+def of(name: str) -> str:
+    """Return the selector of a chart's place."""
+    return f"#fedalign-synth-low_{name}"
+
+
+def curves(page: Page, panel: int) -> list[str]:
+    """Return the colours of the curves that a panel of the first chart shows."""
+    lines = page.locator(f"{of('training')} .plot").nth(panel).locator(".scatterlayer .js-line")
+    return [str(one.evaluate("node => getComputedStyle(node).stroke")) for one in lines.all()]
 
 
 @pytest.mark.slow
@@ -91,73 +100,107 @@ def test_no_button_sends_the_data_away(opened: Opened) -> None:
     assert not [title for title in titles if "share" in title.lower() or "cloud" in title.lower()]
 
 
-def test_a_narrow_window_scrolls_the_panels(report: Path, browser: Browser) -> None:
-    """On a telephone panels keep their width, so that labels do not lie over each other."""
+def test_a_narrow_window_has_one_panel_below_the_other(report: Path, browser: Browser) -> None:
+    """On a telephone nothing is scrolled sideways but tables, whose first column stays."""
     page = browser.new_page(viewport={"width": 400, "height": 800})
     page.goto(report.as_uri())
-    plot = page.locator("#fedalign-synth-low_training")
-    plot.locator(".main-svg").first.wait_for()
-    widths = page.locator("#fedalign-synth-low_training .bg").evaluate_all(
-        "all => all.map(node => node.getBoundingClientRect().width)"
-    )
-    assert min(widths[:3]) > 150
+    panels = page.locator(f"{of('training')} .plot")
+    panels.nth(3).locator(".main-svg").first.wait_for()
+    boxes = [box for panel in panels.all() if (box := panel.bounding_box()) is not None]
+    assert len(boxes) == 4
+    assert all(box["width"] > 350 for box in boxes)
+    assert all(one["y"] + one["height"] <= other["y"] + 1 for one, other in pairwise(boxes))
     assert page.evaluate("document.documentElement.scrollWidth") == 400
+    table = page.locator(".wide").first
+    table.evaluate("node => { node.scrollLeft = 200; }")
+    first = table.locator("tbody td").first.bounding_box()
+    assert first is not None
+    assert first["x"] == pytest.approx(16, abs=1)
     page.close()
 
 
 def test_every_plot_is_drawn(opened: Opened) -> None:
     """Each has its axes' names with units in place of the picture that was there before."""
-    plots = opened.page.locator("figure[data-plot] .plot")
+    plots = opened.page.locator("figure[data-plot] .plots")
     drawn = [str(plot.get_attribute("id")) for plot in plots.all()]
     assert drawn == [f"fedalign-synth-low_{name}" for name in PLOTS]
     assert opened.page.locator("figure img").count() == 0
-    titles = opened.page.locator("#fedalign-synth-low_training .infolayer text").all_text_contents()
+    titles = opened.page.locator(f"{of('training')} .infolayer text").all_text_contents()
     assert "training loss F(w), nats" in titles
-    assert "test accuracy, %, priority clients" in titles
+    assert "test accuracy, %" in titles
+    assert "priority clients" in titles
 
 
 def test_a_click_on_the_legend_hides_a_method_in_all_panels(opened: Opened) -> None:
-    """Its curves and bands go, the others stay; a second click brings them back."""
+    """Its curves, bands and names go, the others stay; a second click brings them back."""
     page = opened.page
-    before = curves(page, "training")
-    legend = page.locator("#fedalign-synth-low_training .legend .traces").filter(
-        has_text="epsilon=0.1"
-    )
-    toggle = legend.locator(".legendtoggle")
-    toggle.click()
-    page.wait_for_function(
-        "count => document.querySelectorAll("
-        "'#fedalign-synth-low_training .scatterlayer .js-line').length < count",
-        arg=len(before),
-    )
-    hidden = curves(page, "training")
-    colour = before[0]
-    assert colour in before
-    assert colour not in hidden
-    assert set(before) - set(hidden) == {colour}
-    page.wait_for_timeout(600)  # a click soon after another is a double click
-    toggle.click()
-    page.wait_for_function(
-        "count => document.querySelectorAll("
-        "'#fedalign-synth-low_training .scatterlayer .js-line').length === count",
-        arg=len(before),
-    )
-    assert curves(page, "training") == before
+    before = [curves(page, panel) for panel in range(4)]
+    names = page.locator(f"{of('training')} .annotation")
+    written = names.count()
+    entry = page.locator(f"{of('training')} .legend").get_by_role("button", name="epsilon 0.1")
+    entry.click()
+    expect(entry).to_have_attribute("aria-pressed", "false")
+    expect(names).to_have_count(written - 4)
+    hidden = [curves(page, panel) for panel in range(4)]
+    (colour,) = {colour for one in before for colour in one} - {c for one in hidden for c in one}
+    assert hidden == [[one for one in panel if one != colour] for panel in before]
+    entry.click()
+    expect(entry).to_have_attribute("aria-pressed", "true")
+    expect(names).to_have_count(written)
+    assert [curves(page, panel) for panel in range(4)] == before
+
+
+def test_a_double_click_hides_all_others(opened: Opened) -> None:
+    """And another one shows them again."""
+    legend = opened.page.locator(f"{of('training')} .legend")
+    entry = legend.get_by_role("button", name="epsilon 0.2")
+    shown = legend.locator("[aria-pressed=true]")
+    entry.dblclick()
+    expect(shown).to_have_count(1)
+    expect(shown).to_have_text("FedALIGN, epsilon 0.2")
+    entry.dblclick()
+    expect(shown).to_have_count(3)
 
 
 def test_hovering_tells_what_became_of_a_client(opened: Opened) -> None:
-    """The raster names the status, not its number."""
-    plot = opened.page.locator("#fedalign-synth-low_participation")
-    plot.scroll_into_view_if_needed()
-    box = plot.locator(".nsewdrag").bounding_box()
-    assert box is not None
-    told = []
-    for share in (0.1, 0.9):
+    """The raster of the method that is chosen names the status, not its number."""
+    plot = opened.page.locator(of("participation"))
+    choice = plot.locator("select")
+    names = choice.locator("option").all_text_contents()
+    assert names == ["FedALIGN, epsilon 0.1, seed 1", "FedALIGN, epsilon 0.2, seed 1"]
+    for name, share, told in (
+        (names[0], 0.1, "round 2, client 0: trained"),
+        (names[0], 0.6, "round 2, client 2: silent"),
+        (names[1], 0.9, "round 2, client 3: unavailable"),
+        (names[1], 0.6, "round 2, client 2: rejected"),
+    ):
+        choice.select_option(name)
+        plot.scroll_into_view_if_needed()
+        box = plot.locator(".nsewdrag").bounding_box()
+        assert box is not None
         opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
-        plot.locator(".hovertext").wait_for()
-        opened.page.wait_for_timeout(200)
-        told.append(plot.locator(".hovertext").text_content())
-    assert told == ["round 2, client 0: trained", "round 2, client 3: unavailable"]
+        expect(plot.locator(".hovertext")).to_have_text(told)
+
+
+def test_on_paper_nothing_is_cut(report: Path, browser: Browser) -> None:
+    """All plots are drawn, two side by side, and tables are no wider than the page."""
+    page = browser.new_page(viewport={"width": 700, "height": 1000})  # A4 with margins
+    page.goto(report.as_uri())
+    page.locator(f"{of('training')} .main-svg").first.wait_for()
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    for name in PLOTS:
+        expect(page.locator(f"{of(name)} .main-svg").first).to_be_visible()
+    first, second = (page.locator(f"{of('training')} .plot").nth(n).bounding_box() for n in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first["y"] == second["y"]
+    assert second["x"] >= first["x"] + first["width"]
+    assert second["x"] + second["width"] <= 700
+    widths = page.locator("table").evaluate_all("all => all.map(one => one.clientWidth)")
+    assert max(widths) <= 700
+    assert page.evaluate("document.documentElement.scrollWidth") == 700
+    page.close()
 
 
 def test_without_javascript_pictures_and_tables_are_there(report: Path, browser: Browser) -> None:
@@ -172,7 +215,7 @@ def test_without_javascript_pictures_and_tables_are_there(report: Path, browser:
         assert box["width"] > 300
         assert box["height"] > 150
     captions = page.locator("caption").all_text_contents()
-    assert "fedalign/synth_low: accuracy, % over clients' own test parts" in captions
+    assert "fedalign/synth_low: test accuracy, %, after the last evaluation" in captions
     assert "interrupted" in " ".join(page.locator(".warning").all_text_contents())
     context.close()
 

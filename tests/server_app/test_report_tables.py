@@ -23,6 +23,7 @@ from server_app.report.tables import (
     markdown,
     settings_table,
     summarize,
+    summary_table,
     write_csv,
     write_differences_csv,
 )
@@ -69,7 +70,9 @@ def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
     """Average, worst and best, tenths, Gini, sd, Jain, left out: in percent but for Jain."""
     rows = methods(tmp_path, fedau=(0.5, 0.7), mifa=(0.4, 0.4))
     table = fairness_table(rows, "fedau/fmnist")
-    assert table.title == "fedau/fmnist: accuracy, % over clients' own test parts"
+    assert table.title == (
+        "fedau/fmnist: accuracy, %, all statistics over the clients' own test parts"
+    )
     first, second = (cells(row, table.headings) for row in table.rows)
     assert first == {
         "method": "FedAU",
@@ -90,12 +93,27 @@ def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
     assert second["average, unweighted"] == "40.00 ± 0.00"
 
 
+def test_the_first_table_compares_methods_on_the_same_clients(tmp_path: Path) -> None:
+    """Rows of one group of clients stand together; a run that was broken off is marked."""
+    test = dict.fromkeys(("priority", "non_priority", "all"), spread(0.5)["all"])
+    make_run(tmp_path / "a", [line(1, test=test)], strategy="fedalign")
+    make_run(tmp_path / "b", [line(1, test=test)], strategy="fedavg", status="interrupted")
+    table = summary_table(summarize(group_runs(load_all(tmp_path))), "x")
+    assert table.title == "x: test accuracy, %, after the last evaluation"
+    assert [row[:2] for row in table.rows] == [
+        (name, clients)
+        for clients in ("priority", "non-priority", "all")
+        for name in ("FedALIGN", "FedAvg [interrupted]")
+    ]
+    assert cells(table.rows[0], table.headings)["worst 10 %"] == "20.00"
+
+
 def test_the_metric_is_named_and_losses_are_in_nats(tmp_path: Path) -> None:
     """The table says which metric is spread; of a loss nothing is a percentage but the Gini."""
     settings = "evaluation:\n  metric: loss\n"
     make_run(tmp_path / "run", [line(1, test=spread(0.5, loss=1.25))], settings=settings)
     table = fairness_table(summarize(group_runs(load_all(tmp_path))), "x")
-    assert table.title == "x: loss, nats over clients' own test parts"
+    assert table.title == "x: loss, nats, all statistics over the clients' own test parts"
     (row,) = (cells(row, table.headings) for row in table.rows)
     assert row["test loss, nats, by data"] == "1.250"
     assert (row["average, unweighted"], row["Gini, %"]) == ("0.500", "25.00")
@@ -255,20 +273,20 @@ def test_csv_has_every_measure_in_full(tmp_path: Path) -> None:
 
 def test_markdown_is_a_table_per_title(tmp_path: Path) -> None:
     """Headings, a rule and a line a row; what would end a cell is escaped."""
-    table = fairness_table(methods(tmp_path, fedau=(0.5,)), "a|b")
+    table = summary_table(methods(tmp_path, fedau=(0.5,)), "a|b")
     title, empty, headings, rule, row = markdown([table]).splitlines()
-    assert (title, empty) == ("### a|b: accuracy, % over clients' own test parts", "")
-    assert headings.startswith("| method | clients | seeds | test accuracy, %, by data |")
+    assert (title, empty) == ("### a|b: test accuracy, %, after the last evaluation", "")
+    assert headings.startswith("| method | clients | seeds | mean by data |")
     assert rule == "|" + " --- |" * len(table.headings)
     assert row.startswith("| FedAU | all | 1 | 50.00 |")
 
 
 def test_latex_escapes_what_latex_reads(tmp_path: Path) -> None:
     """Percent signs, underscores and the sign for plus or minus; as many columns as headings."""
-    table = fairness_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
+    table = summary_table(methods(tmp_path, aaggff_s=(0.5, 0.7)), "aaggff/berka_1")
     text = latex([table])
     assert r"AAggFF-S & all & 2 & 60.00 $\pm$ 14.14 &" in text
-    assert r"\caption{aaggff/berka\_1: accuracy, \% over clients' own test parts}" in text
+    assert r"\caption{aaggff/berka\_1: test accuracy, \%, after the last evaluation}" in text
     assert r"\begin{tabular}{ll" + "r" * (len(table.headings) - 2) + "}" in text
     (row,) = [one for one in text.splitlines() if one.startswith("AAggFF-S")]
     assert row.count(" & ") == len(table.headings) - 1

@@ -581,16 +581,17 @@ def test_the_charts_show_what_was_measured(tmp_path: Path) -> None:
         line(3, test=accuracy(0.75, None), silent=0),
     )
     training, rounds = charts(read_rounds(run), "accuracy")
-    labels = {panel.y_label: panel for panel in training.panels}
-    assert list(labels) == ["test accuracy, %, priority clients", "training loss F(w), nats"]
-    mean, worst = labels["test accuracy, %, priority clients"].lines
+    tested, loss = training.panels
+    assert (tested.title, tested.y_label) == ("priority clients", "test accuracy, %")
+    assert loss.y_label == "training loss F(w), nats"
+    mean, worst = tested.lines
     assert (mean.label, list(mean.x), list(mean.y)) == ("mean", [1, 3], [50.0, 75.0])
     assert (worst.label, list(worst.y)) == ("worst client", [25.0, 37.5])
     asked, seconds = rounds.panels
     assert [one.label for one in asked.lines] == ["trained", "silent", "failed"]
     assert (seconds.y_label, list(seconds.lines[0].y)) == ("seconds a round", [0.1] * 3)
     losses, *_ = charts(read_rounds(run), "loss")
-    assert losses.panels[0].y_label == "test loss, nats, priority clients"
+    assert losses.panels[0].y_label == "test loss, nats"
     assert list(losses.panels[0].lines[0].y) == [1.0, 1.0]
     assert charts(read_rounds(running(tmp_path / "empty")), "accuracy") == ()
 

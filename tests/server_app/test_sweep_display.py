@@ -1,6 +1,7 @@
 """What a person sees of a sweep, read from its folders."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,28 @@ def test_plain_lines(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
         "[3/5] job 0 (seed=1) completed  loss 0.2500  admitted 3 of 4 asked",
         "[4/5] job 1 (seed=2) failed  no data",
         "[5/5] job 2 (seed=3) interrupted after round 1 of 4",
+    ]
+
+
+def test_a_budget_ends_a_study(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is the budget's, and a trial that goes on later is not completed."""
+    console = Console(file=io.StringIO())
+    now = 0.0
+    monkeypatch.setattr("server_app.sweep_display.time.monotonic", lambda: now)
+    monkeypatch.setattr("server_app.sweep_display.POLL_SECONDS", 3600.0)
+    trial = replace(jobs[0], until=2)
+    with SweepDisplay(console) as display:
+        display.left = lambda: "56 rounds left"
+        display.add([trial, jobs[1]], completed_before=0, total=2)
+        leave_run(trial.directory, trial.words, "interrupted", rounds=2)
+        leave_run(jobs[1].directory, jobs[1].words, "running", rounds=1)
+        with lock(jobs[1].directory / "job.lock"):
+            now = 20.0
+            display.show()
+        leave_run(jobs[1].directory, jobs[1].words, rounds=4)
+    assert shown(console) == [
+        "[1] job 0 (seed=1) round 2 of 4  loss 0.5000  admitted 3 of 4 asked",
+        "[2] job 1 (seed=2) completed  loss 0.2500  admitted 3 of 4 asked",
     ]
 
 

@@ -12,7 +12,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pandas.tseries.api import guess_datetime_format
+
+from client_app.data.base import Labels
 
 ENOUGH_ROWS = 20
 """Of fewer rows nothing can be said of how often a value returns."""
@@ -30,9 +33,10 @@ DAYS = (1900_01_01, 2100_12_31)
 """The first and the last day that a whole number is taken for."""
 
 DATES, TIMES, TEXTS, NAMES = "dates", "times", "texts", "another value in nearly every row"
+NUMBERED = "a number for each row of a client"
 
 
-def why_no_input(name: str, column: Any) -> str | None:
+def why_no_input(name: str, column: Any, clients: Labels | None = None) -> str | None:
     """Return what a column holds that is no input, None for numbers and categories.
 
     Parameters
@@ -41,6 +45,8 @@ def why_no_input(name: str, column: Any) -> str | None:
         The column's name.
     column : pyarrow.ChunkedArray
         Its cells, null where they are missing.
+    clients : array of int64, optional
+        The client of each row, where there are several.
     """
     kind = column.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -51,7 +57,7 @@ def why_no_input(name: str, column: Any) -> str | None:
         known: list[str] = column.drop_null().to_pylist()
         return DATES if _are_dates(known) else _kind_of_words(known)
     if pa.types.is_integer(kind):
-        return _kind_of_whole_numbers(name, column)
+        return _kind_of_whole_numbers(name, column, clients)
     return None
 
 
@@ -80,11 +86,12 @@ def _kind_of_words(values: Sequence[str]) -> str | None:
     return NAMES if different > len(values) / 2 else None
 
 
-def _kind_of_whole_numbers(name: str, column: Any) -> str | None:
+def _kind_of_whole_numbers(name: str, column: Any, clients: Labels | None) -> str | None:
     """Return what numbers that name rows or days are.
 
     Whole numbers that differ in all rows may well be amounts. They number the rows if they leave no
-    gap, or if the column is called so. Days are written as 20261122.
+    gap, or if the column is called so. Files of several clients often number their own rows each.
+    Days are written as 20261122.
     """
     known = column.drop_null()
     if len(known) < ENOUGH_ROWS:
@@ -94,7 +101,19 @@ def _kind_of_whole_numbers(name: str, column: Any) -> str | None:
     days = low >= DAYS[0] and high <= DAYS[1]
     if days and _are_dates([str(n) for n in known.to_pylist()]):
         return DATES
-    all_differ = len(known) == len(column) == pc.count_distinct(known).as_py()
-    if all_differ and (high - low == len(known) - 1 or NUMBERS_ROWS.search(name)):
+    if len(known) < len(column):
+        return None
+    numbers, called_so = known.to_numpy(), NUMBERS_ROWS.search(name) is not None
+    if _number_rows(numbers, called_so=called_so):
         return NAMES
-    return None
+    if clients is None or len(numbers) < ENOUGH_ROWS * (int(clients.max()) + 1):
+        return None
+    parts = np.split(numbers[np.argsort(clients, kind="stable")], np.cumsum(np.bincount(clients)))
+    each = (_number_rows(part, called_so=called_so) for part in parts if len(part))
+    return NUMBERED if all(each) else None
+
+
+def _number_rows(numbers: NDArray[np.int64], *, called_so: bool) -> bool:
+    """Say whether all numbers differ, and leave no gap or are called a number of rows."""
+    without_gap = int(numbers.max()) - int(numbers.min()) == len(numbers) - 1
+    return len(np.unique(numbers)) == len(numbers) and (without_gap or called_so)

@@ -229,14 +229,14 @@ class _Columns:
             ("drop", settings.drop),
         ):
             self._check(key, names, self.arrow.schema.names)
-        no_inputs = self._no_inputs(settings)
-        agreed = self._agreed(settings, no_inputs)
         client_names: tuple[str, ...] = ("",)
         clients = np.zeros(self.arrow.num_rows, dtype=np.int64)
         if by_file:
             client_names, clients = self.files.names, self.files.file_of_row
         elif client_column is not None:
             client_names, clients = self._distinct("client_column", client_column)
+        no_inputs = self._no_inputs(settings, clients)
+        agreed = self._agreed(settings, no_inputs)
         labels = self._target(settings, agreed)
         if len(agreed.classes) == 1:
             raise DataError(
@@ -278,11 +278,13 @@ class _Columns:
             )
         return kept
 
-    def _no_inputs(self, settings: CsvSettings) -> dict[str, str]:
+    def _no_inputs(self, settings: CsvSettings, clients: Labels) -> dict[str, str]:
         """Return the columns that are taken for no inputs, and why; none where all are agreed."""
         if settings.columns is not None:
             return {}
-        found = {name: why_no_input(name, self.arrow[name]) for name in self._others(settings)}
+        found = {
+            name: why_no_input(name, self.arrow[name], clients) for name in self._others(settings)
+        }
         return {name: why for name, why in found.items() if why is not None}
 
     def _others(self, settings: CsvSettings) -> list[str]:
@@ -376,17 +378,14 @@ class _Columns:
                 )
 
     def _check_classes(self, name: str) -> None:
-        """Refuse what is no class: numbers that are not whole, and a word for nearly every row."""
+        """Refuse what is no class: numbers that are not whole, or a value for nearly every row."""
         column = self.arrow[name]
         different = len(column.unique())
-        if (
-            pa.types.is_string(column.type)
-            and len(column) >= ENOUGH_ROWS
-            and different > len(column) / 2
-        ):
+        if len(column) >= ENOUGH_ROWS and different > len(column) / 2:
+            numbers = " (data.regression=true predicts numbers)" if is_number(column.type) else ""
             raise DataError(
                 f"data.target must be a column of classes in {self.path}, got {name}, which has "
-                f"{different} different values in {len(column)} rows"
+                f"{different} different values in {len(column)} rows{numbers}"
             )
         if not pa.types.is_floating(self.arrow.schema.field(name).type):
             return

@@ -19,6 +19,8 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 HEADER = 1
 PARQUET = ".parquet"
 SUFFIXES = (".csv", PARQUET)
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""What other tables have between their columns."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def _read(file: Path) -> Any:
 
 
 def _of_csv(file: Path) -> Any:
+    _check_header(file)
     # One block, so that the kind of a column follows from all its cells; one thread, so that
     # messages have the row.
     block = min(file.stat().st_size + 1, 2**31 - 1)
@@ -144,6 +147,18 @@ def _of_csv(file: Path) -> Any:
         read_options=csv.ReadOptions(use_threads=False, block_size=block),
         convert_options=csv.ConvertOptions(null_values=list(MISSING), strings_can_be_null=True),
     )
+
+
+def _check_header(file: Path) -> None:
+    """Raise ValueError for a table as spreadsheets in many countries save it."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        header = lines.readline()
+    for sign, name in SEPARATORS.items():
+        if sign in header and "," not in header:
+            raise ValueError(
+                f"its columns must be separated by commas, got {name} in the header (numbers need "
+                "a decimal point)"
+            )
 
 
 def _of_parquet(file: Path) -> Any:

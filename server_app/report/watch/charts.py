@@ -8,10 +8,9 @@ from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
 from fedquorum.report import STATUSES
 from fedquorum.types import FloatArray
 
-from server_app.report.chart_parts import bounds_of
+from server_app.report.chart_parts import bounds_of, metric_label, whose
 from server_app.report.charts import POSITIVE, Line, LineChart, Panel, thinned
 from server_app.report.groups import TESTED
-from server_app.report.tables import METRIC_NAMES
 from server_app.report.watch.rounds import Rounds
 
 LARGEST = float(np.finfo(np.float32).max)  # what the page gets are float32
@@ -53,15 +52,13 @@ def _training_panels(rounds: Rounds, metric: str, clock: FloatArray) -> Iterator
     tested = _tested_groups(rounds)
     for name in dict.fromkeys((metric, "accuracy")):
         for group in tested:
-            label = f"test {METRIC_NAMES[name]}, {group.replace('_', '-')} clients"
             lines = _test_lines(rounds, group, name, number, spread=name == metric)
-            yield from _panel("round", label, lines, bounds_of({name}))
-    lines = _line("F(w)", 2, number, rounds.column("global_loss"))
+            yield from _panel("round", metric_label(name), lines, whose(group), bounds_of({name}))
+    lines = _line("F(w)", 4, number, rounds.column("global_loss"))
     yield from _panel("round", "training loss F(w), nats", lines)
     for group in tested[:1]:
-        label = f"test {METRIC_NAMES[metric]}, {group.replace('_', '-')} clients"
         lines = _test_lines(rounds, group, metric, clock, spread=True)
-        yield from _panel("simulated seconds", label, lines)
+        yield from _panel("simulated seconds", metric_label(metric), lines, whose(group))
 
 
 def _round_panels(rounds: Rounds, clock: FloatArray) -> Iterator[Panel]:
@@ -74,9 +71,9 @@ def _round_panels(rounds: Rounds, clock: FloatArray) -> Iterator[Panel]:
         for line in _line(status, style, number, counts[status])
     )
     yield from _panel("round", "clients asked", lines)
-    seconds = _line("time", 7, number, rounds.column("seconds"))
+    seconds = _line("time", 15, number, rounds.column("seconds"))
     yield from _panel("round", "seconds a round", seconds)
-    yield from _panel("round", "simulated seconds so far", _line("time", 7, number, clock))
+    yield from _panel("round", "simulated seconds so far", _line("time", 15, number, clock))
 
 
 def _tested_groups(rounds: Rounds) -> tuple[str, ...]:
@@ -113,7 +110,8 @@ def _panel(
     x_label: str,
     y_label: str,
     lines: tuple[Line, ...],
+    title: str = "",
     bounds: tuple[float, float] = POSITIVE,
 ) -> Iterator[Panel]:
     if lines:
-        yield Panel("", x_label, y_label, lines, bounds=bounds)
+        yield Panel(title, x_label, y_label, lines, bounds=bounds)

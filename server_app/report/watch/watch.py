@@ -1,6 +1,5 @@
 """The runs that are watched, as answers to what is asked of them."""
 
-import json
 import time
 from dataclasses import asdict
 from itertools import count
@@ -11,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from fedquorum.errors import RunError
 
-from server_app.report.charts import LineChart, grid_shape
-from server_app.report.interactive import figure
+from server_app.report.charts import LineChart
+from server_app.report.interactive import specification
 from server_app.report.tables import TextTable
 from server_app.report.watch.charts import charts
 from server_app.report.watch.folder import WatchedFolder
@@ -134,6 +133,5 @@ def _specification(chart: LineChart) -> dict[str, Any]:
         "id": chart.name,
         "title": chart.title,
         "note": chart.note,
-        "columns": grid_shape(len(chart.panels))[1],
-        "figure": json.loads(figure(chart).to_json()),
+        **specification(chart),
     }

@@ -8,31 +8,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from server_app.report.charts import ANY, Line, LineChart, Panel, thinned
-from server_app.report.interactive import (
-    figure,
-    plain_text,
-    style_of,
-)
+from server_app.report.interactive import panel_figure
 from server_app.study.answer import Answer, SeedRun
-from server_app.study.charts.parts import (
-    BOTTOM,
-    DARK,
-    HEIGHT,
-    TOP,
-    StudyChart,
-    baseline_of,
-    padded,
-    styles,
-    write,
-)
-from server_app.study.placing import LINE, apart
+from server_app.study.charts.parts import DARK, HEIGHT, StudyChart, baseline_of, styles
 from server_app.study.words import compared, title, unit_of, whose
 
 Lines = Mapping[int, list[float]]
 """Values of several seeds, by round."""
-
-LETTER, NO_LABELS, MOST_LABELS = 6.5, 16, 170
-"""Pixels of a letter, and of the space for names beside a chart."""
 
 
 def round_charts(answer: Answer) -> Iterator[StudyChart]:
@@ -43,7 +25,7 @@ def round_charts(answer: Answer) -> Iterator[StudyChart]:
     label = f"{unit.metric} of {whose(answer)}{f', {in_unit}' if in_unit else ''}"
     drawn = _over_rounds(answer, scores, label, _deviation)
     if drawn is not None:
-        note = "On test parts: mean over seeds, band: ± one standard deviation."
+        note = "On test parts: mean over seeds, ± one standard deviation."
         yield StudyChart("scores", "Score by round", note, drawn)
     first = {run.seed: dict(run.curve) for run in baseline.runs}
 
@@ -61,7 +43,7 @@ def round_charts(answer: Answer) -> Iterator[StudyChart]:
     drawn = _over_rounds(answer, leads, label, _standard_error)
     if drawn is not None:
         drawn.add_hline(0, line={"color": DARK, "width": 1}, layer="below")
-        note = "Paired by seed: mean of the differences, band: ± one standard error."
+        note = "Paired by seed: mean of the differences, ± one standard error."
         yield StudyChart("leads", f"Lead over {name} by round", note, drawn)
 
 
@@ -98,27 +80,5 @@ def _over_rounds(
             lines.append(Line(title(name), style[name], rounds, mean, band if band.any() else None))
     if not lines:
         return None
-    drawn = figure(LineChart("", "", "", (Panel("", "round", label, tuple(lines), bounds=ANY),)))
-    longest = LETTER * max(len(line.label) for line in lines) + NO_LABELS
-    drawn.update_layout(
-        height=HEIGHT,
-        margin={"t": TOP, "b": BOTTOM, "l": 60, "r": min(MOST_LABELS, longest)},
-        showlegend=False,
-    )
-    low, high = _ends(lines)
-    drawn.update_yaxes(range=[low, high])
-    line_height = LINE * (high - low) / (HEIGHT - TOP - BOTTOM)
-    places = apart([float(line.y[-1]) for line in lines], line_height, low, high)
-    for line, y in zip(lines, places, strict=True):
-        colour, _ = style_of(line.style)
-        font, text = {"color": colour}, plain_text(line.label)
-        write(drawn, 1, y, text, xref="paper", xshift=4, font=font)
-    return drawn
-
-
-def _ends(lines: Sequence[Line]) -> tuple[float, float]:
-    """Return the least and the greatest value with its band, and a little more."""
-    spreads = [np.zeros_like(line.y) if line.spread is None else line.spread for line in lines]
-    low = min(float((line.y - band).min()) for line, band in zip(lines, spreads, strict=True))
-    high = max(float((line.y + band).max()) for line, band in zip(lines, spreads, strict=True))
-    return padded(low, high)
+    panel = Panel("", "round", label, tuple(lines), bounds=ANY)
+    return panel_figure(LineChart("", "", "", (panel,)), panel, HEIGHT)

@@ -11,6 +11,7 @@ from server_app.report.interactive import (
     LAYOUT,
     plain_text,
 )
+from server_app.report.placing import MARK, Box, sides
 from server_app.study.answer import Answer
 from server_app.study.charts.parts import (
     BOTTOM,
@@ -20,12 +21,13 @@ from server_app.study.charts.parts import (
     StudyChart,
     colour_of,
 )
-from server_app.study.placing import Box, sides
 from server_app.study.tables import ALL, WORST, mean_measure
 from server_app.study.words import compared, title, unit_of
 
 CHART_WIDTH, CHART_SPACE = 310, 80
 """Pixels on a telephone: labels that fit there fit everywhere."""
+
+MOST_NAMES = 3
 
 
 def trade_off(answer: Answer) -> dict[str, tuple[float, float]]:
@@ -72,16 +74,21 @@ def trade_off_chart(answer: Answer) -> StudyChart:
         (_pixels(a, x_range, CHART_WIDTH), _pixels(b, y_range, HEIGHT - CHART_SPACE))
         for a, b in zip(x, y, strict=True)
     ]
+    labels = _together(pixels, texts)
+    lines = _steps([pixels[i] for i in front])
+    placed = sides([pixels[i] for i in labels], list(labels.values()), CHART_WIDTH, lines)
+    positions = dict(zip(labels, placed, strict=True))
     drawn = go.Figure(_staircase(x[front], y[front], x_range, y_range))
     drawn.add_trace(
         go.Scatter(
             x=x,
             y=y,
             mode="markers+text",
-            text=[plain_text(text) for text in texts],
-            textposition=sides(pixels, texts, CHART_WIDTH, _steps([pixels[i] for i in front])),
+            text=[plain_text(labels.get(place, "")) for place in range(len(texts))],
+            textposition=[positions.get(place, "middle right") for place in range(len(texts))],
+            hovertext=[plain_text(text) for text in texts],
             marker={"color": [colour_of(answer, name) for name in names], "size": 10},
-            hovertemplate="%{text}: %{x:.4g}, worst 10 %: %{y:.4g}<extra></extra>",
+            hovertemplate="%{hovertext}: %{x:.4g}, worst 10 %: %{y:.4g}<extra></extra>",
         )
     )
     in_unit = answer.measured.title.partition(", ")[2]
@@ -102,6 +109,18 @@ def trade_off_chart(answer: Answer) -> StudyChart:
         "line, the Pareto front, in both."
     )
     return StudyChart("trade-off", "All clients against the worst", note, drawn)
+
+
+def _together(points: Sequence[tuple[float, float]], names: Sequence[str]) -> dict[int, str]:
+    """Return the labels of points by their positions; points in one place share the first one's."""
+    of: dict[int, list[str]] = {}
+    for place, (point, name) in enumerate(zip(points, names, strict=True)):
+        near = (first for first in of if math.dist(points[first], point) < MARK)
+        of.setdefault(next(near, place), []).append(name)
+    return {
+        first: ", ".join(same) if len(same) <= MOST_NAMES else f"{same[0]}, {len(same) - 1} others"
+        for first, same in of.items()
+    }
 
 
 def _padded(values: np.ndarray, sign: float) -> list[float]:

@@ -270,8 +270,8 @@ def test_a_score_that_still_gets_better() -> None:
     assert of_runs([rising("mifa", by=0.009)]) == ()
     (said,) = of_runs([rising("mifa", by=0.03), rising("fedavg", by=0.0)])
     assert said == (
-        "The accuracy still improves in the last tenth of the rounds with MIFA (by 3 points): "
-        "more rounds may change the order."
+        "The accuracy still improves from round 18 to round 20 with MIFA (by 3 points): more "
+        "rounds may change the order."
     )
     assert of_runs([rising("mifa", by=0.03, metric="loss")], metric="loss") == ()
     assert len(of_runs([rising("mifa", by=-0.03, metric="loss")], metric="loss")) == 1

@@ -57,6 +57,17 @@ def test_where_lower_is_better_the_axes_are_turned() -> None:
     assert list(front.x[1:-1]) == [min(points.x)]
 
 
+def test_methods_in_one_place_share_a_label() -> None:
+    """Names over each other could not be read; hovering tells each."""
+    same = ["fedavg", "fedawe", "custom"]  # as long as each other: the builder draws by length
+    points = drawn(answer(dict.fromkeys(same, BASE) | {"afl": UP}))["trade-off"].drawn.data[1]
+    assert list(points.text) == ["FedAvg, FedAWE, custom", "", "", "AFL"]
+    assert list(points.hovertext) == ["FedAvg", "FedAWE", "custom", "AFL"]
+    five = dict.fromkeys([*same, "rule_1", "rule_2"], BASE) | {"afl": UP}
+    points = drawn(answer(five))["trade-off"].drawn.data[1]
+    assert [text for text in points.text if text] == ["FedAvg, 4 others", "AFL"]
+
+
 # --- differences ------------------------------------------------------------------------------
 
 

@@ -49,7 +49,7 @@ def test_methods_by_name() -> None:
 @pytest.mark.parametrize(
     ("phrase", "message"),
     [
-        ("fedal", "methods must begin with a strategy .* got fedal.*fedau"),
+        ("fedal", "methods must begin with a strategy .* got fedal.*fedalign"),
         ("fedau cutoff", "methods must have settings KEY=VALUE after a strategy, got cutoff"),
     ],
 )

@@ -100,9 +100,24 @@ def test_called_again_it_runs_nothing_and_says_the_same(studied: Path) -> None:
 
 
 def test_another_study_is_refused_in_its_folder(studied: Path) -> None:
-    """With the setting that differs."""
-    with pytest.raises(RunError, match=r"output must be a new folder .* score is .*worst10"):
-        study_here((*SMALL, *ASKED, BUDGET, "score=priority.worst10", f"output={studied}"))
+    """With what differs, and nothing else; tuning that is over is not changed."""
+    for word, message in (
+        ("score=priority.worst10", r"output must be a new folder .* score is .*worst10"),
+        ("rounds=3", "where settings have rounds=2 and do not have rounds=3$"),
+        ("client.lr=0.2", "where settings do not have client.lr=0.2$"),
+        ("trials=2", "trials must stay at 3 once the tuning of a study is over, got 2"),
+    ):
+        given = {w.partition("=")[0]: w for w in (*SMALL, *ASKED, BUDGET, word)}
+        with pytest.raises((RunError, SettingsError), match=message):
+            study_here((*given.values(), f"output={studied}"))
+
+
+def test_the_order_of_words_makes_no_other_study(studied: Path) -> None:
+    """Who types the command again may begin with another word."""
+    folders = sorted(studied.iterdir())
+    before = answer_in(studied)["comparisons"]
+    study_here((f"output={studied}", BUDGET, *reversed(ASKED), *reversed(SMALL)))
+    assert (answer_in(studied)["comparisons"], sorted(studied.iterdir())) == (before, folders)
 
 
 def test_it_goes_on_where_it_was_left(studied: Path, tmp_path: Path) -> None:
@@ -150,11 +165,28 @@ def test_an_interruption(
     assert (Path(again[-1].removeprefix("output=")) / "progress.json").exists()
 
 
+def test_methods_that_do_not_fit_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of those that answer the question, before anything is run."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobRunner, "run", interrupted)
+    words = ("question=fairness", "strategy.fraction=0.5", BUDGET.replace("20", "200"))
+    with pytest.raises(SystemExit):
+        study_here((*SMALL, *words, f"output={tmp_path}"))
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert "aaggff_s" not in first
+    assert second.startswith("Left out: aaggff_s (strategy.fraction must be 1")
+
+
 def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     """The others are compared, and the answer says why."""
     words = (
         "question=fairness",
-        "methods=[term,'custom strategy.path=nowhere:Rule']",
+        "methods=[term,'custom strategy.path=nowhere.Rule']",
         "trials=0",
         "seeds=5",
         "budget=20runs",
@@ -163,7 +195,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     answer = answer_in(folder)
     reasons = {one["name"]: one["left_out"] for one in answer["results"]}
     assert reasons["term"] == reasons["fedavg"] == ""
-    assert "nowhere" in reasons["custom strategy.path=nowhere:Rule"]
+    assert "nowhere" in reasons["custom strategy.path=nowhere.Rule"]
     assert answer["seeds"] == 5
     assert all(one["trials"] == [] for one in answer["results"])
 
@@ -186,6 +218,17 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         ),
         (("score=all.gini",), "score must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),
+        (("trails=3",), r"trails is neither a word of a study .*\(did you mean trials\?\)$"),
+        (("roundz=3",), r"nor a setting of its runs .*\(did you mean rounds\?\)$"),
+        (("-m",), "a study takes words KEY=VALUE and no flag but --help, got -m"),
+        (
+            ("methods=[fedavg_priority,'fedavg server_optimizer=adem']",),
+            r"methods must fit the settings, got fedavg server_optimizer=adem: .*mean adam",
+        ),
+        (
+            ("methods=[fedavg server_optimizer=adam]",),
+            r"methods must be a value .*; type \"methods=\['fedavg server_optimizer=adam'\]\"$",
+        ),
         (("methods=[fedavg]",), "methods must have one to compare with fedavg, got none"),
         (("output=/dev/null/x",), "output must be a folder to write to"),
     ],

@@ -35,6 +35,7 @@ def test_amounts_in_words() -> None:
     ("wrong", "message"),
     [
         ({"question": "speed"}, "question must be one of priority, participation, fairness, avera"),
+        ({"question": "fairnes"}, r"got 'fairnes' \(did you mean fairness\?\)"),
         ({"question": None}, "question must be one of .*, got nothing"),
         ({"budget": None}, "budget must be a number above 0 with s, min, h, .* got nothing"),
         ({"budget": "20"}, "budget must be a number above 0 with s, min, h, runs or rounds"),

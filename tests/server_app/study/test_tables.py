@@ -58,7 +58,7 @@ def test_the_best_comes_first_and_the_baseline_last() -> None:
     assert differences[1].startswith(f"{MINUS}0.9 (")
     assert differences[2] == "-"
     assert cells["seeds ahead"] == ["5 of 5", "0 of 5", "-"]
-    assert cells["rounds to FedAvg's score"] == ["12", "never", "-"]
+    assert cells["rounds to FedAvg's score"] == ["12", "rarely", "-"]
     assert cells["clients worse off"] == ["25 %", "80 %", "-"]
     assert cells["values tuned"] == ["-", "client rate 0.1", "-"]
 

@@ -27,9 +27,9 @@ def tuned(
     tuning = MethodTuning(space, given, higher_is_better, 1)
     for size in generations(trials):
         tuning.ask(size)
-        for rung, after in enumerate(rungs(8, 1)):
+        for after in rungs(8, 1):
             curves = {words: curve_of(score, given, words, after) for words in tuning.live()}
-            tuning.report(rung, after, curves)
+            tuning.report(after, curves, last=after == 8)
         tuning.tell()
     return tuning
 
@@ -44,7 +44,7 @@ def curve_of(
     overrides = [parse_word(word) for word in words]
     chosen: dict[str, Any] = {one.get_key_element(): one.value() for one in overrides}
     value = score({**given, **chosen})
-    return None if math.isnan(value) else tuple((t, value) for t in range(1, after + 1))
+    return None if math.isnan(value) else flat(value, after)
 
 
 def test_rungs_are_evaluated_rounds() -> None:
@@ -110,6 +110,50 @@ def test_worse_trials_are_pruned_early() -> None:
     assert sum(rounds) < 17 * 8 * 0.7
     best = max(tuning.trials, key=lambda trial: trial.score or 0)
     assert best.status == "completed"
+
+
+def flat(score: float, after: int) -> Curve:
+    """Return the same score after every round."""
+    return tuple((t, score) for t in range(1, after + 1))
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_better_half_goes_on_whatever_the_order(higher_is_better: bool) -> None:
+    """After the first trial, which no other beats, two of four stay, and one of them to the end."""
+    sign = 1 if higher_is_better else -1
+    scores = (0.5, 0.4, 0.3, 0.6)
+    for place in range(4):
+        mixed = (*scores[place:], *scores[:place])
+        tuning = MethodTuning(LR, {"client.lr": 0.1}, higher_is_better, 1)
+        tuning.ask(1)
+        for after in (2, 4, 8):
+            tuning.report(after, {(): flat(sign * 0.9, after)}, last=after == 8)
+        tuning.tell()
+        asked = dict(zip(tuning.ask(4), mixed, strict=True))
+        left = []
+        for after in (2, 4, 8):
+            curves = {words: flat(sign * asked[words], after) for words in tuning.live()}
+            tuning.report(after, curves, last=after == 8)
+            left.append(sorted(asked[words] for words in tuning.live()))
+        tuning.tell()
+        assert left == [[0.5, 0.6], [0.6], [0.6]]
+        assert [trial.score for trial in tuning.finalists] == [sign * 0.9, sign * 0.6]
+
+
+def test_a_generation_that_is_worse_than_those_before_is_pruned() -> None:
+    """No worse half of the same size is run to the end for its own sake."""
+    tuning = MethodTuning(LR, {"client.lr": 0.1}, True, 1)
+    for size, level in ((1, 0.9), (4, 0.8), (4, 0.1)):
+        tuning.ask(size)
+        for after in (2, 4, 8):
+            curves = {words: flat(level, after) for words in tuning.live()}
+            tuning.report(after, curves, last=after == 8)
+        tuning.tell()
+    assert [len(trial.curve) for trial in tuning.trials] == [8, 8, 4, 2, 2, 2, 2, 2, 2]
+    assert [trial.status for trial in tuning.trials] == [
+        *("completed", "completed", *["pruned"] * 3),
+        *["pruned"] * 4,
+    ]
 
 
 def test_all_methods_are_tried_with_the_same_learning_rates() -> None:

@@ -9,6 +9,7 @@ from server_app.study.words import (
     Unit,
     duration,
     listed,
+    possessive_of,
     title,
     verdict_sentence,
     whose,
@@ -136,10 +137,16 @@ def test_signs() -> None:
     assert unit.number(float("nan")) == "-"
 
 
+def test_whose() -> None:
+    """A name in the plural has no second s."""
+    assert possessive_of("FedAvg") == "FedAvg's"
+    assert possessive_of("FedAvg on priority clients") == "FedAvg on priority clients'"
+
+
 def test_amounts() -> None:
     """Of a budget, with its unit."""
-    told = [duration("seconds", s) for s in (45.0, 1500.0, 9000.0)]
-    assert told == ["45 seconds", "25 minutes", "2.5 hours"]
+    told = [duration("seconds", s) for s in (45.0, 135.0, 300.0, 1500.0, 9000.0)]
+    assert told == ["45 seconds", "2.2 minutes", "5 minutes", "25 minutes", "2.5 hours"]
     assert duration("rounds", 1200.0) == "1,200 rounds"
 
 

@@ -1,6 +1,7 @@
 """Where the labels of points and lines stand, so that they do not lie over each other."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 LETTER, LINE, GAP = 7.0, 16.0, 8.0
 """Pixels: of a letter's width, of a line's height, between a point and its label."""
@@ -11,8 +12,10 @@ Box = tuple[float, float, float, float]
 """Left, low, right and high, in pixels, y upwards."""
 
 
-def apart(places: Sequence[float], least: float, low: float, high: float) -> list[float]:
-    """Return places in the same order with at least so much between neighbours.
+def apart(
+    places: Sequence[float], heights: Sequence[float], low: float, high: float
+) -> list[float]:
+    """Return the middles of labels, in the same order, that do not lie over each other.
 
     Neighbours that are too near become one group around the mean of its places, so nothing moves
     further than it has to. A group that would reach over an end begins at that end.
@@ -20,26 +23,35 @@ def apart(places: Sequence[float], least: float, low: float, high: float) -> lis
     Parameters
     ----------
     places : sequence of float
-        Where labels would stand.
-    least : float
-        The least distance between two of them.
+        Where the middles of the labels would stand.
+    heights : sequence of float
+        How high each label is, in the same unit.
     low, high : float
         The ends. If there is no room for all labels between them, the last ones lie beyond.
     """
 
-    def spread(group: Sequence[int]) -> list[float]:
-        length = least * (len(group) - 1)
-        first = sum(places[i] for i in group) / len(group) - length / 2
-        first = max(low, min(first, high - length))
-        return [first + least * k for k in range(len(group))]
+    def begin(group: Sequence[int]) -> float:
+        first = sum(places[i] - up for i, up in zip(group, middles(group), strict=True))
+        return max(low, min(first / len(group), high - length(group)))
+
+    def length(group: Sequence[int]) -> float:
+        return sum(heights[i] for i in group)
+
+    def middles(group: Sequence[int]) -> list[float]:
+        tops = accumulate(heights[i] for i in group)
+        return [top - heights[i] / 2 for i, top in zip(group, tops, strict=True)]
 
     groups: list[list[int]] = []
     for place in sorted(range(len(places)), key=places.__getitem__):
         groups.append([place])
-        while len(groups) > 1 and spread(groups[-1])[0] - spread(groups[-2])[-1] < least:
+        while len(groups) > 1 and begin(groups[-1]) < begin(groups[-2]) + length(groups[-2]):
             last = groups.pop()
             groups[-1] += last
-    found = {i: y for group in groups for i, y in zip(group, spread(group), strict=True)}
+    found = {
+        i: begin(group) + up
+        for group in groups
+        for i, up in zip(group, middles(group), strict=True)
+    }
     return [found[i] for i in range(len(places))]
 
 

@@ -5,35 +5,38 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from server_app.study.placing import GAP, LETTER, apart, sides
+from server_app.report.placing import GAP, LETTER, apart, sides
 
 
 def test_labels_with_room_stay_where_they_are() -> None:
     """In whatever order they are given."""
-    assert apart([3.0, 1.0, 2.0], 0.5, 0.0, 4.0) == [3.0, 1.0, 2.0]
-    assert apart([], 0.5, 0.0, 4.0) == []
+    assert apart([3.0, 1.0, 2.0], [0.5] * 3, 0.0, 4.0) == [3.0, 1.0, 2.0]
+    assert apart([], [], 0.0, 4.0) == []
 
 
 def test_two_of_one_place_share_the_way() -> None:
-    """Each moves by half of the distance."""
-    assert apart([1.0, 1.0], 0.5, 0.0, 4.0) == pytest.approx([0.75, 1.25])
+    """Each moves by half of the distance, whatever their heights."""
+    assert apart([1.0, 1.0], [0.5, 0.5], 0.0, 4.0) == pytest.approx([0.75, 1.25])
+    assert apart([2.0, 2.0], [0.5, 1.5], 0.0, 4.0) == pytest.approx([1.5, 2.5])
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_labels_keep_order_distance_and_ends(seed: int) -> None:
     """Whatever the places, where there is room for all."""
-    places = np.random.default_rng(seed).normal(size=8).tolist()
-    found = apart(places, 0.3, -2.0, 2.0)
+    rng = np.random.default_rng(seed)
+    places, heights = rng.normal(size=8).tolist(), rng.uniform(0.1, 0.5, size=8).tolist()
+    found = apart(places, heights, -2.0, 2.0)
     order = sorted(range(8), key=places.__getitem__)
-    gaps = [found[after] - found[before] for before, after in pairwise(order)]
-    assert min(gaps) >= 0.3 - 1e-9
-    assert min(found) >= -2.0 - 1e-9
-    assert max(found) <= 2.0 + 1e-9
+    for before, after in pairwise(order):
+        gap = found[after] - found[before]
+        assert gap >= (heights[before] + heights[after]) / 2 - 1e-9
+    assert min(y - h / 2 for y, h in zip(found, heights, strict=True)) >= -2.0 - 1e-9
+    assert max(y + h / 2 for y, h in zip(found, heights, strict=True)) <= 2.0 + 1e-9
 
 
 def test_too_many_labels_begin_at_the_lower_end() -> None:
     """The last ones lie beyond."""
-    assert apart([1.0] * 5, 1.0, 0.0, 2.0) == pytest.approx([0.0, 1.0, 2.0, 3.0, 4.0])
+    assert apart([1.0] * 3, [1.0] * 3, 0.0, 2.0) == pytest.approx([0.5, 1.5, 2.5])
 
 
 def test_a_label_stands_right_of_its_point_where_there_is_room() -> None:
