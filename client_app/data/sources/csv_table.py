@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, did_you_mean, one_line
+from fedquorum.intake import shown
 from numpy.typing import NDArray
 
 from client_app.data.base import Inputs, Labels, Targets
@@ -186,7 +187,7 @@ def csv_table(settings: CsvSettings) -> Table:
     except Exception as error:
         raise DataError(
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
-            f"got {path}: {one_line(error)}"
+            f"got {path}: {shown(one_line(error))}"
         ) from None
     return _Columns(files, table).table(settings)
 
