@@ -123,7 +123,7 @@ TUNING = Path(__file__).parent.parent / "tuning.yaml"
 
 
 def register() -> None:
-    """Put all of them into Hydra's store, and what experiments set for one option only."""
+    """Put all options into Hydra's store, and the values that experiments set for one option."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Settings)
     for group, options in {**OPTIONS, "base": BASES}.items():
