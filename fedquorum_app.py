@@ -1,14 +1,14 @@
-"""FedQuorum from Python, with the settings, the records and the errors of its commands.
+"""Run FedQuorum from Python, with the settings, the records and the errors of its commands.
 
 >>> from fedquorum_app import run
 >>> result = run("fedalign/fmnist", rounds=20, seed=2, strategy="fedau")  # doctest: +SKIP
 >>> result.rounds[["round", "test.all.accuracy"]]  # doctest: +SKIP
 
 ``run`` and ``load`` return a ``RunResult``, ``sweep`` and ``load_sweep`` a ``SweepResult``. Every
-mistake is a ``fedquorum.errors.FedQuorumError`` with the one line that the command prints.
+mistake raises a ``fedquorum.errors.FedQuorumError`` with the line that the command would print.
 
-Settings are keywords. One below a group is a mapping or a dotted key, and any word of the command
-line will do as well:
+Settings are keywords. Give a setting below a group as a mapping, by its dotted key, or as a word of
+the command line:
 
 >>> run("fedalign/fmnist", strategy="fedau", client={"lr": 0.1})  # doctest: +SKIP
 >>> run("fedalign/fmnist", strategy="fedau", **{"strategy.cutoff": 50})  # doctest: +SKIP
@@ -55,7 +55,7 @@ def run(
     verbose: bool = True,
     **settings: Any,
 ) -> "RunResult":
-    """Run one job, as ``fedquorum`` does, and return what it leaves behind.
+    """Run one job, as ``fedquorum`` does, and return its result.
 
     Parameters
     ----------
@@ -70,14 +70,15 @@ def run(
         Whether to print what the command prints.
     **settings
         Settings: ``rounds=20``, ``strategy="fedau"``, ``client={"lr": 0.1}``. None is null. They
-        win over ``overrides``. ``resume=DIR`` resumes an interrupted run.
+        override ``overrides``. ``resume=DIR`` resumes an interrupted run.
 
     Raises
     ------
     FedQuorumError
         If a setting is wrong, data is missing, or the run did not complete.
     KeyboardInterrupt
-        If it was interrupted; the records hold all complete rounds, and ``resume`` goes on.
+        If the run was interrupted. The records hold all complete rounds, and ``resume`` continues
+        it.
     """
     _import_packages_beside_this_module()
     from server_app.api.result import RunResult
@@ -88,7 +89,7 @@ def run(
 
 
 def load(directory: Path | str, *, trust: bool = False) -> "RunResult":
-    """Return the run in a folder, as far as it went.
+    """Return the run in a folder, complete or not.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def load(directory: Path | str, *, trust: bool = False) -> "RunResult":
         The run's folder.
     trust : bool
         Whether ``model``, ``audit`` and ``explain`` may import code that the records name by
-        import path. Use it for runs of your own.
+        import path. Use it only for your own runs.
 
     Raises
     ------
@@ -124,23 +125,23 @@ def sweep(
     Parameters
     ----------
     experiment, *overrides, verbose
-        As of ``run``; ``"seed=1,2"`` is an axis too.
+        As in ``run``; ``"seed=1,2"`` is an axis as well.
     output : Path or str, optional
         The sweep's folder, which is ``hydra.sweep.dir``; by default a new one,
-        ``outputs/sweeps/<time>``. In a folder that holds jobs already, those that completed are
-        not run again, and the result has all of them.
+        ``outputs/sweeps/<time>``. In a folder with jobs, the sweep does not repeat completed jobs,
+        and the result has all jobs.
     **settings
-        Settings; a list, a range or an array is an axis, a tuple one value. ``engine={"jobs": 2}``
-        runs two jobs at a time.
+        Settings. A list, a range or an array is an axis; a tuple is one value.
+        ``engine={"jobs": 2}`` runs two jobs at a time.
 
     Raises
     ------
     SweepError
-        If a job failed, after all others have run; its ``sweep`` is the result.
+        If a job failed, after all other jobs have run. Its ``sweep`` is the result.
     FedQuorumError
-        If the sweep cannot start, as where the same is wrong with every job.
+        If the sweep cannot start, for example because all jobs share a mistake.
     KeyboardInterrupt
-        If it was interrupted; the same call with ``output`` goes on.
+        If the sweep was interrupted. The same call with ``output`` continues it.
     """
     _import_packages_beside_this_module()
     from server_app.api.running import sweep_here
@@ -162,7 +163,7 @@ def load_sweep(directory: Path | str, *, trust: bool = False) -> "SweepResult":
     directory : Path or str
         The folder.
     trust : bool
-        As of ``load``.
+        As in ``load``.
 
     Raises
     ------
@@ -176,28 +177,28 @@ def load_sweep(directory: Path | str, *, trust: bool = False) -> "SweepResult":
 
 
 def main() -> None:
-    """Be the command ``fedquorum``."""
+    """Run the command ``fedquorum``."""
     from server_app.command_line import main as command
 
     command()
 
 
 def main_data() -> int:
-    """Be the command ``fedquorum-data``; return the exit status."""
+    """Run the command ``fedquorum-data``; return the exit status."""
     from server_app.clients_table.command_line import main as command
 
     return command()
 
 
 def main_report() -> int:
-    """Be the command ``fedquorum-report``; return the exit status."""
+    """Run the command ``fedquorum-report``; return the exit status."""
     from server_app.report.command_line import main as command
 
     return command()
 
 
 def main_study() -> None:
-    """Be the command ``fedquorum-study``."""
+    """Run the command ``fedquorum-study``."""
     from server_app.study.command_line import main as command
 
     command()

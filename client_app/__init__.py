@@ -1,4 +1,4 @@
-"""The client's side: what runs where the data is."""
+"""Run the client's side, where the data is."""
 
 from client_app.import_path import use_packages_beside_this_one
 

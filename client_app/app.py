@@ -1,4 +1,4 @@
-"""The Flower ClientApp: one message in, what the node's clients do, one reply out.
+"""Define the Flower ClientApp, which answers each message for the node's clients.
 
 With M nodes, node j hosts the clients k with k mod M = j (Flower's ``partition-id`` and
 ``num-partitions``); a device hosts one, named by ``client-id`` in its node config.

@@ -1,4 +1,4 @@
-"""By which arithmetic clients train: what decides a run's last bits beside its settings.
+"""Identify the arithmetic of training, which determines a run's last bits beside its settings.
 
 A learning rate beyond stability makes a difference in the last bit a difference in the first digit
 within some rounds, so a run is finished by the arithmetic that began it.

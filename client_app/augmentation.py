@@ -29,7 +29,7 @@ Drawn = NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Step:
-    """One change: what is drawn for each image, and what it does to them.
+    """One change: the random numbers for each image, and their effect.
 
     ``draw`` returns arrays whose last axis is that of the images: those of several clients are
     joined along it and the images changed at once.
@@ -66,7 +66,7 @@ def flipped(images: torch.Tensor, chosen: NDArray[np.bool_]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Recolouring:
-    """What happens to the colours of n images, every array (n,).
+    """The changes of the colours of n images, each array of shape (n,).
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Recolouring:
 
     @classmethod
     def of(cls, coins: NDArray[np.bool_], amounts: NDArray[np.float32]) -> "Recolouring":
-        """Return what these numbers mean."""
+        """Return the changes for these random numbers."""
         sharpened, hue_first, posterized, equalized = coins
         change, turn = amounts
         return cls(
@@ -249,7 +249,7 @@ def augmentation(name: str, draws: Draws) -> Augment:
 
 
 def check_augmentation(name: str, inputs: Inputs | torch.Tensor) -> None:
-    """Refuse to augment what the augmentation is not for.
+    """Refuse inputs that the augmentation does not support.
 
     Parameters
     ----------

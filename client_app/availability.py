@@ -41,7 +41,7 @@ from conf.schema.settings import Settings
 
 
 def client_processes(settings: Settings, data: FederatedData) -> Callable[[int], Process] | None:
-    """Return what gives each client its process, made when first needed; None for ``always``.
+    """Return a function that makes each client's process on first use; None for ``always``.
 
     The process of a client follows from the settings, the seed and its own labels.
 

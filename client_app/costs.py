@@ -1,4 +1,4 @@
-"""What one sample costs a model: operations and numbers."""
+"""Count a model's operations and numbers for one sample."""
 
 from collections.abc import Callable
 from typing import Any

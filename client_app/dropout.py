@@ -1,4 +1,4 @@
-"""Dropout whose masks are given: what a client drops does not depend on who trains beside it."""
+"""Apply dropout with given masks, so that a client's mask does not depend on other clients."""
 
 from collections.abc import Iterator
 

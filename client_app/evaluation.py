@@ -128,7 +128,7 @@ class Judged:
 
 
 def judged(outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str) -> Judged:
-    """Return what n outputs are worth."""
+    """Return the losses and metrics of n outputs."""
     terms = task.terms(outputs.double(), y)
     columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
     scored = None if metric_name in PLAIN else task.scored(outputs, y)

@@ -1,4 +1,4 @@
-"""What a node tells the server of a failure: from a real machine, nothing that may quote data."""
+"""Report a node's failures to the server, without quoting the data of a real machine."""
 
 import sys
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def is_deployed(node_config: Mapping[str, Any]) -> bool:
 
 
 def reason_of(error: Exception, *, deployed: bool) -> str:
-    """Return what the server is told of a failure.
+    """Return the reason of a failure for the server.
 
     Of a deployed node it is the kind of error. The text of an error may quote data, so it stays in
     the node's own log, unless it is about the run. An error that nobody foresaw is named by its

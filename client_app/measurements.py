@@ -1,4 +1,4 @@
-"""What clients' own data say of one model, measured for many clients at once and never twice."""
+"""Measure one model on the data of many clients at once, and never twice."""
 
 import math
 import operator
@@ -22,7 +22,7 @@ from client_app.workers import Workers, available_cores
 
 
 class Measurements:
-    """Measures models on the parts of clients and keeps what the last one measured.
+    """Measure models on the clients' parts, and keep the measurements of the last model.
 
     A client that was asked for F_k(w_t) after one round and trains on w_t in the next one
     computes it once. On a CPU what a client measures has the same bits whichever clients measure
@@ -83,7 +83,7 @@ class Measurements:
         return self._examples[part].count(client)
 
     def measure(self, arrays: Arrays, part: Part, client: int) -> Measurement:
-        """Return what one client measures of the model with these arrays."""
+        """Return one client's measurements of the model with these arrays."""
         self._keep_of(arrays)
         kept = self._kept[part]
         if not kept.has(client):
@@ -91,7 +91,7 @@ class Measurements:
         return kept.of(client)
 
     def prepare(self, arrays: Arrays, part: Part, clients: Iterable[int]) -> None:
-        """Measure for these clients what is not known yet."""
+        """Make the missing measurements for these clients."""
         self._keep_of(arrays)
         missing = self._kept[part].missing(clients)
         if not missing:
@@ -164,7 +164,7 @@ class Measurements:
 
 
 class Kept:
-    """What clients measured of one model and part: a row of a table for each.
+    """The clients' measurements of one model on one part, a row for each client.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Kept:
         return bool(self._known[self._examples.place(client)])
 
     def of(self, client: int) -> Measurement:
-        """Return what a client measured."""
+        """Return a client's measurements."""
         return measurement(self._values[self._examples.place(client)].tolist())
 
     def missing(self, clients: Iterable[int]) -> list[int]:
@@ -194,7 +194,7 @@ class Kept:
         return missing
 
     def add(self, clients: Sequence[int], measured: Measured) -> None:
-        """Keep what clients measured."""
+        """Keep the clients' measurements."""
         places = self._examples.places(clients)
         self._known[places] = True
         self._values[places] = np.stack(measured.columns, axis=1)

@@ -228,7 +228,7 @@ _MEASURES: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
 
 
 def check_metric(name: str, num_classes: int, *, numbers: bool) -> None:
-    """Compare the metric with what is predicted.
+    """Check that the metric fits the target.
 
     Raises
     ------

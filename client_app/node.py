@@ -157,7 +157,7 @@ class Node:
         return NodeResponseTimes(self._settings.seed, hosted, self._times)
 
     def reason(self, error: Exception) -> str:
-        """Return what the server is told of a failure."""
+        """Return the reason of a failure for the server."""
         return reason_of(error, deployed=self._deployed)
 
     @property
@@ -207,7 +207,7 @@ def hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[in
 
 
 def trained_model(settings: Settings, data: FederatedData) -> nn.Module:
-    """Return the model as clients train it, with initial values: theirs are received."""
+    """Return the model that clients train, with initial values that a request replaces."""
     model = model_for(settings, data, pretrained=False)
     return give_dropout(model, example_inputs(data.input_shape, data.num_tokens))
 

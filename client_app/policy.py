@@ -1,4 +1,4 @@
-"""What the owner of a node's data allows: ``node.yaml`` beside the data.
+"""Apply the policy of a data owner: ``node.yaml`` beside the data.
 
 The server never sees the file. The node compares each message's run with it before any data is
 read; what it refuses is answered with the reason, which goes into the audit trail. Which code
@@ -49,7 +49,7 @@ COUNTED = "node-usage.json"
 
 @dataclass(frozen=True)
 class Names(Range):
-    """A list of names, of these where some are given."""
+    """A list of names, limited to ``known`` unless that is empty."""
 
     known: tuple[str, ...] = ()
 
@@ -83,7 +83,7 @@ class LeastPrivacy:
     clips_here: bool = parameter(False, Flag())
 
     def problem(self, settings: Settings) -> str | None:
-        """Return what a run lacks, None if it lacks nothing."""
+        """Return the protection that a run lacks; None if it lacks none."""
         privacy = settings.privacy
         if self == LeastPrivacy():
             return None
@@ -133,7 +133,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class PerDay:
-    """How much a node does in a day, by UTC; None for any amount.
+    """The amount that a node does in a day, by UTC; None for any amount.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class PerDay:
     examples: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
     def problem(self, used: "Usage") -> str | None:
-        """Return what is used up, None if nothing is."""
+        """Return the limit that is used up; None if none is."""
         for kind in ("rounds", "examples"):
             most, count = getattr(self, kind), getattr(used, kind)
             if most is not None and count >= most:
@@ -157,7 +157,7 @@ class PerDay:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a node has done on a day."""
+    """The amount that a node has done on a day."""
 
     day: str
     rounds: int = 0
@@ -166,7 +166,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class NodePolicy:
-    """What the owner of a node's data allows.
+    """The policy of a data owner.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class NodePolicy:
 
     @property
     def withheld(self) -> frozenset[str]:
-        """Metrics that stay: of the validation part the same as of the test part."""
+        """The withheld metrics; the validation part withholds the same as the test part."""
         return frozenset(self.withhold) | {
             KEPT_ALIKE[name] for name in self.withhold if name in KEPT_ALIKE
         }
@@ -253,7 +253,7 @@ def _wrong(path: Path, name: str, allowed: str, got: object) -> SettingsError:
 
 
 class DailyUsage:
-    """What a node has done today, in a file that several processes may add to.
+    """The amount that a node has done today, in a file that several processes may update.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class DailyUsage:
         self._path = path
 
     def allow(self, per_day: PerDay) -> str | None:
-        """Count a round, unless the day's amount is used up; return what is, None if nothing is.
+        """Count a round, unless a limit of the day is used up; return that limit, None if none is.
 
         Raises
         ------
@@ -312,7 +312,7 @@ def _today(text: str) -> Usage:
 
 @dataclass(frozen=True)
 class PolicyMod:
-    """A Flower mod that lets a device take part only in what its owner allows.
+    """A Flower mod that lets a device take part only in runs that its owner allows.
 
     A message that is refused does not reach the ClientApp: its client answers that it is
     unavailable, with the reason. A query is answered all the same, so that the run's records have

@@ -1,4 +1,4 @@
-"""Where a client's training draws its random numbers from."""
+"""Provide the random numbers of a client's training."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

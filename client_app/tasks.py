@@ -1,4 +1,4 @@
-"""What a model is asked for: its loss and what counts as correct, sample by sample.
+"""Define a model's task: its loss, and the correct outputs, for each sample.
 
 Pure functions of tensors, which work under ``torch.func.grad`` and ``torch.func.vmap``: batched
 training and evaluation compute the terms of many clients at once, and leave out padded samples
@@ -28,7 +28,7 @@ NO_TARGET = -100
 
 @dataclass(frozen=True)
 class Terms:
-    """What each sample adds to the sums that a mean loss and an accuracy are of.
+    """The terms of each sample in the sums of a mean loss and an accuracy.
 
     The mean loss is sum(loss) / sum(weight), the accuracy sum(correct) / sum(count).
 
@@ -209,7 +209,7 @@ def build_task(settings: Settings, data: FederatedData) -> Task:
 
 
 def check_task(settings: Settings, data: FederatedData) -> None:
-    """Compare loss, class weights, metric and criterion with what is predicted.
+    """Check that loss, class weights, metric and criterion fit the target.
 
     Raises
     ------

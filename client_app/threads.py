@@ -1,4 +1,4 @@
-"""How much work is worth dividing among the cores.
+"""Decide how much work to divide among the cores.
 
 Threads that meet after every small product cost more than they save, many times more where other
 processes want the cores too.

@@ -1,4 +1,4 @@
-"""Local training of the clients of a process: each alone, or together."""
+"""Train the clients of a process, one after the other or together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -89,7 +89,7 @@ class Trainer:
 
     @property
     def way(self) -> str:
-        """How clients train: ``batched`` or ``alone``, and where their gradients come from.
+        """The way of training: ``batched`` or ``alone``, and the source of the gradients.
 
         Where gradients of many clients at once are in closed form a client that trains alone
         takes the same path.
@@ -116,7 +116,7 @@ class Trainer:
         *,
         starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> Iterator[tuple[list[int], Result | Exception]]:
-        """Train clients, and yield what ``use`` makes of their models.
+        """Train clients, and yield the result of ``use`` for each client's model.
 
         Clients are divided among the cores. On a CPU a client's model has the same bits for any
         number of cores and whichever clients train beside it, unless ``batched`` was set for a

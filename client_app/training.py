@@ -30,7 +30,7 @@ CROSS_ENTROPY = CrossEntropy()
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains: SGD with these hyperparameters for ``local_epochs`` epochs.
+    """A client's training: SGD with these hyperparameters for ``local_epochs`` epochs.
 
     With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
     through one epoch after the other, the last one left unfinished. ``augmentation`` changes
@@ -153,7 +153,7 @@ class LocalModel:
         return self._descent.vectors(), [tensor.clone() for tensor in self._others()]
 
     def load(self, copies: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
-        """Give the model what another one of the same kind was made of."""
+        """Load the arrays of another model of the same kind."""
         vectors, others = copies
         self._descent.load(vectors)
         for tensor, other in zip(self._others(), others, strict=True):

@@ -88,7 +88,7 @@ class UpdateSum:
         return self.coarse[place]
 
     def merge(self, other: "UpdateSum") -> None:
-        """Add what another sum of the same start and grid holds."""
+        """Add another sum of the same start and grid."""
         for place, flat in enumerate(other.fine):
             self.fine[place].add_(flat)
         for place, flat in other.coarse.items():

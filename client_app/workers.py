@@ -109,7 +109,7 @@ class Workers:
 
 
 def attempt(work: Callable[[Item], Result], item: Item) -> Result | Exception:
-    """Return what work on an item returns, or the exception that it raises."""
+    """Return the result of work on an item, or the exception that it raises."""
     try:
         return work(item)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""All settings of FedQuorum: the schemas, the YAML groups, and how they are composed.
+"""Define and compose all settings of FedQuorum: the schemas and the YAML groups.
 
-The only source of settings. ``compose`` turns an experiment's name and a string of Hydra
-overrides into a checked ``Settings``; server, clients and command line all use it.
+There is no other source of settings. ``compose`` turns an experiment's name and a string of Hydra
+overrides into a checked ``Settings``; the server, the clients and the command line use it.
 """
 
 from fedquorum.errors import SettingsError

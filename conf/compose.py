@@ -1,4 +1,4 @@
-"""From an experiment's name and Hydra overrides to checked settings."""
+"""Compose checked settings from an experiment's name and Hydra overrides."""
 
 import copy
 import re
@@ -88,7 +88,7 @@ def compose(experiment: str = "", overrides: str = "") -> Composed:
     Raises
     ------
     SettingsError
-        For an unknown key or option, a wrong type, or a value outside its range.
+        If a key or an option is unknown, a type is wrong, or a value is outside its range.
     """
     words = split_overrides(overrides)
     preset = [f"experiment={experiment}"] if experiment else []
@@ -106,7 +106,7 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
 
 
 def parse_word(word: str) -> Override:
-    """Return one Hydra override, which may be a sweep; a word that is none is a SettingsError."""
+    """Return one Hydra override, which may be a sweep; raise SettingsError for other words."""
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException as error:
@@ -115,23 +115,24 @@ def parse_word(word: str) -> Override:
 
 
 def quoted(text: str) -> str:
-    """Return a text as the value of a Hydra override, whatever characters it has.
+    """Return any text as the value of a Hydra override.
 
-    Only backslashes before a quote, or before the end, are escapes to Hydra.
+    Hydra treats backslashes as escapes only before a quote or before the end.
     """
     escaped = re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + (m[2] and f"\\{m[2]}"), text)
     return f"'{escaped}'"
 
 
 def recorded_words(experiment: str, overrides: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that a run's manifest names, for which anybody may have chosen them.
+    """Return the words in a run's manifest, which may come from anybody, checked.
 
-    Hydra's own settings can name classes to make, and packages to import.
+    Words of Hydra's settings are refused, because they can name classes to instantiate and packages
+    to import.
 
     Raises
     ------
     SettingsError
-        For a word that is no value of a setting.
+        If a word does not set a setting of the run.
     """
     if not _EXPERIMENT.fullmatch(experiment):
         raise SettingsError(f"experiment must be the name of a preset, got {experiment!r}")
@@ -148,7 +149,7 @@ _EXPERIMENT = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 
 
 def compose_words(words: tuple[str, ...]) -> Composed:
-    """Return the checked settings of overrides, composed once in a process; see ``compose``."""
+    """Return the checked settings of overrides, composed once per process; see ``compose``."""
     if words not in _composed:
         config = _compose_config(words)
         take_over(config, str(config.hydra.runtime.choices.experiment), words)
@@ -162,7 +163,7 @@ def composed_job(words: tuple[str, ...]) -> Iterator[DictConfig]:
     Raises
     ------
     SettingsError
-        As ``compose`` does.
+        As in ``compose``.
     """
     with hydra_in_progress():
         config = _hydra_composes(words)
@@ -171,7 +172,7 @@ def composed_job(words: tuple[str, ...]) -> Iterator[DictConfig]:
 
 
 def take_over(config: DictConfig, experiment: str, words: tuple[str, ...]) -> None:
-    """Check what Hydra has composed from ``words``, for ``compose_words`` to return.
+    """Check the settings that Hydra composed from ``words``, and keep them for ``compose_words``.
 
     Raises
     ------
@@ -196,12 +197,12 @@ _composed: dict[tuple[str, ...], Composed] = {}
 def settings_of(text: str) -> Settings:
     """Return the settings that ``Composed.to_yaml`` wrote, checked.
 
-    What the text does not name, as where a run is older than a setting, is the default.
+    A setting that the text lacks, because the run is older than the setting, has its default.
 
     Raises
     ------
     SettingsError
-        If the text is no YAML, or names an option or a setting that there is not.
+        If the text is not YAML, or names an unknown option or setting.
     """
     try:
         recorded = OmegaConf.create(upgraded(load_settings(text)))
@@ -238,7 +239,7 @@ def _compose_config(words: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def hydra_in_progress() -> Iterator[Hydra]:
-    """Start a Hydra over the folder ``conf``, and put back one that is in progress at the end."""
+    """Start Hydra over the folder ``conf``, and restore a Hydra in progress at the end."""
     saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
     try:

@@ -56,7 +56,7 @@ _UNKNOWN = re.compile(
 def explain(
     error: Exception, words: Sequence[str] = (), settings_at: SettingsAt = lambda *_: ()
 ) -> str:
-    """Say in one line what Hydra says in several: the setting, what is allowed, the value.
+    """Explain an error of Hydra in one line: the setting, what is allowed, the value.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def explain(
 
 
 def not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
-    """Return that ``parent`` has no setting of a name, which it has, and what was perhaps meant."""
+    """Return the error of an unknown setting below ``parent``: the known ones, and a likely one."""
     place = f"{parent} has" if parent else "there are"
     key = f"{parent}.{name}" if parent else name
     shown = [one for one in known if not one.startswith("_")]

@@ -1,4 +1,4 @@
-"""The settings groups and the names of their options."""
+"""List the settings groups and the names of their options."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ PARTS = tuple(f"strategy/{part}" for part in ("selection", "weighting", "partici
 """The groups within ``strategy=composed``."""
 
 RENAMED = {"own": "custom"}
-"""Options that had another name in a version before."""
+"""Options that had another name in an earlier version."""
 
 
 def options(group: str) -> list[str]:

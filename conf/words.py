@@ -1,4 +1,4 @@
-"""Settings given in Python, as the words of the command line: one grammar, Hydra's, checks both."""
+"""Turn settings given in Python into words of the command line, which Hydra's grammar checks."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ _PLACES = {
     *(item.name for item in fields(Settings) if is_dataclass(_TYPES[item.name])),
     *(part.replace("/", ".") for part in PARTS),
 }
-"""The settings that consist of settings."""
+"""The settings that have settings below them."""
 
 _AXES = (list, range, np.ndarray)
 
@@ -29,8 +29,8 @@ _AXES = (list, range, np.ndarray)
 def words_of(settings: Mapping[str, Any], *, axes: bool = False) -> tuple[str, ...]:
     """Return settings as Hydra overrides that compose to the same values.
 
-    A mapping stands for settings below its key: ``{"client": {"lr": 0.1}}`` is ``client.lr=0.1``.
-    The key ``name`` of a group chooses its option, as ``{"strategy": {"name": "fedau"}}`` does.
+    A mapping has settings below its key: ``{"client": {"lr": 0.1}}`` is ``client.lr=0.1``. The key
+    ``name`` of a group chooses its option, as in ``{"strategy": {"name": "fedau"}}``.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def words_of(settings: Mapping[str, Any], *, axes: bool = False) -> tuple[str, .
         Values by dotted key: None, booleans, numbers, texts, paths, NumPy scalars and arrays, and
         sequences and mappings of these. In a text, ``${...}`` is an interpolation.
     axes : bool
-        Whether a list, a range or an array is the values of a sweep; a tuple then is one value.
+        Whether a list, a range or an array holds the values of a sweep. A tuple is then one value.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The command ``fedquorum``: a Hydra application over the settings in ``conf``."""
+"""Run the command ``fedquorum``, a Hydra application over the settings in ``conf``."""
 
 import shlex
 import sys
@@ -26,7 +26,7 @@ _OF_THE_WHOLE_SWEEP = ("hydra.", "hydra/", "engine.jobs=")
 
 
 def main() -> None:
-    """Run what the command line says; exit with 0 only if everything completed."""
+    """Run the command line; exit with 0 only if everything completed."""
     words: tuple[str, ...] = ()
     try:
         words = resumed_words(sys.argv[1:])
@@ -121,12 +121,12 @@ def cannot_write(error: OSError) -> SettingsError:
 
 
 def words_of_a_sweep(words: Sequence[str]) -> list[str]:
-    """Return the words of a sweep as Hydra takes them, those of the whole sweep checked.
+    """Return the words of a sweep for Hydra, and check the words that hold for the whole sweep.
 
     Raises
     ------
     SettingsError
-        If a word of the whole sweep is wrong, or a word is no override.
+        If a word of the whole sweep is wrong, or a word is not an override.
     """
     compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
     return [_left_to_the_jobs(word) for word in words]

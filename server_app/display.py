@@ -53,7 +53,7 @@ COMPARES_PRIORITY = (Question.PRIORITY, Question.AVERAGE)
 
 @dataclass(frozen=True)
 class About:
-    """What a run is about, by which its numbers are chosen for people.
+    """The subject of a run, which determines the numbers to show.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class About:
         return metric_called(self.metric).name
 
     def groups(self, test: Mapping[str, Any]) -> Sequence[str]:
-        """Return whose test parts are shown: all, or by priority where that is compared.
+        """Return the groups whose test parts are shown: all, or by priority if that is compared.
 
         Clients that never train, and the mean model, come last where there are any.
         """
@@ -212,7 +212,7 @@ def describe(record: Mapping[str, Any], about: About) -> str:
 
 
 def time_left(seconds: float, fraction: float) -> str:
-    """Return what is left after ``seconds`` for a fraction of the work, "" if nothing tells."""
+    """Return the time left after ``seconds`` for a fraction of the work, "" if unknown."""
     if not 0.0 < fraction < 1.0:
         return ""
     return f"{timedelta(seconds=round(seconds * (1.0 - fraction) / fraction))} left"
@@ -279,7 +279,7 @@ def final_table(
     privacy: Mapping[str, Any] | None = None,
     counted: Mapping[int, int] | None = None,
 ) -> Table:
-    """Return the end of a run as a table: what its method is about.
+    """Return the results of a run as a table, with the numbers that its method is about.
 
     Parameters
     ----------

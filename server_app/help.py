@@ -1,4 +1,4 @@
-"""What ``fedquorum --help`` says: how to call it, every group's options, and all settings."""
+"""Write the help of ``fedquorum``: its use, every group's options, and all settings."""
 
 import textwrap
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ COLUMN = 26
 USAGE = """\
 FedQuorum decides which clients take part, how often each one counts, and how much.
 
-  fedquorum GROUP=OPTION KEY=VALUE ...    one run, in this process
-  fedquorum -m KEY=A,B,C ...              all combinations
+  fedquorum GROUP=OPTION KEY=VALUE ...    run one job in this process
+  fedquorum -m KEY=A,B,C ...              run all combinations of values
   fedquorum resume=DIR                    resume an interrupted run
-  fedquorum --help strategy=fedau ...     the settings of other options
-  fedquorum --hydra-help                  Hydra's own flags
+  fedquorum --help strategy=fedau ...     show the settings of other options
+  fedquorum --hydra-help                  show Hydra's flags
 
 On CPUs of one kind, runs with the same settings and seed have the same bits, with any number of
 nodes, resumed or not (docs/reliability.md).
@@ -27,7 +27,7 @@ def help_text(words: Sequence[str]) -> str:
     Raises
     ------
     SettingsError
-        As composing the words does.
+        If a word is wrong.
     """
     settings = compose_words(tuple(words)).to_yaml()
     groups = "\n".join(map(_group, ("experiment", *GROUPS, *PARTS, "hydra/sweeper")))

@@ -1,4 +1,4 @@
-"""A Flower Grid that calls the ClientApp in this process: no Ray, no server, no network.
+"""Call the ClientApp in this process through a Flower Grid: no Ray, no server, no network.
 
 Its nodes, ``HostedNodes``, are also those of a worker of ``engine=ray``.
 """
@@ -25,27 +25,27 @@ from numpy.typing import NDArray
 from client_app.failures import reason_of
 
 NodeStates = Mapping[str, NDArray[np.uint8]]
-"""What the clients keep between rounds, ``Context.state``, by node.
+"""The clients' states between rounds, ``Context.state``, by node.
 
 The bytes are Flower's form (a protocol buffer), as it travels between machines.
 """
 
 
 class HostedNodes:
-    """Nodes of this process, each with its own Context, which answer one after the other.
+    """The nodes of this process, which reply one after the other. Each has its own Context.
 
-    A ClientApp that raises becomes an error reply, as in Flower's simulation.
+    If a ClientApp raises, its node sends an error reply, as in Flower's simulation.
 
     Parameters
     ----------
     client_app : ClientApp
-        What every node runs.
+        The app of every node.
     run_config : mapping
         The run config of every node.
     nodes : iterable of int
         The nodes' ids, from 1; node j + 1 gets the partition-id j.
     num_nodes : int
-        How many nodes the run has, here and in other processes.
+        Number of nodes in the run, in this process and in others.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HostedNodes:
         identify_process()
 
     def answer(self, message: Message) -> Message:
-        """Return what a message's node replies, or an error that says what it raised."""
+        """Return the reply of a message's node, or an error reply with the error it raised."""
         context = self.contexts[message.metadata.dst_node_id]
         try:
             return self._client_app(message, context)
@@ -78,7 +78,7 @@ class HostedNodes:
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
     def states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return what the clients keep between rounds, by node."""
+        """Return the clients' states between rounds, by node."""
         states = {}
         for node, context in self.contexts.items():
             content = recorddict_to_proto(context.state).SerializeToString(deterministic=True)
@@ -86,7 +86,7 @@ class HostedNodes:
         return states
 
     def restore(self, states: NodeStates) -> None:
-        """Take over what ``states`` returned."""
+        """Restore what ``states`` returned."""
         for node, content in states.items():
             proto = ProtoRecordDict.FromString(content.tobytes())
             self.contexts[int(node)].state = recorddict_from_proto(proto)
@@ -98,19 +98,19 @@ def identify_process() -> None:
 
 
 class SimulationGrid(Grid):
-    """A grid to the nodes 1, 2, .. which a run starts itself, and whose states it can keep.
+    """A grid to the nodes 1, 2, .. that a run starts, with access to their states.
 
     Parameters
     ----------
     num_nodes : int
-        How many nodes.
+        Number of nodes.
 
     Attributes
     ----------
     engine : str
         The engine's name in the records.
     device : str or None
-        What ``client.device=auto`` is where the clients are; None where only they know.
+        The device of ``client.device=auto`` at the clients; None if only they know.
     """
 
     engine: ClassVar[str]
@@ -123,17 +123,17 @@ class SimulationGrid(Grid):
 
     @abstractmethod
     def node_states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return what the clients keep between rounds, by node."""
+        """Return the clients' states between rounds, by node."""
 
     def restore_node_states(self, states: NodeStates) -> None:
-        """Take over what ``node_states`` returned.
+        """Restore what ``node_states`` returned.
 
         Raises
         ------
         SettingsError
-            If that was of another number of nodes.
+            If it belongs to another number of nodes.
         RunError
-            If it is something else.
+            If it is not the result of ``node_states``.
         """
         if len(states) != self.num_nodes:
             raise SettingsError(
@@ -152,7 +152,7 @@ class SimulationGrid(Grid):
         """Give the nodes their states."""
 
     def set_run(self, run: Run) -> None:
-        """Set the run, which only its reader cares about."""
+        """Set the run; the grid does not use it."""
         self._run = run
 
     @property
@@ -177,22 +177,22 @@ class SimulationGrid(Grid):
 
 
 def give_id(message: Message) -> str:
-    """Give a message that is pushed an id, and return it."""
+    """Give a pushed message an id, and return the id."""
     message.metadata.__dict__["_message_id"] = str(uuid4())
     return message.metadata.message_id
 
 
 class InProcessGrid(SimulationGrid):
-    """Hosts ``num_nodes`` nodes in this process.
+    """A grid that hosts ``num_nodes`` nodes in this process.
 
-    Messages pushed are answered at once; ``pull_messages`` hands the answers out.
+    The nodes reply to a pushed message at once; ``pull_messages`` returns the replies.
 
     Parameters
     ----------
     client_app, run_config : ClientApp, mapping
-        As of ``HostedNodes``.
+        As in ``HostedNodes``.
     num_nodes : int
-        How many nodes.
+        Number of nodes.
     """
 
     engine = "in-process"
@@ -206,14 +206,14 @@ class InProcessGrid(SimulationGrid):
         self._answers: dict[str, Message] = {}
 
     def node_states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return what the clients keep between rounds, by node."""
+        """Return the clients' states between rounds, by node."""
         return self._nodes.states()
 
     def _restore(self, states: NodeStates) -> None:
         self._nodes.restore(states)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have each message answered by its node; return the messages' ids."""
+        """Let each message's node reply, and return the messages' ids."""
         ids = []
         for message in messages:
             key = give_id(message)
@@ -222,13 +222,13 @@ class InProcessGrid(SimulationGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the answers to these messages, each once."""
+        """Return the replies to these messages, each once."""
         return [self._answers.pop(k) for k in message_ids if k in self._answers]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Return the answers to the messages; nodes not reached within ``timeout`` are left out."""
+        """Return the replies to the messages, without nodes not reached within ``timeout``."""
         started = time.monotonic()
         answers: list[Message] = []
         for message in messages:

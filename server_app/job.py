@@ -1,14 +1,14 @@
-"""One job, alone or in a sweep: what Hydra calls, in this process or in another.
+"""Run one job, alone or in a sweep. Hydra calls it in this process or in another one.
 
 Beside the records of its run, the folder of a sweep's job holds
 
-``output.log``  what the job alone would have printed
-``error.txt``   why it failed: one line, and below it the trace of an error that nobody foresaw
+``output.log``  the output of the job
+``error.txt``   the reason of a failure in one line, and the trace of an unexpected error
 ``job.lock``    locked by the process that runs the job, with its id and host; free if it was killed
-``job.todo``    there while what an earlier sweep left is to be run again
+``job.todo``    marks an interrupted job that the next sweep should run
 
-A process of the sweep imports this module before its first job, so the rest of FedQuorum is
-imported when it is needed: until then an interruption would end in a trace.
+A process of the sweep imports this module before its first job. The module therefore imports the
+rest of FedQuorum only on use, since an interruption during imports would end in a trace.
 """
 
 import io
@@ -44,7 +44,7 @@ EXIT_INTERRUPTED = 130
 
 
 class SweepUnfinished(SystemExit):
-    """The end of a sweep with jobs that are not done; ``code`` is the exit status."""
+    """The end of a sweep with incomplete jobs; ``code`` is the exit status."""
 
     def __init__(self, code: int, directory: Path) -> None:
         super().__init__(code)
@@ -52,10 +52,10 @@ class SweepUnfinished(SystemExit):
 
 
 def run_job(config: DictConfig) -> None:
-    """Run what Hydra has composed, into Hydra's output directory.
+    """Run the job that Hydra has composed, into Hydra's output folder.
 
-    Alone, a failure ends the process with one line. In a sweep it is written to the job's folder
-    and raised, for Hydra to go on with the next job.
+    For a single job, a failure ends the process with one line. In a sweep, the function writes the
+    failure to the job's folder and raises it, and Hydra continues with the next job.
     """
     job = HydraConfig.get()
     words, directory = tuple(job.overrides.task), Path(job.runtime.output_dir)
@@ -70,7 +70,7 @@ def run_job(config: DictConfig) -> None:
 
 
 class SweepRefused(SystemExit):
-    """The end of a sweep that cannot start; ``error`` says why."""
+    """The end of a sweep that cannot start, with the reason in ``error``."""
 
     def __init__(self, error: FedQuorumError) -> None:
         super().__init__(EXIT_ERROR)
@@ -145,7 +145,7 @@ def _check(config: DictConfig, words: tuple[str, ...]) -> None:
 
 
 def words_going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
-    """Return the words with which a job goes on from its checkpoint, or begins anew without."""
+    """Return the words that continue a job from its checkpoint, or restart it without one."""
     from fedquorum.records.directory import remove_unfinished
 
     from conf.compose import quoted
@@ -173,9 +173,9 @@ def run_words(words: tuple[str, ...], directory: Path) -> None:
     Raises
     ------
     FedQuorumError
-        If it cannot start, or did not complete.
+        If the job cannot start, or did not complete.
     KeyboardInterrupt
-        If it was interrupted; the records hold its complete rounds.
+        If the job was interrupted; the records hold its complete rounds.
     """
     from conf.compose import compose_words
 
@@ -202,7 +202,7 @@ def run_in_process(composed: "Composed", output_dir: str) -> None:
 def run_on_ray(composed: "Composed", output_dir: str) -> None:
     """Run ServerApp in this process, and ClientApp in workers of Ray.
 
-    Workers are in other folders and perhaps on other machines, so paths are absolute.
+    Paths are made absolute, since workers use other folders and perhaps other machines.
     """
     from client_app.app import app as client_app
     from server_app.ray_engine.engine import ray_grid
@@ -252,6 +252,6 @@ class _Stderr(io.TextIOBase):
 
 
 def without_disk_errors(failure: threading.ExceptHookArgs) -> None:
-    """Leave out what TensorBoard's thread cannot write: the run says so itself, in one line."""
+    """Suppress write errors of TensorBoard's thread, which the run reports in one line."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)

@@ -1,4 +1,4 @@
-"""Files that one process holds at a time, and who it is."""
+"""Lock files for one process at a time, and identify the process."""
 
 import os
 import platform
@@ -51,7 +51,7 @@ def _sign(descriptor: int) -> None:
 
 
 def holder(path: Path) -> Holder | None:
-    """Return who holds the file of ``lock``, None if nobody does."""
+    """Return the process that holds the file of ``lock``; None if no process does."""
     with suppress(FileNotFoundError), path.open("r+") as file:
         if not _is_free(file.fileno()):
             process, _, host = file.read().partition(" ")

@@ -1,4 +1,4 @@
-"""Whose public key each client's node has: the server's side of who is who.
+"""Read which public key each client's node has.
 
 One line for each client or each node, as in OpenSSH's ``allowed_signers``::
 

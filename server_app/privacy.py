@@ -1,4 +1,4 @@
-"""Differential privacy of a run: the mechanism of its settings, and what its releases cost.
+"""Make a run private: build the mechanism from its settings, and account for its releases.
 
 ``fedquorum.privacy`` is the mechanism, docs/privacy.md says what is sent, noised and accounted.
 Each round is one release with the noise multiplier of the settings, whatever came back. The
@@ -36,7 +36,7 @@ RELATION = "one client's contributions left out"
 
 
 def mechanism_of(settings: PrivacySettings, num_clients: int) -> GaussianMechanism | None:
-    """Return what makes the models private, None where nothing does.
+    """Return the mechanism that makes the models private; None without privacy.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def _mechanism(settings: PrivacySettings, num_clients: int) -> GaussianMechanism
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What the releases of a run cost.
+    """The privacy cost of a run's releases.
 
     Parameters
     ----------
@@ -112,11 +112,11 @@ class PrivacySpent:
         return float(get_epsilon_gaussian(composed, self.delta))
 
     def after_release(self) -> "PrivacySpent":
-        """Return what one release more costs."""
+        """Return the cost after one more release."""
         return replace(self, releases=self.releases + 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the manifest says; an infinite epsilon is the word ``inf``."""
+        """Return the manifest's entry; an infinite epsilon is the word ``inf``."""
         epsilon = self.epsilon
         return {
             **asdict(self),
@@ -135,7 +135,7 @@ def _accountant() -> str:
 def spent_before(
     settings: PrivacySettings, num_clients: int, manifest: Mapping[str, Any], *, rounds: int
 ) -> PrivacySpent | None:
-    """Return what a run has spent when it begins or goes on, None if it is not private.
+    """Return a run's cost when it begins or resumes; None if it is not private.
 
     Parameters
     ----------

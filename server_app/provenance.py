@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[1]
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of what shapes a result, None where a package is not installed.
+    """Return the versions of packages that affect results; None for one that is not installed.
 
     The library's is its own word: the app carries it along, installed or not.
     """
@@ -24,12 +24,12 @@ def versions() -> dict[str, str | None]:
 
 
 def code_facts() -> dict[str, str | None]:
-    """Return what must be the same in all processes of a run: Python, packages and the source."""
+    """Return the facts that all processes of a run must share: Python, packages and the source."""
     return {"python": platform.python_version(), **versions(), "source": source_digest()}
 
 
 def refuse_other_code(expected: Mapping[str, str | None]) -> None:
-    """Refuse to work for a process whose code is not that of this one.
+    """Refuse to work for a process with other code.
 
     Parameters
     ----------

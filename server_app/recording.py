@@ -1,4 +1,4 @@
-"""The records of a run of the app: what its settings are to the library's ``RunRecords``."""
+"""Write the records of the app's runs with the library's ``RunRecords``."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""``resume=DIR``: the words of the run that goes on, and what may have changed since.
+"""Resume a run for ``resume=DIR``: its words, and the settings that may change.
 
 The directory may be from anybody. What its records name is composed, but code is not imported and
 no other machine is connected to unless the command line says so itself.
@@ -155,7 +155,7 @@ def resumed_manifest(run: Path) -> dict[str, Any]:
 
 
 def can_be_resumed(settings: Settings) -> bool:
-    """Say whether a run with these settings can go on from its checkpoints.
+    """Say whether a run with these settings can resume from its checkpoints.
 
     With engine=flower the models that clients keep are lost with the run.
     """

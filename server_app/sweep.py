@@ -1,7 +1,7 @@
-"""``fedquorum -m``: the jobs of a sweep, started, watched and summed up.
+"""Run ``fedquorum -m``: start the jobs of a sweep, watch them, and report the result.
 
-Hydra's launcher runs the jobs, here or on a cluster. What became of them is read from their
-folders, so a sweep goes on where it ended, however that came about.
+Hydra's launcher runs the jobs, here or on a cluster. The sweep reads their states from their
+folders, so that it can continue after any interruption.
 """
 
 import itertools
@@ -28,18 +28,18 @@ def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Overrid
     Parameters
     ----------
     config : DictConfig
-        Hydra's settings of the sweep, of which the jobs' own are no part.
+        Hydra's settings of the sweep, without the settings of the jobs.
     launcher : Launcher
-        What runs the jobs.
+        The launcher of the jobs.
     overrides : sequence of Override
         The settings of the jobs, with one value or with several.
 
     Raises
     ------
     SettingsError, RunError
-        If the sweep cannot start, as where the same is wrong with every job.
+        If the sweep cannot start, for example because all jobs share a mistake.
     SweepUnfinished
-        If not all jobs completed; what there is to say of them has been said.
+        If not all jobs completed; the sweep has already reported them.
     """
     choices = [choices_of(override) for override in overrides]
     swept = [len(words) > 1 for words in choices]
@@ -54,7 +54,7 @@ def run_grid(config: DictConfig, launcher: Launcher, overrides: Sequence[Overrid
 
 
 def refuse_what_all_share(combinations: Sequence[tuple[str, ...]]) -> None:
-    """Tell a mistake that is in every job once, before there is a folder: such as a typo.
+    """Report a mistake that all jobs share, such as a typo, once and before making a folder.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def refuse_what_all_share(combinations: Sequence[tuple[str, ...]]) -> None:
 
 
 def choices_of(override: Override) -> list[str]:
-    """Return what a word of the command line stands for: ``seed=1,2`` for seed=1 and seed=2.
+    """Return the choices in a word of the command line: seed=1 and seed=2 for ``seed=1,2``.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def choices_of(override: Override) -> list[str]:
 
 
 class Sweep:
-    """A sweep in its folder; jobs can be run while ``running``.
+    """A sweep in its folder. Run its jobs within ``running``.
 
     Parameters
     ----------
@@ -120,12 +120,12 @@ class Sweep:
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Hold the folder and show how far the jobs are; in the end say what became of them.
+        """Lock the folder, show the progress of the jobs, and report the result at the end.
 
         Raises
         ------
         RunError
-            If another process runs a sweep there.
+            If another process runs a sweep in the folder.
         SettingsError
             On a system without POSIX signals.
         SweepUnfinished
@@ -142,7 +142,7 @@ class Sweep:
             self._conclude(interrupted=interrupted)
 
     def _conclude(self, *, interrupted: bool) -> None:
-        """Say what became of the jobs; raise SweepUnfinished unless all completed."""
+        """Report the states of the jobs; raise SweepUnfinished unless all completed."""
         states = {job: job.state() for job in self._runner.jobs}
         for job, state in states.items():
             if state.status == "died":

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: live lines on a terminal, plain lines elsewhere.
+"""Show a sweep: live lines on a terminal, plain lines elsewhere.
 
 All of it is read from the jobs' folders, so it does not matter where the jobs run.
 """

@@ -1,4 +1,4 @@
-"""The jobs of a sweep, each in a folder of its own, and what the folders say of them.
+"""Represent the jobs of a sweep, each with a folder from which its state is read.
 
 A job is known by its resolved settings, not by its number or by how they are written: the same
 command, or one with more values, finds in the sweep's folder what has been run already.
@@ -30,7 +30,7 @@ Status = Literal["waiting", "running", "completed", "failed", "interrupted", "di
 
 @dataclass(frozen=True)
 class State:
-    """How far a job is.
+    """The state of a job.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Job:
         (self.directory / ERROR_FILE).unlink(missing_ok=True)
 
     def put_back(self) -> None:
-        """Take what an earlier call left as not done; the records stay until the job begins."""
+        """Mark an earlier call's job as not done; its records stay until the job begins."""
         (self.directory / TODO_FILE).touch()
 
     def fail(self, reason: str) -> None:

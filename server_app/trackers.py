@@ -1,4 +1,4 @@
-"""Who is told of a run beside its records: TensorBoard, and a tracker where one is asked for.
+"""Report a run beside its records: to TensorBoard, and to a tracker if one is set.
 
 All are observers of the library's ``RunRecords``. TensorBoard's files are part of the records. A
 tracker (MLflow, Weights & Biases) is told the settings, the numbers of every round, and in the end
@@ -42,7 +42,7 @@ def check_installed(settings: TrackerSettings) -> None:
 
 
 def observers_of(composed: Composed) -> tuple[Observer, ...]:
-    """Return who is told of a run with these settings.
+    """Return the observers of a run with these settings.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class TensorBoard(Observer):
         self._writer = FileWriter(str(directory / "tensorboard"))
 
     def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        """Keep the numbers of a round, and write what is kept, at most once a second.
+        """Buffer the numbers of a round, and write the buffer at most once a second.
 
         The writer has a thread, which each event wakes and which slows quick rounds by a tenth.
         """
@@ -86,7 +86,7 @@ class TensorBoard(Observer):
             self._written = now
 
     def flush(self) -> None:
-        """Write what is still kept."""
+        """Write the buffer."""
         self._write()
         if self._writer is not None:
             self._writer.flush()
@@ -108,7 +108,7 @@ class TensorBoard(Observer):
 
 
 class Trackers(Observer):
-    """Several trackers as one, that goes on without those that break down."""
+    """Several trackers as one, which continues without trackers that fail."""
 
     def __init__(self, trackers: Sequence[Observer]) -> None:
         self._trackers = list(trackers)

@@ -31,7 +31,7 @@ RESULT_FILE = "tuning.json"
 
 @dataclass(frozen=True)
 class Tuning:
-    """What to tune for: the settings ``hydra.sweeper``.
+    """The objective of tuning: the settings ``hydra.sweeper``.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Tuning:
             )
 
     def settled(self, settings: Settings) -> "Tuning":
-        """Return what to tune for where the jobs have these settings."""
+        """Return the objective for jobs with these settings."""
         metric = evaluated_metric(settings)
         validated = settings.data.validation_fraction > 0
         objective = self.objective or (f"validation.all.{metric}" if validated else "global_loss")

@@ -1,4 +1,4 @@
-"""What a data set was taken for: told when a run begins, and kept in its manifest."""
+"""Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ LONGEST_NAMES = 300
 
 @dataclass(frozen=True)
 class Account:
-    """What a data set was taken for.
+    """The interpretation of a data set.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ def _clients(count: int) -> str:
 
 
 def target_words(target: str, num_classes: int) -> str:
-    """Return what is predicted, in words."""
+    """Return the target in words."""
     return TARGETS[target].format(f"{num_classes:,}")
 
 
 def input_words(input_shape: Sequence[int], num_tokens: int | None) -> str:
-    """Return what it is predicted from, in words."""
+    """Return the inputs in words."""
     shape = " x ".join(map(str, input_shape))
     return f"{shape} numbers" if num_tokens is None else f"{shape} of {num_tokens:,} tokens"
 

@@ -1,4 +1,4 @@
-"""What a federated data set offers."""
+"""Define the interface of a federated data set."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -220,11 +220,11 @@ class FederatedData(Protocol):
 
     @property
     def target(self) -> Target:
-        """What is predicted: a class, a class at each position of a sequence, or a number."""
+        """The kind of target: a class, a class at each position of a sequence, or a number."""
 
     @property
     def account(self) -> Account:
-        """What the data was taken for."""
+        """The interpretation of the data."""
 
     def client(self, client: int) -> ClientData:
         """Return the data of one client."""
@@ -303,7 +303,7 @@ def inputs_of(
 
 
 def target_of(y: NDArray[Any]) -> Target:
-    """Return what targets are: classes (n,) or (n, length), int64, or numbers (n,), float32."""
+    """Return the kind of targets: classes (n,) or (n, length), int64, or numbers (n,), float32."""
     if y.dtype.kind == "f":
         return "number"
     return "class" if y.ndim == 1 else "sequence"

@@ -83,7 +83,7 @@ class DeviceData:
 
     @property
     def account(self) -> Account:
-        """What is known of the data without making any."""
+        """The interpretation of the data, known without making any."""
         return Account(
             self.num_clients,
             target_words(self.target, self.num_classes),

@@ -88,7 +88,7 @@ class PartitionedData:
 
     @property
     def account(self) -> Account:
-        """What the data set was taken for, and who is left out."""
+        """The interpretation of the data set, and the clients left out."""
         shares = self._shares
         return Account(
             self.num_clients,

@@ -79,7 +79,7 @@ def split_client(
 def validation_rows(
     labels: Labels, fraction: float, *, client: int, seed: int, groups: Labels | None = None
 ) -> tuple[Rows, Rows]:
-    """Divide a client's training part into what it trains on and what is for validation.
+    """Divide a client's training part into rows for training and rows for validation.
 
     The test part is the same whatever the fraction. Random numbers are of a stream of their own. A
     client with a single training row, or a single group of them, keeps it, and validates nothing.

@@ -79,7 +79,7 @@ class TabularData:
 
     @property
     def account(self) -> Account:
-        """What the table was taken for: its columns, its target, and who is left out."""
+        """The interpretation of the table: its columns, its target, and the clients left out."""
         table = self._table
         words = target_words(self.target, self.num_classes)
         return Account(

@@ -45,7 +45,7 @@ OF_TOKENS = (LstmSettings, TextCnnSettings, DistilBertSettings)
 
 @dataclass(frozen=True)
 class Shapes:
-    """What goes in and comes out; see ``build_model``."""
+    """The shapes of inputs and outputs; see ``build_model``."""
 
     input_shape: tuple[int, ...]
     num_outputs: int

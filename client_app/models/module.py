@@ -15,7 +15,7 @@ _WANTED = (
 
 
 def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return what the class or function at ``path`` makes of ``arguments``.
+    """Return the model that the class or function at ``path`` makes from ``arguments``.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def imported_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
 def check_outputs(
     model: nn.Module, path: str, inputs: torch.Tensor, output_shape: tuple[int, ...]
 ) -> None:
-    """Pass ``inputs`` (n, *input_shape) through a model and look at what comes out.
+    """Pass ``inputs`` (n, *input_shape) through a model and check its outputs.
 
     Raises
     ------

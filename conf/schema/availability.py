@@ -1,4 +1,4 @@
-"""Settings of who is there: the simulated world."""
+"""Define the settings of simulated availability."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,27 +25,30 @@ CLASS_RATES = "class_rates"
 
 @dataclass
 class AvailabilitySettings:
-    """When clients are available; see ``fedquorum.client.availability``. The server is not told."""
+    """The simulated availability of clients, unknown to the server.
+
+    See ``fedquorum.client.availability``.
+    """
 
     name: str = MISSING
 
 
 @dataclass
 class AlwaysSettings(AvailabilitySettings):
-    """Every client is there in every round."""
+    """Every client is available in every round."""
 
     name: str = "always"
 
 
 @dataclass
 class RandomAvailabilitySettings(AvailabilitySettings):
-    """What every random process has: how often each client is there.
+    """The settings of all random processes: how often each client is available.
 
-    ``p``: a number in (0, 1] for all clients, a list with one for each, or correlated with the data
-    by the client's distribution kappa_n over L classes: null for
-    clip(mean * L * <kappa_n, q>, minimum, 1), q ~ Dir(class_alpha), as in FedAU's experiments, and
-    ``class_rates`` for clip(<kappa_n, phi>, minimum, 1), phi_c ~ U(0, 1) for the first half of the
-    classes and U(0, 0.5) for the others, as in FedAWE's, which have no minimum.
+    ``p`` is a number in (0, 1] for all clients, a list with one number for each, or follows from
+    the client's distribution kappa_n over L classes. null: clip(mean * L * <kappa_n, q>, minimum,
+    1) with q ~ Dir(class_alpha), as in FedAU's experiments. ``class_rates``: clip(<kappa_n, phi>,
+    minimum, 1), with phi_c ~ U(0, 1) for the first half of the classes and U(0, 0.5) for the
+    others, as in FedAWE's experiments, which have no minimum.
     """
 
     p: Any = None
@@ -56,10 +59,10 @@ class RandomAvailabilitySettings(AvailabilitySettings):
 
 @dataclass
 class BernoulliSettings(RandomAvailabilitySettings):
-    """Each client is available with its own probability, in every round anew.
+    """Each client is available with a fixed probability, independently in every round.
 
-    With ``rest`` it is away for so many rounds after each in which it was available. See
-    ``fedquorum.client.availability.Bernoulli`` and ``Resting``.
+    With ``rest``, a client rests for that many rounds after each round in which it was available.
+    See ``fedquorum.client.availability.Bernoulli`` and ``Resting``.
     """
 
     name: str = "bernoulli"
@@ -68,7 +71,7 @@ class BernoulliSettings(RandomAvailabilitySettings):
 
 @dataclass
 class MarkovSettings(RandomAvailabilitySettings):
-    """Each client comes and goes as a Markov chain, so it tends to stay as it is.
+    """Each client follows a Markov chain, so that it tends to keep its state.
 
     See ``fedquorum.client.availability.Markov``.
     """
@@ -79,7 +82,7 @@ class MarkovSettings(RandomAvailabilitySettings):
 
 @dataclass
 class CyclicSettings(RandomAvailabilitySettings):
-    """Each client is available for a part of every period, and absent for the rest of it.
+    """Each client is available for a part of every period, and absent for the rest.
 
     See ``fedquorum.client.availability.Cyclic``; ``period`` in rounds.
     """
@@ -104,7 +107,7 @@ PATTERN_SCHEMAS: Mapping[str, type[Any]] = {
 
 @dataclass
 class TraceSettings(AvailabilitySettings):
-    """A CSV file of round, client, available says which clients are available.
+    """A CSV file with the columns round, client, available decides which clients are available.
 
     ``fedquorum availability=trace availability.path=FILE``; see
     ``fedquorum.client.availability.trace``.

@@ -1,4 +1,4 @@
-"""Settings that are compared: every value with its range, then with each other."""
+"""Check settings: every value against its range, then all values together."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
@@ -29,14 +29,14 @@ from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 
 TOKENIZED_TEXTS = 2
-"""As many texts of a row a published tokenizer takes."""
+"""The largest number of texts in a row that a published tokenizer takes."""
 
 
 def check(settings: Settings) -> None:
-    """Compare every value with its range, the values with each other, and the rules likewise.
+    """Check every value against its range, then the values together, then the rules.
 
-    Custom rules are not imported: a node that composes the settings need not have them. They are
-    checked when a run begins.
+    The check does not import custom rules, since a node that composes the settings need not have
+    them. A run checks them at its start.
 
     Raises
     ------
@@ -69,12 +69,12 @@ def check(settings: Settings) -> None:
 
 
 def check_rules(settings: Settings, rules: Rules) -> None:
-    """Compare the settings with what the rules need.
+    """Check the settings against the needs of the rules.
 
     Raises
     ------
     SettingsError
-        If the rules do not allow what is set.
+        If the rules do not allow a setting.
     """
     _check_all_there(settings, rules)
     if settings.data.unseen_fraction > 0 and rules.keeps_models:
@@ -111,13 +111,13 @@ def _ranged(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:
 
 
 def check_clients(data: DataSettings, found: int) -> None:
-    """Compare the settings with the number of clients that the data turned out to have.
+    """Check the settings against the number of clients in the data.
 
     Raises
     ------
     SettingsError
-        If ``num_clients`` is neither null nor that number, or a setting names clients that
-        there are not.
+        If ``num_clients`` is neither null nor that number, or a setting names clients that do not
+        exist.
     """
     if data.num_clients not in {None, found}:
         raise SettingsError(

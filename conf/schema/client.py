@@ -1,4 +1,4 @@
-"""Settings of local training."""
+"""Define the settings of local training."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,22 +21,21 @@ from conf.schema.ranges import CLASS_WEIGHTS
 
 @dataclass
 class ClientSettings:
-    """Local training: SGD on the mean loss of a batch; see ``LocalTraining``.
+    """Local training by SGD on the mean loss of a batch; see ``LocalTraining``.
 
-    ``loss``: of classes, cross_entropy with an output for each, or binary with one output for
-    two. If the targets are tokens or numbers, the data decides, see ``client_app.tasks``.
-    ``class_weights``: for each class, in every client's loss. ``balanced`` computes them from the
-    training labels of all clients (``client_app.tasks.balanced_weights``). Only a simulation has
-    those labels; a device needs the list.
+    ``loss`` is for classes: cross_entropy has an output for each class, binary one output for two
+    classes. For tokens or numbers as targets, the data decides the loss; see ``client_app.tasks``.
+    ``class_weights`` has a weight for each class in every client's loss. ``balanced`` computes them
+    from the training labels of all clients (``client_app.tasks.balanced_weights``). Only a
+    simulation has those labels; a device needs the list.
 
     ``local_steps`` is the number of batches in a round, null for ``local_epochs``. ``mu`` > 0 is
     FedProx. ``augmentation`` changes images in training only, see ``client_app.augmentation``.
-    ``device`` auto uses CUDA if there is a GPU; with ``tf32`` its products are faster and have
-    10 bits. ``compile`` trains with ``torch.compile``, which needs a compiler and about a minute
-    once.
+    ``device`` auto uses CUDA if there is a GPU. With ``tf32``, its products are faster and have 10
+    bits. ``compile`` trains with ``torch.compile``, which needs a compiler and once about a minute.
 
-    On a CPU a client's arithmetic depends on these settings and its own rows only, so that a run
-    has the same bits with any number of nodes and cores. Two settings bear on that:
+    On a CPU a client's arithmetic depends only on these settings and on its rows, so that a run has
+    the same bits with any number of nodes and cores. Two settings affect that:
 
     ``batching``   auto trains clients together if their gradients have a closed form for many
                    clients at once, and on a GPU if ``torch.func.vmap`` can run the model.
@@ -46,8 +45,8 @@ class ClientSettings:
                    Cores beyond it train other clients at the same time.
 
     ``keep_memory`` keeps memory that a step frees in the process, see ``client_app.allocator``. No
-    result depends on it. ``deterministic`` allows a GPU only algorithms that repeat themselves to
-    the bit; they are often slower, and a model for which there is none fails.
+    result depends on it. ``deterministic`` limits a GPU to algorithms that repeat their bits. They
+    are often slower, and a model without such algorithms fails.
     """
 
     lr: float = parameter(0.1, POSITIVE, Around(10.0))

@@ -1,4 +1,4 @@
-"""Settings of the data sets."""
+"""Define the settings of the data sets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ TEST_FRACTION = Number(low=0.01, high=0.9)
 VALIDATION_FRACTION = Number(low=0, high=0.9)
 MIN_SAMPLES = Number(low=2, integer=True)
 DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
-"""Where data sets lie that are found by their names: what an environment variable says."""
+"""The folder of the named data sets: the value of an environment variable."""
 SPLIT = Name("the name of a split")
 TEXT_LENGTH = Number(low=2, integer=True)
 HASHED_WORDS = Number(low=8, integer=True)
@@ -32,18 +32,18 @@ PARTITIONS = ("shards", "dirichlet", "proportional", "iid", "quantity")
 
 @dataclass
 class DataSettings:
-    """What every data set has.
+    """The settings of all data sets.
 
-    ``num_clients``: null where it is the data that tells; a number is then compared with it.
+    ``num_clients``: null if the data determines it; a number must then agree with the data.
     ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, a list, or
-    ``all``, whatever ``num_priority`` is, for methods that know no priority.
-    ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning;
-    a client named here counts with that weight, whether or not ``priority`` has it.
-    ``unseen_fraction``: the share of all clients that never train and are evaluated all the same,
-    drawn from the seed among those without priority, with ``priority=all`` among all; see
+    ``all``, which ignores ``num_priority`` and suits methods without priority.
+    ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning. A
+    client in this mapping has that weight, whether or not ``priority`` names it.
+    ``unseen_fraction``: the share of all clients that never train but are evaluated. They are drawn
+    from the seed, among the clients without priority or, with ``priority=all``, among all; see
     ``client_app.data.unseen``.
-    ``validation_fraction``: how much of every client's training part is kept from training, for
-    tuning and choosing; see ``client_app.data.split.validation_rows``.
+    ``validation_fraction``: the share of every client's training part that is reserved for tuning;
+    see ``client_app.data.split.validation_rows``.
     """
 
     name: str = MISSING
@@ -57,7 +57,7 @@ class DataSettings:
 
 @dataclass
 class SynthSettings(DataSettings):
-    """SYNTH(alpha, beta) of priority clients, noisy samples of their pooled data for others.
+    """SYNTH(alpha, beta) for priority clients, and noisy samples of their pooled data for others.
 
     See ``client_app.data.synth``.
     """
@@ -105,7 +105,7 @@ class PartitionedSettings(DataSettings):
 
 @dataclass
 class TorchvisionSettings(PartitionedSettings):
-    """A data set of torchvision's in single-class shards.
+    """A data set of torchvision in single-class shards.
 
     See ``client_app.data.sources.torchvision``; ``root`` is torchvision's.
     """
@@ -130,13 +130,13 @@ class Cinic10Settings(PartitionedSettings):
 
 @dataclass
 class NaturalSettings(PartitionedSettings):
-    """Data that may have clients of its own.
+    """Data that may come with clients.
 
-    ``partition`` natural: the clients that the data has, without those of fewer than
-    ``min_samples`` training rows (null for all). A client's test part is the data's, or
-    ``test_fraction`` of its own rows; see ``client_app.data.partition.natural``. ``num_clients``
-    null is as many as there are with natural, and 60 with the others. Of data that has no test set
-    the other partitions take ``test_fraction`` of all rows for one.
+    ``partition`` natural takes the clients in the data, without those of fewer than ``min_samples``
+    training rows (null for all). A client's test part comes from the data, or is ``test_fraction``
+    of the client's rows; see ``client_app.data.partition.natural``. ``num_clients`` null means all
+    clients in the data with natural, and 60 with the other partitions. If the data has no test set,
+    the other partitions make one of ``test_fraction`` of all rows.
     """
 
     num_clients: int | None = parameter(None, COUNT)
@@ -154,15 +154,15 @@ class NaturalSettings(PartitionedSettings):
 class NpzSettings(NaturalSettings):
     """``x_train``, ``y_train``, ``x_test`` and ``y_test`` of a NumPy file.
 
-    ``fedquorum data=npz data.path=FILE`` divides them into single-class shards. With
-    ``client_train``, and perhaps ``client_test``, a file has its own clients: ``fedquorum
+    ``fedquorum data=npz data.path=FILE`` divides them into single-class shards. A file with
+    ``client_train``, and perhaps ``client_test``, comes with clients: ``fedquorum
     experiment=custom data=npz data.path=FILE data.partition=natural``.
 
-    See ``client_app.data.sources.npz``; ``regression``: targets are numbers, not classes.
+    See ``client_app.data.sources.npz``. ``regression``: targets are numbers, not classes.
 
-    ``num_classes``: null for those that there are, 0, 1, .. without gaps. ``partition`` device: the
-    file has the data of one client, that of the device it is on; see ``client_app.data.device``.
-    Then ``input_shape`` and ``num_classes`` say what all have.
+    ``num_classes``: null for the classes in the data, 0, 1, .. without gaps. ``partition`` device:
+    the file has the data of one client, the device's; see ``client_app.data.device``. All devices
+    then share ``input_shape`` and ``num_classes``.
     """
 
     name: str = "npz"
@@ -181,9 +181,9 @@ class ImageFolderSettings(NaturalSettings):
     ``fedquorum experiment=custom data=image_folder data.path=FOLDER``, for the latter with
     ``data.partition=dirichlet``. See ``client_app.data.sources.image_folder``.
 
-    ``image_size``: height and width that images are scaled to; null where all have the same.
-    ``classes``: the names of all classes; null for the folders that there are. ``partition``
-    device: the images of one client, that of the device they are on; it needs both.
+    ``image_size``: height and width to which images are scaled; null if all have the same size.
+    ``classes``: the names of all classes; null for the names of the folders. ``partition`` device:
+    the folder has the images of one client, the device's. It needs both settings.
     """
 
     name: str = "image_folder"
@@ -202,14 +202,14 @@ class HfSettings(NaturalSettings):
 
     ``path``: a Hub id, a folder that ``save_to_disk`` wrote, or one that ``load_dataset`` reads.
     ``revision``: a commit, branch or tag on the Hub. ``cache_dir``: null for Hugging Face's
-    (``HF_HOME``). ``download``: false for what is in the cache alone. ``subset``: the name of a
-    configuration. ``test_split``: null for ``test`` where there is one, else the test rows are
-    taken out of the training rows.
+    (``HF_HOME``). ``download``: false to use only the cache. ``subset``: the name of a
+    configuration. ``test_split``: null for ``test`` if it exists, or else for a part of the
+    training rows.
 
-    ``features`` and ``target``: the columns; null where the data leaves no choice.
-    ``client_column``: whose each row is, with ``partition`` natural. ``image_size`` (height and
+    ``features`` and ``target``: the columns; null if the data leaves no choice. ``client_column``:
+    the column with the client of each row, for ``partition`` natural. ``image_size`` (height and
     width) and ``image_mode`` (grey L or RGB): null for those of the first image. ``length`` and
-    ``vocabulary_size``: of texts, in hashed words. The rest is as with ``NpzSettings``.
+    ``vocabulary_size``: for texts, in hashed words. The other settings are as in ``NpzSettings``.
     """
 
     name: str = "hf"
@@ -303,12 +303,12 @@ class TextSettings(NaturalSettings):
     ``fedquorum experiment=custom data=text data.path=FILE data.client_column=NAME
     data.text_columns=[NAME] [data.target=NAME]``. See ``client_app.data.sources.text``.
 
-    ``header``: the names of the columns where the file's first line has none. ``length`` in tokens.
-    ``tokens`` words or characters. With a ``target``: ``vocabulary_size`` is that of the hashed
-    words, and rows with the same value of ``group_column`` stay together; without one the next
-    token is the target. ``tokenizer``: a folder with the tokenizer of a published model, in place
-    of hashed words. ``rows`` and ``classes``: what the file must have, as far as it is known, so
-    that another, a truncated or a damaged one is noticed.
+    ``header``: the names of the columns if the file has no header. ``length``: in tokens.
+    ``tokens``: words or characters. With a ``target``, ``vocabulary_size`` counts hashed words, and
+    rows with the same value of ``group_column`` stay together. Without one, the next token is the
+    target. ``tokenizer``: a folder with the tokenizer of a published model, instead of hashed
+    words. ``rows`` and ``classes``: the expected number of rows and the classes, to detect a wrong,
+    a truncated or a damaged file.
     """
 
     name: str = "text"
@@ -330,8 +330,8 @@ class TextSettings(NaturalSettings):
 class TableSettings(DataSettings):
     """One table of numbers and categories; see ``client_app.data.tabular``.
 
-    Clients with fewer rows than ``min_samples`` are left out (null for none). ``fill``: what a
-    missing number becomes, the median or the mean of its column in the client's training part.
+    Clients with fewer than ``min_samples`` rows are left out (null keeps all). ``fill``: the value
+    of a missing number, the median or the mean of its column in the client's training part.
     """
 
     priority: Any = "all"
@@ -365,18 +365,17 @@ class BerkaSettings(TableSettings):
 
 @dataclass
 class CsvSettings(TableSettings):
-    """A table with a column that names each row's client, and one with the class.
+    """A table with a column for each row's client and one for its class.
 
     ``fedquorum experiment=custom data=csv data.path=FILE data.client_column=NAME
     data.target=NAME``. See ``client_app.data.tabular``.
 
     ``path``: a CSV or Parquet file, or a folder or pattern of several. ``client_column`` empty:
-    each of several files has the rows of one client, who is called like the file.
-    ``client_column`` null: the file has the rows of one client, that of the device it is on; see
-    ``client_app.data.device``. ``columns``: the input columns and classes that all clients agree
-    on, see ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the
-    target is a number, not a class. ``rows``: how many the file must have, if that is known, so
-    that a truncated one is noticed.
+    each of several files has the rows of one client, with the name of the file. ``client_column``
+    null: the file has the rows of one client, the device's; see ``client_app.data.device``.
+    ``columns``: the input columns and classes on which all clients agree, see
+    ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the target is
+    a number, not a class. ``rows``: the expected number of rows, to detect a truncated file.
     """
 
     name: str = "csv"
@@ -391,12 +390,12 @@ class CsvSettings(TableSettings):
 
 
 def settled_clients(data: DataSettings) -> int:
-    """Return the number of clients of data that does not tell it itself.
+    """Return the number of clients from the settings, for data that does not determine it.
 
     Raises
     ------
     SettingsError
-        If the settings do not tell it either.
+        If the settings do not determine it either.
     """
     if data.num_clients is None:
         raise SettingsError(
@@ -406,7 +405,7 @@ def settled_clients(data: DataSettings) -> int:
 
 
 def of_devices(data: DataSettings) -> bool:
-    """Say whether each device has the data of its own client only, and nobody has all."""
+    """Say whether each device has only its client's data, and no machine has all data."""
     if isinstance(data, CsvSettings):
         return data.client_column is None
     of_files = NpzSettings | HfSettings | ImageFolderSettings

@@ -1,4 +1,4 @@
-"""Schemas made from what the rules declare of their parameters."""
+"""Derive schemas from the declarations of the rules' parameters."""
 
 import sys
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Settings of where clients run, what bounds them, and when they are evaluated."""
+"""Define the settings of engines, of bounds on clients, and of evaluation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,15 +28,15 @@ from conf.schema.ranges import (
 
 @dataclass
 class EvaluationSettings:
-    """When and whose test parts are measured, after the round.
+    """The evaluation of clients' test parts after a round.
 
-    ``every`` n rounds and after the last; ``clients`` all or priority. ``metric`` is what the
-    fairness over clients is of, null for accuracy, or for rmse where numbers are predicted.
-    ``class_alignment``: whether the records tell on which class each client's update points the way
-    of the others; no model changes by it. ``requirement``: rho_k, the training loss that each
-    client wants the model to be below, a number, a list, or the directory of a ``local_only`` run;
-    appeal and preferred accuracy are then measured, whatever the strategy, and a strategy that
-    weighs by requirements takes them. null is the strategy's, if it has one.
+    ``every``: evaluate every n rounds, and after the last. ``clients``: all or priority.
+    ``metric``: the metric of the clients' fairness; null for accuracy, or for rmse if the data has
+    numbers to predict. ``class_alignment``: whether the records show for each update on which
+    classes it agrees with the others; it changes no model. ``requirement``: rho_k, the training
+    loss below which the model satisfies client k: a number, a list, or the folder of a
+    ``local_only`` run. With it, any run measures appeal and preferred accuracy, and a strategy that
+    weights by requirements uses it. null takes the strategy's requirement, if there is one.
     """
 
     every: int = parameter(1, COUNT)
@@ -48,7 +48,7 @@ class EvaluationSettings:
 
 @dataclass
 class RobustnessSettings:
-    """Bounds on what one client can do; see ``fedquorum.Robustness``. null bounds nothing."""
+    """Bounds on the influence of one client; null for no bound. See ``fedquorum.Robustness``."""
 
     clip_norm: float | None = parameter(None, POSITIVE)
     max_weight: float | None = parameter(None, POSITIVE)
@@ -56,37 +56,36 @@ class RobustnessSettings:
 
 @dataclass
 class EngineSettings:
-    """Where the clients run: in this process, on Ray, or by ``flwr run`` with its true exit status.
+    """The engine of the clients: this process, Ray, or ``flwr run`` with its true exit status.
 
-    ``num_supernodes`` null leaves the number to Flower; with ``ray`` there is one for each worker.
-    Timeouts in seconds: for the replies of a round, and for the clients to be there.
-    ``quorum``: how many clients must have replied for a round to close, a share below 1 or a
-    whole number; null waits for all until ``round_timeout``. ``quorum_of``: whether all clients
-    asked are counted, or the priority clients alone. ``grace``: how many seconds longer a round
-    waits for further replies.
-    ``startup_clients``: how many must be there for round 1 to begin, null for all.
+    ``num_supernodes``: null leaves the number to Flower; ``ray`` has one for each worker.
+    ``round_timeout`` and ``startup_timeout``: seconds to wait for the replies of a round, and for
+    the clients to connect.
+    ``quorum``: the number of clients whose replies close a round, as a share below 1 or a whole
+    number; null waits for all until ``round_timeout``. ``quorum_of``: count all clients asked, or
+    only priority clients. ``grace``: seconds to wait for further replies after the quorum.
+    ``startup_clients``: the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.communication.Communication``; the model has the same bits either way.
-    ``reply_memory``: how many bytes of a round's replies are in memory where its weights need all
-    of them at once; the others are in files below TMPDIR. null is half of the machine's memory.
-    ``checkpoint_every`` n rounds, and after the last, all is written down that ``resume`` needs;
-    auto as often as takes a twentieth of the time, at most once a second, null never.
-    ``stop_after``: the round after which the run is left, interrupted, for ``resume`` to go on;
+    ``reply_memory``: bytes of replies to keep in memory if the weights of a round need all replies
+    at once; the rest goes to files below TMPDIR. null is half of the machine's memory.
+    ``checkpoint_every``: write a checkpoint every n rounds, and after the last; auto as often as
+    takes a twentieth of the time, at most once a second; null never.
+    ``stop_after``: the round after which the run stops, as interrupted, for ``resume`` to continue;
     null for none.
-    ``nodes``: the file that says whose public key each client's node has, see
-    ``server_app.nodes``; null believes what nodes say of themselves. ``superlink``: the name of
-    the deployment in Flower's configuration that ``engine=flower`` submits to, null for the local
-    simulation.
-    ``workers``: how many processes ``ray`` has for the clients, one GPU each where there are GPUs;
-    null takes all cores, or all GPUs, of the cluster. ``address``: the cluster's HOST:PORT; null
-    takes the environment variable RAY_ADDRESS, and without it, as with ``local``, Ray is started
-    on this machine for the run. ``send_data``: whether workers get the data from this process,
-    once, instead of reading it themselves.
-    ``arithmetic``: ``same`` refuses to resume a run by another arithmetic than it began with, see
-    ``client_app.arithmetic``; ``any`` goes on, and the manifest says so.
+    ``nodes``: the file with the public key of each client's node, see ``server_app.nodes``; null
+    believes each node about its clients. ``superlink``: the name of the deployment in Flower's
+    configuration to which ``engine=flower`` submits; null for the local simulation.
+    ``workers``: the number of ``ray``'s processes for the clients, each with one GPU if there are
+    GPUs; null takes all cores, or all GPUs, of the cluster. ``address``: the cluster's HOST:PORT;
+    null takes the environment variable RAY_ADDRESS. Without the variable, and with ``local``, Ray
+    starts on this machine for the run. ``send_data``: whether this process sends the data to the
+    workers once, instead of each worker reading it.
+    ``arithmetic``: ``same`` refuses to resume a run with another arithmetic than it began with, see
+    ``client_app.arithmetic``; ``any`` continues it, and the manifest says so.
     ``trust``: whether ``resume`` may import code that the run's records name by import path, and
-    connect to machines that they name; what the command line names itself needs no trust.
-    ``jobs``: how many jobs of a sweep run at a time, each in a process of its own.
+    connect to machines that they name. Names on the command line need no trust.
+    ``jobs``: the number of a sweep's jobs that run at a time, each in a separate process.
     """
 
     name: str = parameter(MISSING, OneOf(("in-process", "ray", "flower")))

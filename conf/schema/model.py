@@ -1,4 +1,4 @@
-"""Settings of the models."""
+"""Define the settings of the models."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ MODULE = "module"
 
 @dataclass
 class ModelSettings:
-    """A model by name; its input and output follow from the data.
+    """A model by name. Its input and output follow from the data.
 
     ``init``: the initial values, see ``client_app.models.initialisation``.
     """
@@ -62,7 +62,7 @@ class SmallCnnSettings(ModelSettings):
 
 @dataclass
 class M5Settings(ModelSettings):
-    """Four convolutions of sound, of c, c, 2c and ``widening`` c ``channels``.
+    """Four convolutions for sound, with c, c, 2c and ``widening`` c ``channels``.
 
     See ``client_app.models.M5``.
     """
@@ -86,7 +86,7 @@ class CelebaCnnSettings(ModelSettings):
 
 @dataclass
 class EfficientNetSettings(ModelSettings):
-    """EfficientNet of torchvision, for colour images; only the server reads ``pretrained``.
+    """EfficientNet from torchvision, for colour images. Only the server reads ``pretrained``.
 
     See ``client_app.models.efficientnet``; ``dropout`` null is torchvision's for the variant.
     """
@@ -99,7 +99,7 @@ class EfficientNetSettings(ModelSettings):
 
 @dataclass
 class LstmSettings(ModelSettings):
-    """Recurrent network of tokens; see ``client_app.models.LSTM``."""
+    """A recurrent network for tokens; see ``client_app.models.LSTM``."""
 
     name: str = "lstm"
     embedding: int = parameter(256, COUNT)
@@ -109,7 +109,7 @@ class LstmSettings(ModelSettings):
 
 @dataclass
 class TextCnnSettings(ModelSettings):
-    """Small convolutional network of tokens; see ``client_app.models.TextCNN``."""
+    """A small convolutional network for tokens; see ``client_app.models.TextCNN``."""
 
     name: str = "text"
     embedding: int = parameter(64, COUNT)
@@ -119,7 +119,7 @@ class TextCnnSettings(ModelSettings):
 
 @dataclass
 class DistilBertSettings(ModelSettings):
-    """DistilBERT of transformers, of tokens: ``pip install transformers``.
+    """DistilBERT from transformers, for tokens: ``pip install transformers``.
 
     See ``client_app.models.DistilBERT``; only the server reads ``pretrained``.
     """

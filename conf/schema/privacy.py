@@ -1,4 +1,4 @@
-"""Settings of differential privacy."""
+"""Define the settings of differential privacy."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from fedquorum.parameters import FRACTION, NON_NEGATIVE, POSITIVE, Number
 from fedquorum.rule import parameter
 
 CLIENT_MODES = ("dp_fixed_client", "dp_adaptive_client")
-"""The options with which the clients clip; the server clips again."""
+"""The options with which clients clip their updates. The server clips again."""
 
 DELTA = Number(low=0, high=1, open_low=True, open_high=True)
 
@@ -20,10 +20,10 @@ class PrivacySettings:
 
 @dataclass
 class ClippingSettings(PrivacySettings):
-    """What every kind has: noise of ``noise_multiplier`` times what one client can change.
+    """The settings of every kind: noise of ``noise_multiplier`` times one client's influence.
 
-    ``delta``: the delta that epsilon is recorded for; null for min(1e-5, N^-1.1) with N clients.
-    It must be well below 1/N, at which even a mechanism that publishes one client's update passes.
+    ``delta``: the delta of the recorded epsilon; null for min(1e-5, N^-1.1) with N clients. It must
+    be well below 1/N: at 1/N, even publishing one client's update would count as private.
     """
 
     noise_multiplier: float = parameter(1.0, NON_NEGATIVE)
@@ -32,9 +32,9 @@ class ClippingSettings(PrivacySettings):
 
 @dataclass
 class FixedClippingSettings(ClippingSettings):
-    """Every update is clipped to a fixed norm, by the server or by each client and the server.
+    """Clipping of every update to a fixed norm, by the server or by each client and the server.
 
-    ``clipping_norm``: the longest update, in the L2 norm over the whole model.
+    ``clipping_norm``: the largest length of an update, in the L2 norm over the whole model.
     """
 
     clipping_norm: float = parameter(1.0, POSITIVE)
@@ -42,11 +42,11 @@ class FixedClippingSettings(ClippingSettings):
 
 @dataclass
 class AdaptiveClippingSettings(ClippingSettings):
-    """The longest update, which moves to the ``target_quantile`` of the clients' norms.
+    """Clipping to a norm that follows the ``target_quantile`` of the updates' norms.
 
-    After a round that asked n clients C <- C exp(-``clip_norm_lr`` s / n), s the noisy sum of
-    (1 - ``target_quantile``) for each update that was not longer than C and -``target_quantile``
-    for each that was. ``clipped_count_stddev`` is that noise, in clients, null for 1/20 of them.
+    After a round that asked n clients, C <- C exp(-``clip_norm_lr`` s / n). s is the noisy sum of
+    (1 - ``target_quantile``) for each update of at most the length C, and of -``target_quantile``
+    for each longer one. ``clipped_count_stddev`` is the noise, in clients; null for n / 20.
     """
 
     initial_clipping_norm: float = parameter(0.1, POSITIVE)

@@ -1,4 +1,4 @@
-"""Ranges of settings that no rule has: names, paths, lists."""
+"""Define ranges of settings outside the rules: names, paths, lists."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The options of every settings group, in Hydra's store."""
+"""Register the options of every settings group in Hydra's store."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -113,17 +113,17 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "engine": _by_name(*(EngineSettings(name=name) for name in ("in-process", "ray", "flower"))),
     "tracker": _by_name(TensorBoardSettings, MlflowSettings, WandbSettings),
 }
-"""By group and name the options that no YAML file sets anything for."""
+"""The options without a YAML file, by group and name."""
 
 BASES: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": TorchvisionSettings}
-"""Schemas that only YAML files inherit from."""
+"""Schemas from which only YAML files inherit."""
 
 
 TUNING = Path(__file__).parent.parent / "tuning.yaml"
 
 
 def register() -> None:
-    """Put all of them into Hydra's store, and what experiments set for one option only."""
+    """Put all options into Hydra's store, and the values that experiments set for one option."""
     store = ConfigStore.instance()
     store.store(name="schema", node=Settings)
     for group, options in {**OPTIONS, "base": BASES}.items():

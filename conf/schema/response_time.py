@@ -1,4 +1,4 @@
-"""Settings of how long clients take: simulated seconds, and the virtual clock that counts them."""
+"""Define the settings of simulated response times, which the virtual clock counts."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from conf.schema.ranges import FilePath
 
 @dataclass
 class ResponseTimeSettings:
-    """How long a client takes; see ``fedquorum.client.response_times``. The server is told.
+    """The clients' simulated response times, which they report to the server.
 
-    With any but ``none``, ``engine.quorum``, ``engine.grace`` and ``engine.round_timeout`` are in
-    simulated seconds.
+    See ``fedquorum.client.response_times``. With any option but ``none``, ``engine.quorum``,
+    ``engine.grace`` and ``engine.round_timeout`` count simulated seconds.
     """
 
     name: str = MISSING
@@ -23,7 +23,7 @@ class ResponseTimeSettings:
 
 @dataclass
 class NoResponseTimeSettings(ResponseTimeSettings):
-    """Nothing is simulated: the clock is that of the machine."""
+    """No simulated response times: rounds use the machine's clock."""
 
     name: str = "none"
 
@@ -39,7 +39,7 @@ LognormalSettings = make_schema(
 
 @dataclass
 class RecordedTimesSettings(ResponseTimeSettings):
-    """A CSV file of client, seconds and maybe round says how long each takes.
+    """Response times from a CSV file with the columns client, seconds and maybe round.
 
     ``fedquorum response_time=trace response_time.path=FILE``; see
     ``fedquorum.client.response_times.read_response_times``.

@@ -1,4 +1,4 @@
-"""From settings to the rules, and what is wrong with rules in the command line's words."""
+"""Build the rules from settings, and report their errors by the names of settings."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -32,17 +32,17 @@ def rules_of(
     settings : Settings
         The settings of the run.
     rates : SimulatedRates, optional
-        How often each client is available, where a simulation knows it.
+        How often each client is available, if a simulation knows it.
     clients : tuple of int
-        All clients, empty as long as they are not known.
+        All clients; empty until they are known.
     requirements : mapping of int to float, optional
-        rho_k by client id, where the settings name a place from which they were read.
+        rho_k by client id, if they were read from a place that the settings name.
 
     Raises
     ------
     SettingsError
-        If a rule refuses its settings, the rules make no sense together, or there is no custom
-        rule at the path given.
+        If a rule refuses its settings, the rules make no sense together, or the given path has no
+        custom rule.
     """
     facts = RunFacts(
         settings.rounds,
@@ -60,7 +60,7 @@ def rules_of(
 
 
 def given_requirements(settings: Settings) -> dict[str, Any]:
-    """Return what settings say of the clients' requirements, by the settings that say anything."""
+    """Return the clients' requirements in the settings, by the settings that have any."""
     nodes = {"evaluation": settings.evaluation, **rule_settings(settings)}
     values = {
         f"{place}.requirement": getattr(node, "requirement", None) for place, node in nodes.items()
@@ -69,12 +69,12 @@ def given_requirements(settings: Settings) -> dict[str, Any]:
 
 
 def requirement_of(settings: Settings) -> tuple[str, Any]:
-    """Return the setting that says what clients require, and its value; None where none does.
+    """Return the setting with the clients' requirements, and its value; None if there is none.
 
     Raises
     ------
     SettingsError
-        If two settings say different things: a run has one requirement of each client.
+        If two settings contradict each other: a run has one requirement of each client.
     """
     first, *others = given_requirements(settings).items() or [("evaluation.requirement", None)]
     for key, other in others:
@@ -85,12 +85,12 @@ def requirement_of(settings: Settings) -> tuple[str, Any]:
 
 
 def is_custom(settings: Settings) -> bool:
-    """Say whether a rule is the user's own, so that building the rules imports it."""
+    """Say whether a rule is custom, so that building the rules imports it."""
     return any(node.name == CUSTOM for node in rule_settings(settings).values())
 
 
 def named_code(settings: Settings) -> dict[str, str]:
-    """Return the settings that name code by import path: the user's own rules and model."""
+    """Return the settings that name code by import path: custom rules and a custom model."""
     nodes = {**rule_settings(settings), "model": settings.model}
     return {
         f"{place}.path": str(getattr(node, "path", ""))
@@ -124,7 +124,7 @@ def setting_of(error: ParameterError, settings: Settings) -> str:
 
 
 def rule_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings that each rule has, by their place such as ``strategy.weighting``."""
+    """Return the settings of each rule, by their place such as ``strategy.weighting``."""
     strategy = settings.strategy
     parts = PART_SCHEMAS if isinstance(strategy, PartsSettings) else ()
     return {

@@ -1,4 +1,4 @@
-"""Settings of the server optimizers, made from their declarations."""
+"""Derive the settings of the server optimizers from their declarations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +14,10 @@ from conf.schema.derived import custom_schema, schemas_of
 
 @dataclass
 class ServerOptimizerSettings:
-    """How the combined update moves the model, by ``strategy.server_lr``.
+    """The server's step by the combined update, with the rate ``strategy.server_lr``.
 
-    ``lr_schedule``: constant keeps that rate; inverse_client divides it by what the clients' rate
-    has fallen to, lr_t / lr_0, see ``fedquorum.schedules.ServerRate``.
+    ``lr_schedule``: constant keeps the rate; inverse_client divides it by the clients' lr_t / lr_0,
+    see ``fedquorum.schedules.ServerRate``.
     """
 
     name: str = MISSING

@@ -1,4 +1,4 @@
-"""The whole: one of each group."""
+"""Define the settings of a run: one option of each group."""
 
 from dataclasses import dataclass, field, replace
 
@@ -21,9 +21,9 @@ from conf.schema.tracker import TrackerSettings
 
 @dataclass
 class Settings:
-    """Everything that one run needs to know; ``rounds`` is T.
+    """All settings of one run. ``rounds`` is T.
 
-    ``resume``: the directory of a run to go on with, from its last checkpoint; null for a new one.
+    ``resume``: the folder of a run to continue from its last checkpoint; null for a new run.
     """
 
     strategy: StrategySettings = MISSING
@@ -47,6 +47,6 @@ class Settings:
 
 
 def evaluated_metric(settings: Settings) -> str:
-    """Return ``evaluation.metric``, by what the data's targets are where it is null."""
+    """Return ``evaluation.metric``; if it is null, the metric for the data's targets."""
     of_task = OF_NUMBERS if getattr(settings.data, "regression", False) else OF_CLASSES
     return settings.evaluation.metric or of_task

@@ -1,7 +1,7 @@
-"""Settings of the strategies, and of the parts that a composed one is made of.
+"""Derive the settings of the strategies, and of the parts of a composed strategy.
 
-All of them are made from the tables of the library: a rule's fields say which settings it has,
-with their defaults and ranges.
+They follow from the tables of the library: a rule's fields are its settings, with their defaults
+and ranges.
 """
 
 from collections.abc import Iterator
@@ -28,21 +28,21 @@ from conf.schema.derived import (
 
 @dataclass
 class StrategySettings:
-    """The settings that every strategy has."""
+    """The settings of every strategy."""
 
     name: str = MISSING
 
 
 @dataclass
 class PartSettings:
-    """The settings that every part of ``strategy=composed`` has."""
+    """The settings of every part of ``strategy=composed``."""
 
     name: str = MISSING
 
 
 @dataclass
 class PartsSettings(StrategySettings):
-    """Who takes part, how much an update counts, and what corrects for absence.
+    """The parts of a strategy: selection, weighting, and correction for participation.
 
     See ``fedquorum.composition``.
     """

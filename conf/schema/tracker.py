@@ -1,4 +1,4 @@
-"""Settings of the trackers."""
+"""Define the settings of the trackers."""
 
 from dataclasses import dataclass
 
@@ -11,24 +11,24 @@ from conf.schema.ranges import FilePath
 
 @dataclass
 class TrackerSettings:
-    """Where a run is told of beside its records and TensorBoard; see ``server_app.trackers``."""
+    """A tracker of the run beside its records and TensorBoard; see ``server_app.trackers``."""
 
     name: str = MISSING
 
 
 @dataclass
 class TensorBoardSettings(TrackerSettings):
-    """TensorBoard events in the run's folder, which every run writes; nothing else."""
+    """TensorBoard events in the run's folder only, which every run writes."""
 
     name: str = "tensorboard"
 
 
 @dataclass
 class MlflowSettings(TrackerSettings):
-    """Also MLflow (``pip install mlflow-skinny``): offline into an SQLite file, or to a server.
+    """MLflow as well (``pip install mlflow-skinny``): offline into an SQLite file, or to a server.
 
     ``uri``: the path of an SQLite file, or a tracking URI such as a server's.
-    ``experiment`` null is the name of the run's own.
+    ``experiment``: null for the name of the run's experiment.
     """
 
     name: str = "mlflow"
@@ -38,7 +38,7 @@ class MlflowSettings(TrackerSettings):
 
 @dataclass
 class WandbSettings(TrackerSettings):
-    """Also Weights & Biases (``pip install wandb``): offline unless ``mode`` is online.
+    """Weights & Biases as well (``pip install wandb``): offline unless ``mode`` is online.
 
     ``mode`` offline writes into the run's folder, for ``wandb sync``.
     """

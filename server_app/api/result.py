@@ -1,4 +1,4 @@
-"""A run as Python sees it: its records as frames, its model, its charts and its audit."""
+"""Give Python access to a run: its records as frames, its model, its charts and its audit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ PROBLEM_COLUMNS = {"round": "Int64", "client": "Int64", "text": "string"}
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What came of replaying every decision of a run from its records.
+    """The result of replaying every decision of a run from its records.
 
     Parameters
     ----------
     rounds, decisions : int
-        How many rounds, and client answers, were replayed.
+        Number of replayed rounds, and of replayed client answers.
     problems : pandas.DataFrame
-        The mismatches: ``round`` and ``client``, null for the run or the round as a whole, and
-        ``text``.
+        The mismatches, with the columns ``round``, ``client`` and ``text``. ``round`` is null for
+        the run as a whole, ``client`` is null for the round as a whole.
     unknown : tuple of str
-        What the records cannot show.
+        Facts that the records cannot show.
     """
 
     rounds: int
@@ -58,7 +58,7 @@ class RunAudit:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RunResult:
-    """The records of one run, read when they are asked for, once.
+    """The records of one run. Each record is read once, on first use.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class RunResult:
 
     @property
     def directory(self) -> Path:
-        """Where the records lie, absolute."""
+        """The run's folder, an absolute path."""
         return self.records.directory
 
     @cached_property
@@ -88,7 +88,7 @@ class RunResult:
 
     @property
     def status(self) -> str:
-        """``completed``, ``interrupted``, ``failed``, or ``running``, also where it was killed."""
+        """``completed``, ``interrupted``, ``failed``, or ``running`` (also for a killed run)."""
         return self.records.status
 
     @cached_property
@@ -133,16 +133,16 @@ class RunResult:
         return drawn([self.records], chart)
 
     def model(self) -> "nn.Module":
-        """Return the model with its last weights, made anew, in evaluation mode.
+        """Return a new model with the run's last weights, in evaluation mode.
 
-        Its shape follows from the data, which is read where the settings say.
+        Its shape follows from the data, which this method reads from the place in the settings.
 
         Raises
         ------
         DataError
-            If the data is not there.
+            If the data is missing.
         RunError
-            If the run has no model, or the settings no longer compose to the model it has.
+            If the run has no model, or its settings give another model by now.
         """
         from server_app.report.data import run_data, trained_model
 
@@ -155,7 +155,7 @@ class RunResult:
         Raises
         ------
         RunError
-            If a record is missing or damaged, or names a rule by import path and is not trusted.
+            If a record is missing or damaged, or the run names a rule by import path without trust.
         """
         from fedquorum.audit.check import audit
 
@@ -165,12 +165,12 @@ class RunResult:
         return RunAudit(found.rounds, found.decisions, problems, found.unknown)
 
     def explain(self, server_round: int, client: int) -> str:
-        """Return why a client was asked in a round, what it answered, and how its weight came.
+        """Return why a client was asked in a round, its answer, and how its update got its weight.
 
         Raises
         ------
         RunError
-            If there is no such round or client, and as ``audit``.
+            If there is no such round or client, or as in ``audit``.
         """
         from fedquorum.audit.explain import explain
         from fedquorum.audit.replay import read_recorded, refusing_damage
@@ -180,19 +180,19 @@ class RunResult:
             return "\n".join(explain(recorded, client, server_round))
 
     def resume(self, *overrides: str, verbose: bool = True, **settings: Any) -> "RunResult":
-        """Go on with the run where it was interrupted; see ``fedquorum_app.run``.
+        """Resume the run after its last checkpoint; see ``fedquorum_app.run``.
 
         Parameters
         ----------
         *overrides, **settings
             Settings that may change, such as those of ``engine``.
         verbose : bool
-            As of ``fedquorum_app.run``.
+            As in ``fedquorum_app.run``.
 
         Raises
         ------
         FedQuorumError
-            As ``fedquorum_app.run``.
+            As in ``fedquorum_app.run``.
         """
         from server_app.api.running import run_here
 

@@ -1,7 +1,7 @@
-"""Runs and sweeps in this process, which a notebook or a script goes on to use.
+"""Run jobs and sweeps in the process of a notebook or a script.
 
-What runs is what the commands run. What they leave changed in a process that ends with them is put
-back: Hydra's state, hooks, and PyTorch's switches.
+The commands and these functions run the same code. At the end, these functions also restore the
+state that the commands leave changed: Hydra's state, hooks, and PyTorch's switches.
 """
 
 import io
@@ -60,7 +60,7 @@ def run_here(
     Raises
     ------
     FedQuorumError, KeyboardInterrupt
-        As ``server_app.job.run_words``.
+        As in ``server_app.job.run_words``.
     """
     placed = {} if output is None else {RUN_FOLDER: output}
     words = resumed_words((*_words(given), *words_of({**settings, **placed})))

@@ -1,4 +1,4 @@
-"""A sweep as Python sees it: its runs, one row for each, and their charts together."""
+"""Give Python access to a sweep: its runs, a row for each, and their charts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class SweepResult:
     directory : Path
         The folder, absolute.
     runs : tuple of RunResult
-        The runs below it that can be read, in the order of the jobs.
+        The readable runs below the folder, in the order of the jobs.
     failed : mapping
-        Why there is no completed run, by the name of the folder.
+        The reason why a job has no completed run, by the name of its folder.
     """
 
     directory: Path
@@ -69,9 +69,9 @@ class SweepResult:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per run: the settings that vary, the status, and what was measured last.
+        """One row per run: the settings that vary, the status, and the last measurements.
 
-        The index is the run's folder. ``round`` is the last complete one.
+        The index is the run's folder. ``round`` is the last complete round.
         """
         names = [_name(run.records, self.directory) for run in self.runs]
         settings = [_settings(run.records) for run in self.runs]
@@ -94,9 +94,9 @@ class SweepResult:
         return tuple(charts_of([run.records for run in self.runs]))
 
     def plot(self, chart: str = "") -> "ShownFigure":
-        """Return one of the report's charts of all runs; see ``RunResult.plot``.
+        """Return one of the report's charts for all runs; see ``RunResult.plot``.
 
-        Runs that differ in the seed alone are one curve with a band.
+        Runs that differ only in the seed share one curve with a band.
         """
         from server_app.api.charts import drawn
 
@@ -127,7 +127,7 @@ class SweepError(RunError):
     Parameters
     ----------
     sweep : SweepResult
-        All jobs: those that completed are as good as ever.
+        All jobs, including the completed ones.
     """
 
     def __init__(self, sweep: SweepResult) -> None:

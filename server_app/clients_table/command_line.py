@@ -1,4 +1,4 @@
-"""The command ``fedquorum-data``: what each client got, before any training."""
+"""Run the command ``fedquorum-data``: show each client's data before any training."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ PLAIN_WIDTH = 200
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit status, 1 for an error of the user's.
+    """Run the command line and return the exit status, which is 1 after an error.
 
     Parameters
     ----------
@@ -33,15 +33,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def show_clients(words: Sequence[str], output: Path) -> None:
-    """Print what each client of these settings gets, and write it and its picture.
+    """Print the data that each client gets with these settings, and write a table and a picture.
 
-    Makes the folder ``output`` where it is missing and writes ``clients.csv``, ``clients.png`` and
-    ``clients.svg`` into it, over those of an earlier call. Nothing is trained.
+    The function creates the folder ``output`` if it is missing and writes ``clients.csv``,
+    ``clients.png`` and ``clients.svg`` into it, over those of an earlier call. It trains nothing.
 
     Raises
     ------
     SettingsError, DataError
-        As a run with these settings.
+        As in a run with these settings.
     RunError
         If ``output`` cannot be written.
     """

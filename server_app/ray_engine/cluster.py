@@ -1,4 +1,4 @@
-"""The Ray cluster of a run, joined or started for it, and what of it each worker gets."""
+"""Join or start the Ray cluster of a run, and divide it among the workers."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine of the cluster has: whole cores and GPUs."""
+    """A machine of the cluster, with its whole cores and GPUs."""
 
     cores: int
     gpus: int = 0
@@ -28,7 +28,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Share:
-    """How many workers there are, and what each of them gets."""
+    """The number of workers, and the share of each."""
 
     workers: int
     cores: int

@@ -149,7 +149,7 @@ class Fleet:
         return True
 
     def replace(self, member: Member, states: NodeStates) -> None:
-        """Start a worker again that has died, with what its clients had kept.
+        """Restart a worker that died, with its clients' states.
 
         It asks for no cores, so that it finds room on any machine that is left.
         """
@@ -166,7 +166,7 @@ def _device_of(member: Member) -> str:
 
 
 def result_of(reference: Any) -> Any:
-    """Return what a task returned, or raise what it raised, if that is one of our errors."""
+    """Return a task's result, or raise its error if it is one of ours."""
     try:
         return ray.get(reference)
     except RayTaskError as error:

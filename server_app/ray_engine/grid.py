@@ -73,7 +73,7 @@ class RayGrid(SimulationGrid, AwaitableGrid):
         self._states = {str(node): nothing for node in range(1, self.num_nodes + 1)}
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the nodes whose workers are there or are being started again."""
+        """Return the ids of the nodes whose workers run or are being restarted."""
         there = [member for member in self._fleet.members if self._fleet.is_there(member)]
         return sorted(node for member in there for node in member.nodes)
 
@@ -146,7 +146,7 @@ class RayGrid(SimulationGrid, AwaitableGrid):
         return WaitingGrid(self).send_and_receive(messages, timeout=timeout)
 
     def node_states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return what the clients keep between rounds, by node.
+        """Return the clients' states between rounds, by node.
 
         A worker that still has a message is not waited for: of its nodes it is what they kept the
         last time.

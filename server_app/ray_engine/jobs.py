@@ -1,4 +1,4 @@
-"""The jobs of a sweep as tasks of a Ray cluster: what ``hydra/launcher=ray`` runs."""
+"""Run the jobs of a sweep as tasks of a Ray cluster, for ``hydra/launcher=ray``."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ GRACE_SECONDS = 60.0  # for jobs to write their records when the sweep is interr
 
 @dataclass(frozen=True)
 class JobResources:
-    """What each job gets of the cluster: the settings of ``hydra/launcher=ray``.
+    """The resources of each job: the settings of ``hydra/launcher=ray``.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _whole(value: object, least: int) -> bool:
 
 @dataclass(frozen=True)
 class HydraSweep:
-    """What a task needs of Hydra and of this process to run one job.
+    """The state of Hydra and of this process that a task needs to run one job.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What runs in a worker of ``engine=ray``: nodes by the code of the engine in process.
+"""Run nodes in a worker of ``engine=ray``, with the code of the engine in process.
 
 Ray unpickles this module first in a worker, and the number of torch's threads has to be set
 before ``client_app.workers`` looks at it: so the app is imported with what a worker is to host.
@@ -32,7 +32,7 @@ class HandedData:
 
 @dataclass(frozen=True)
 class Hosting:
-    """What all workers of a run get.
+    """The inputs of all workers of a run.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Worker:
         share_arrays()
 
     def host(self, hosting: Hosting, nodes: Sequence[int], states: NodeStates) -> str:
-        """Begin to host nodes, with what their clients kept; return the kind of device.
+        """Begin to host nodes with their clients' states; return the kind of device.
 
         Raises
         ------
@@ -96,11 +96,11 @@ class Worker:
         return self._nodes.answer(make_message(metadata=message.metadata, content=content))
 
     def states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return what the clients of these nodes keep between rounds."""
+        """Return the states of these nodes' clients between rounds."""
         return self._nodes.states()
 
     def restore(self, states: NodeStates) -> None:
-        """Take over what ``states`` returned."""
+        """Restore what ``states`` returned."""
         self._nodes.restore(states)
 
 

@@ -1,4 +1,4 @@
-"""The command ``fedquorum-report``: a page, tables and figures of runs, watched or audited."""
+"""Run the command ``fedquorum-report``: make a report of runs, follow a run, or audit runs."""
 
 import argparse
 import math
@@ -35,9 +35,9 @@ WIDTHS = (2.0, 20.0)  # of figures for papers, in inches
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says and return the exit status.
+    """Run the command line and return the exit status.
 
-    It is 1 for an error of the user's, and where an audit finds what does not fit.
+    It is 1 after an error, and after an audit with a mismatch.
 
     Parameters
     ----------
@@ -254,8 +254,8 @@ def _port(word: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedquorum-report",
-        description="Make a page, tables and figures of runs, follow a run, or check what runs "
-        "decided.",
+        description="Make a page, tables and figures of runs, follow a run, or replay its "
+        "decisions.",
     )
     parser.add_argument(
         "directories",
@@ -269,34 +269,34 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("report"),
         metavar="FOLDER",
-        help="where to write (default: report)",
+        help="the folder to write to (default: report)",
     )
     parser.add_argument(
         "--paper",
         type=_inches,
         metavar="INCHES",
-        help="write every figure as PDF too, as wide as a paper's column (often 3.3), with letters "
-        "of 7 and 8 points; a narrow column has a file for each panel",
+        help="write every figure as PDF as well, as wide as a paper's column (often 3.3), with "
+        "letters of 7 and 8 points; a narrow column has a file for each panel",
     )
     parser.add_argument(
         "--audit",
         type=Path,
         metavar="RUN",
-        help="decide a run, or all below a folder, again from its records, and say what does not "
-        "fit (exit status 1)",
+        help="replay every decision of a run, or of all runs below a folder, from the records and "
+        "report any mismatch (exit status 1)",
     )
     parser.add_argument(
         "--watch",
         type=Path,
         metavar="DIR",
-        help="serve a page that follows a run, or the newest in a folder, and /metrics for "
+        help="serve a page that follows a run, or the newest run in a folder, and /metrics for "
         "Prometheus, to this machine only",
     )
     parser.add_argument(
         "--port",
         type=_port,
         metavar="N",
-        help=f"with --watch: where the page is (default: {DEFAULT_PORT}; 0 takes any free port)",
+        help=f"with --watch: the page's port (default: {DEFAULT_PORT}; 0 takes any free port)",
     )
     parser.add_argument(
         "--client", type=int, metavar="K", help=f"with --audit and --round: {CLIENT}"

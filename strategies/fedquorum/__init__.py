@@ -1,4 +1,4 @@
-"""Drop-in Flower strategies for who takes part, how often, and how much each update counts.
+"""Use drop-in Flower strategies that decide which clients take part and how much each one counts.
 
 The rules (``selection``, ``weighting``, ``participation``, ``server_optimizer``) are pure functions
 of NumPy arrays. ``flower`` turns them into a ``flwr.serverapp.strategy.Strategy``. The names below

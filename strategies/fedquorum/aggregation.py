@@ -52,7 +52,7 @@ def is_statistic(name: str, array: NDArray[Any]) -> bool:
 
 
 def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
-    """Return x + sum_k c_k Delta_k / max(1, sum_k c_k): of statistics, always between theirs.
+    """Return x + sum_k c_k Delta_k / max(1, sum_k c_k), which keeps statistics within their range.
 
     It is the clients' weighted mean where the weights sum to 1 or more, and in the mean with x
     where they sum to less, for weights c_k >= 0.

@@ -1,4 +1,4 @@
-"""How much memory and disk there is, for what grows with the model and the clients."""
+"""Measure the memory and disk available for data that grows with the model and the clients."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What settings say of rules that are there already: the way back of ``named.build``.
+"""Derive settings from existing rules: the inverse of ``named.build``.
 
 A rule of the user's own is named by its import path. Whoever reads that imports nothing, unless
 told to trust it; see ``fedquorum.imports``.
@@ -48,7 +48,7 @@ def described(declared: Named, options: Mapping[str, Any], rules: Rules) -> dict
 
 
 def plain(value: Any) -> Any:
-    """Return a value made of what YAML and JSON have, with numbers of NumPy as Python's."""
+    """Return a value in the types of YAML and JSON, with Python numbers instead of NumPy's."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

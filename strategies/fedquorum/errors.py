@@ -10,7 +10,7 @@
      +-- DataError            data is missing, or is not what the settings need
      +-- RunError             a run cannot start, did not end as it should, or cannot be read
 
-All of them can be mended by whoever sees them, so the command line shows them as one line.
+A user can correct the cause of each of them, so the command line shows them as one line.
 ``ParameterError``, ``StateError`` and ``ProtocolError`` are also ``ValueError``.
 """
 
@@ -75,11 +75,11 @@ class ProtocolError(FedQuorumError, ValueError):
 
 
 class SolverError(FedQuorumError, RuntimeError):
-    """An optimisation did not reach the accuracy that it must have; its answer is not used."""
+    """An optimisation did not reach its required accuracy; its solution is not used."""
 
 
 class ClientsMissingError(FedQuorumError, RuntimeError):
-    """Too few of the expected clients are connected, or a node that came cannot take part."""
+    """Too few of the expected clients are connected, or a connected node cannot take part."""
 
 
 class SettingsError(FedQuorumError):
@@ -95,7 +95,7 @@ class RunError(FedQuorumError):
 
 
 def one_line(error: Exception) -> str:
-    """Return what a library says of its failure, to end a message of one line."""
+    """Return a library's error message on one line, to end a message of ours."""
     said = " ".join(str(error).split())
     return re.sub(r"^\[Errno -?\d+\] ", "", said)  # an OSError's words follow its number
 

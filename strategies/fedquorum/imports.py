@@ -21,7 +21,7 @@ RuleImport = Callable[[Any, Mapping[str, Any], RunFacts], Any]
 
 
 def no_rule_at(_kind: Any, options: Mapping[str, Any], _facts: RunFacts) -> NoReturn:
-    """Refuse to import a rule that records name: whoever wrote them would run code here.
+    """Refuse to import a rule that records name, since their author could run code here.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def rule_at(kind: Any, options: Mapping[str, Any], facts: RunFacts) -> Any:
 
 
 def object_at(path: str) -> Any:
-    """Return what is at an import path, or in a file: ``package.module.name``, ``file.py:name``."""
+    """Return the object at an import path, ``package.module.name`` or ``file.py:name``."""
     place, colon, name = path.rpartition(":")
     if colon:
         return _member(_module_of(Path(place).expanduser().resolve()), name)

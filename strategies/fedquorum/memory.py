@@ -1,4 +1,4 @@
-"""A memory of every client's last update: the state of FedVarp and MIFA."""
+"""Keep every client's last update: the state of FedVarp and MIFA."""
 
 import gc
 import os
@@ -75,7 +75,7 @@ class UpdateMemory:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the memory is, in files or not."""
+        """The size of the memory in bytes, in files or not."""
         return sum(a.nbytes for a in (*self._updates.values(), *self._total.values()))
 
     def state(self) -> StateArrays:
@@ -84,7 +84,7 @@ class UpdateMemory:
         return totals | {f"updates.{name}": array for name, array in self._updates.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what ``state`` returned.
+        """Restore what ``state`` returned.
 
         Raises
         ------

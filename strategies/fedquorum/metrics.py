@@ -1,4 +1,4 @@
-"""What the fairness over clients can be of: the metrics of ``evaluation.metric``, and their ranges.
+"""Define the metrics of ``evaluation.metric``, and their ranges.
 
 How a client measures each one is in ``client_app/metrics.py``; here is what everybody else needs to
 know: what a reply may say, which end is the worst, and in what unit a table shows it.
@@ -32,7 +32,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """Its name in sentences, without a unit."""
+        """The metric's name in sentences, without a unit."""
         return self.title.partition(",")[0]
 
     @property
@@ -42,7 +42,7 @@ class Metric:
 
     @property
     def factor(self) -> float:
-        """What turns a value into the unit of ``title``."""
+        """The factor from a value to the unit of ``title``."""
         return 100.0 if self.is_share else 1.0
 
     def contains(self, value: float) -> bool:

@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Range(ABC):
-    """What a parameter may be: describes itself and checks values."""
+    """A range of allowed values that describes itself and checks values."""
 
     @abstractmethod
     def describe(self) -> str:

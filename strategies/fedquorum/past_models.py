@@ -21,7 +21,7 @@ Model = Mapping[str, NDArray[Any]]
 
 
 class PastModels:
-    """The models w_i from which a client starts in some round to come, each held once.
+    """The models w_i from which clients will start in later rounds, each stored once.
 
     There are at most as many as clients, and mostly far fewer: those who took part in the same
     round last share one.
@@ -38,7 +38,7 @@ class PastModels:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the models are, in files or not."""
+        """The size of the models in bytes, in files or not."""
         return sum(array.nbytes for model in self._models.values() for array in model.values())
 
     def at(self, starts: Starts, model: Model) -> Mapping[int, Model]:
@@ -71,7 +71,7 @@ class PastModels:
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: Model) -> None:
-        """Take over what ``state`` returned, for a model of the same form.
+        """Restore what ``state`` returned, for a model of the same form.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Anchored:
-    """What a server optimizer moves in a round, and by what: float64 arrays.
+    """The arrays that a server optimizer moves in a round, and their update, in float64.
 
     ``anchor`` is B = (1 / n) sum_k x_k over the n clients that took part. ``update`` is
     D = sum_k a_k (w_k - x_k) / divisor of the arrays that are trained. Of counters and running

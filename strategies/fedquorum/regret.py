@@ -1,4 +1,4 @@
-"""How good the decisions of a run were: regret against the best fixed p, and the papers' bounds.
+"""Measure the regret of a run's decisions against the best fixed p, and the papers' bounds.
 
 Shapes: T rounds, K clients. l_t(p) = -log(1 + <p, r_t>) for the response r_t of round t.
 """

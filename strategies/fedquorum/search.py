@@ -1,4 +1,4 @@
-"""Where a tuning looks for the value of a parameter, declared beside its default and its range."""
+"""Declare where tuning looks for a parameter's value, beside its default and its range."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a strategy remembers from round to round, beside the model, as named arrays and back."""
+"""Convert a strategy's state between rounds, beside the model, to named arrays and back."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -52,11 +52,11 @@ class ServerState:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the rules' states take."""
+        """The size of the rules' states in bytes."""
         return sum(map(bytes_of, (self.rounds.weighting, self.rounds.covered, self.optimizer)))
 
     def with_evaluations(self, rules: Rules, evaluations: Sequence[ClientEvaluation]) -> Self:
-        """Return the state with what clients said of their data and measured on it."""
+        """Return the state with the clients' reports on their data and their measurements."""
         by_losses = rules.selection.by_losses
         told = told_after(self.rounds.told, evaluations, by_losses=by_losses)
         return replace(self, rounds=replace(self.rounds, told=told))

@@ -1,4 +1,4 @@
-"""Rules' states as named arrays and back, so that a run can be written down and go on.
+"""Convert rules' states to named arrays and back, so that a run can resume.
 
 A state is a frozen dataclass, a mapping, an array, a number or None, at any depth. Its names are
 joined by dots, as in a ``state_dict``; numbers become arrays of shape ().

@@ -51,7 +51,7 @@ class UnnamedFile:
 
     @property
     def left(self) -> int:
-        """How many bytes there is room for."""
+        """The free space in bytes."""
         return len(self._view) - self._used
 
     def moved(self, arrays: Mapping[str, NDArray[Any]], size: int) -> dict[str, NDArray[Any]]:

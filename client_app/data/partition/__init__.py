@@ -1,4 +1,4 @@
-"""How one data set is divided among clients, one module per way."""
+"""Divide one data set among clients, with a module for each partition."""
 
 from client_app.data.partition.base import Division, Rows, Shares
 from client_app.data.partition.dirichlet import dirichlet_shares

@@ -1,4 +1,4 @@
-"""What every partition returns."""
+"""Define the result of every partition."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

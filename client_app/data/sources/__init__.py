@@ -1,1 +1,1 @@
-"""Where the arrays of a data set come from, one module per kind of source."""
+"""Read the arrays of a data set, with a module for each kind of source."""

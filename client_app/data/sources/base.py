@@ -1,4 +1,4 @@
-"""What every source of arrays returns."""
+"""Define the result of every source of arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

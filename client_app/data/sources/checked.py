@@ -1,4 +1,4 @@
-"""Arrays of the user's own, compared with what inputs and targets must be."""
+"""Check a user's arrays against the requirements of inputs and targets."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ NUMBERED = "a number for each row of a client"
 
 
 def why_no_input(name: str, column: Any, clients: Labels | None = None) -> str | None:
-    """Return what a column holds that is no input, None for numbers and categories.
+    """Return why a column is not an input; None for numbers and categories.
 
     Parameters
     ----------

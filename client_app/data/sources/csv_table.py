@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, did_you_mean, one_line
+from fedquorum.intake import shown
 from numpy.typing import NDArray
 
 from client_app.data.base import Inputs, Labels, Targets
@@ -26,7 +27,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all clients of a table have in common: ``data.columns``.
+    """The columns and classes that all clients of a table share: ``data.columns``.
 
     Attributes
     ----------
@@ -44,7 +45,7 @@ class Agreed:
 
     @classmethod
     def of_settings(cls, columns: Any) -> "Agreed":
-        """Return what ``data.columns`` says, which ``conf.schema.checks`` looked at."""
+        """Return the columns in ``data.columns``, which ``conf.schema.checks`` has checked."""
         return cls(
             tuple(columns.get("numbers", [])),
             {
@@ -56,7 +57,7 @@ class Agreed:
 
     @property
     def words(self) -> str:
-        """What kinds of columns there are, for people."""
+        """The kinds of columns in words."""
         categories = [f"{name}: {len(known)}" for name, known in self.categories.items()]
         kinds = {"numbers": list(self.numbers), "categories": categories}
         return ", ".join(
@@ -83,7 +84,7 @@ def _word(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """n rows with p numbers and q of 0 or 1, and whose each row is.
+    """n rows with p numbers and q flags of 0 or 1, and the client of each row.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class Table:
     doubts: tuple[str, ...] = ()
 
     def with_at_least(self, rows: int) -> "Table":
-        """Return the rows of the clients that have so many, and who is left out."""
+        """Return the rows of clients with enough rows, and the clients left out."""
         counts = np.bincount(self.clients, minlength=len(self.client_names))
         few = {
             name: int(count)
@@ -186,7 +187,7 @@ def csv_table(settings: CsvSettings) -> Table:
     except Exception as error:
         raise DataError(
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
-            f"got {path}: {one_line(error)}"
+            f"got {path}: {shown(one_line(error))}"
         ) from None
     return _Columns(files, table).table(settings)
 

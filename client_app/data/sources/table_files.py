@@ -25,7 +25,7 @@ SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 @dataclass(frozen=True)
 class TableFiles:
-    """Where the rows of a table were read.
+    """The files from which the rows of a table were read.
 
     Parameters
     ----------

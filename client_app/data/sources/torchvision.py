@@ -75,7 +75,7 @@ _DATASETS = {
 
 
 def without_download(error: Exception) -> str:
-    """Return what torchvision says of missing files, with our setting instead of its keyword."""
+    """Return torchvision's error for missing files, with our setting instead of its keyword."""
     ours = ": type data.download=true to download it"
     return one_line(error).replace(". You can use download=True to download it", ours)
 

@@ -1,4 +1,4 @@
-"""What is done with every reply of a round of training as it comes: judge it, and add it up."""
+"""Validate every reply of a training round as it arrives, and add up the updates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class Arriving(Intake[TrainAnswer]):
         return content if self.communication.reads_replies else without_arrays(content)
 
     def take(self, node: int, asked: Sequence[int], answers: Answers[TrainAnswer]) -> None:
-        """Judge what a node replied for its clients."""
+        """Validate a node's reply for its clients."""
         node_sum = answers.sums.get(node)
         summed: tuple[int, ...] = ()
         if node_sum is not None:
@@ -109,7 +109,7 @@ class Arriving(Intake[TrainAnswer]):
 def received(
     replies: Iterable[Message], asked: Asked, exchange: Exchange, communication: Communication
 ) -> Answers[TrainAnswer]:
-    """Return what the nodes replied to train messages, by client."""
+    """Return the nodes' replies to train messages, by client."""
     arriving = Arriving(asked, exchange, communication)
     answers = exchange.train_answers(
         replies, asked.asked_at, asked.server_round, asked.model, arriving

@@ -1,4 +1,4 @@
-"""What a round of training is started with."""
+"""Collect the inputs with which a training round starts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from .start_models import StartModels
 
 @dataclass(frozen=True)
 class Asked:
-    """What the round in progress was started with.
+    """The inputs of the round in progress.
 
     With ``proportions`` updates are added up as they come, and with ``nodes_sum`` by the nodes.
     With ``class_alignment`` the round tells it of every update.
@@ -45,7 +45,7 @@ class Asked:
 
     @property
     def grid(self) -> SumGrid:
-        """What the updates of a round are rounded to where they are added up as they come."""
+        """The grid to which updates are rounded if they are added as they arrive."""
         return SumGrid.of(len(self.call.clients))
 
     def next_norm(self, votes: Sequence[bool]) -> float | None:
@@ -58,7 +58,7 @@ class Asked:
 def protection_of(
     connection: Connection, rules: Rules, norm: float | None, model: NamedArrays
 ) -> Protection | None:
-    """Return what makes a round private, None where nothing does.
+    """Return the protection of a private round; None without privacy.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def protection_of(
 def summing(
     rules: Rules, communication: Communication, weighting: Any, call: Call
 ) -> Proportions | None:
-    """Return what updates may be added up by as they come, None if all are needed at once."""
+    """Return the proportions by which arriving updates are added; None if all are needed."""
     # A bound on a weight, or who is in time, is known only when all replies are there.
     bounded = communication.robustness.max_weight is not None or communication.privacy is not None
     if bounded or communication.virtual_clock or communication.reads_replies:
@@ -112,7 +112,7 @@ def begun(
     state: ServerState,
     memory: Memory,
 ) -> Asked:
-    """Return what a round is started with.
+    """Return the inputs of a new round.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def begun(
 def train_requests(
     asked: Asked, objective: Objective | None, priority: frozenset[int]
 ) -> dict[int, TrainRequest]:
-    """Return what each node is asked, by node; F, which is exact, is not told in private runs."""
+    """Return each node's request; in private runs it lacks F, which is exact."""
     protection, starts = asked.protection, asked.starts
     records = {} if starts is None else starts.records(asked.call.clients)
     return {

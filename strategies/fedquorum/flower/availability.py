@@ -1,4 +1,4 @@
-"""A Flower mod: clients that are not available do not train."""
+"""Keep unavailable clients from training, by a Flower mod."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -24,13 +24,13 @@ STATE = "availability"
 
 @dataclass(frozen=True)
 class NodeAvailability:
-    """When the clients of one node are available.
+    """The availability of one node's clients.
 
     Parameters
     ----------
     seed : int
-        The run's seed, >= 0: the same seed, process and client id are the same rounds, on
-        whichever node.
+        The run's seed, >= 0. The same seed, process and client id give the same rounds on any
+        node.
     hosted : sequence of int
         The ids of the node's clients.
     process : callable
@@ -44,30 +44,29 @@ class NodeAvailability:
 
 @dataclass(frozen=True)
 class AvailabilityMod:
-    """Answers train messages for the clients that are not available, and hands on the rest.
+    """Answer train messages for unavailable clients, and pass on the rest.
 
-    The clients of a message are those that its config names in ``client-id``, or all that the
-    node hosts. Those not available are taken out of the request, and in the reply their part is
-    their id and the status UNAVAILABLE, nothing else; if nobody is available the ClientApp is not
-    called. Evaluation and queries pass: they are the experimenter's measurement. An error reply
-    passes unchanged, for all clients asked.
+    The clients of a message are those in its config's ``client-id``, or all clients of the node.
+    The mod removes unavailable clients from the request. In the reply, their answer is their id and
+    the status UNAVAILABLE. If no client is available, the mod does not call the ClientApp. It
+    passes evaluations and queries on, since they are the experimenter's measurement. It passes an
+    error reply back unchanged, for all clients asked.
 
-    The processes' states are in the node's ``context.state``, three numbers a client. They are
-    of one run: a node that lost them, or that was not asked for a while, goes through the rounds
-    it missed.
+    The node's ``context.state`` has the processes' states, three numbers for each client of one
+    run. A node that lost them, or that was not asked for some rounds, computes the missed rounds.
 
     The server needs a strategy that reads the status, such as those of this project.
 
     Parameters
     ----------
     of_node : callable
-        Returns the availability of the clients on the node with a context; None where everybody
-        always is.
+        Takes a node's context and returns the availability of its clients; None if all are always
+        available.
 
     Raises
     ------
     ProtocolError
-        When called with a request without ``server-round``, or for a client of another node.
+        If a request has no ``server-round``, or asks a client of another node.
     """
 
     of_node: Callable[[Context], NodeAvailability | None]
@@ -95,7 +94,7 @@ class AvailabilityMod:
 
 
 def category_of(message: Message) -> str:
-    """Return what a message asks for, without the name that a ClientApp's function may have."""
+    """Return the type of a message, without the name of a ClientApp's function."""
     return message.metadata.message_type.partition(".")[0]
 
 

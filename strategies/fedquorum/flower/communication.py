@@ -206,7 +206,7 @@ class Communication:
         return Limits(needs_loss=rules.needs_losses)
 
     def largest_reply(self, num_clients: int, model: NamedArrays | None) -> int:
-        """Return the largest size in bytes of a reply for some clients, with models if given."""
+        """Return the largest size in bytes of a reply for ``num_clients``, with models if given."""
         return largest_reply(num_clients, model)
 
     def read_train(self, content: RecordDict, limits: Limits) -> list[TrainAnswer]:

@@ -46,11 +46,11 @@ class ConnectedNodes(Communication):
 
     @property
     def grows(self) -> bool:
-        """Whether the population is whoever is connected."""
+        """Whether the population consists of the connected clients."""
         return self.min_available_nodes is not None
 
     def refusal(self, rules: Rules) -> Callable[[int], str]:
-        """Return what says why a client cannot join, empty if it can."""
+        """Return a function that gives the reason why a client cannot join; empty if it can."""
 
         def refuses(client: int) -> str:
             if self.largest_id is not None and client > self.largest_id:
@@ -73,7 +73,7 @@ class ConnectedNodes(Communication):
             directory.wait_for_nodes(grid, at_least, first=first)
 
     def present(self, directory: ClientDirectory) -> frozenset[int] | None:
-        """Return the clients that are connected, of whom a round asks.
+        """Return the connected clients, from which a round samples.
 
         None, all of them, where the rules keep the clients that they began with: one that is away
         then counts as one that was asked and did not answer.
@@ -111,5 +111,5 @@ class RecognisedProtocol(ConnectedNodes):
         )
 
     def measured(self, population: Population, tested: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whose training part is measured too: the priority clients that are tested."""
+        """Return the tested priority clients, whose training parts are measured as well."""
         return tuple(k for k in tested if k in population.priority)

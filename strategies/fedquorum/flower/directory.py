@@ -1,4 +1,4 @@
-"""Which node hosts which client: Flower's node ids are random, client ids are not."""
+"""Find out which node hosts which client, since Flower draws node ids at random."""
 
 import base64
 import math
@@ -36,34 +36,36 @@ ClientsOfKeys = Mapping[str, frozenset[int]]
 
 
 class ClientDirectory:
-    """Finds out by query which of the expected clients each connected node hosts.
+    """Query each connected node for the expected clients that it hosts.
 
-    Without ``clients_of_keys`` a node is believed: whoever claims a client first has it as long as
-    it is connected, and a second claim is refused. With it, what counts is the public key by
-    which a node proves to the SuperLink who it is: nodes with other keys are not asked anything,
-    and a client that is not its key's is refused. A refusal is logged with the node and its key.
+    Without ``clients_of_keys`` the directory believes the nodes: the first node that claims a
+    client has it while it is connected, and a second claim is refused. With ``clients_of_keys`` the
+    public key counts by which a node authenticates to the SuperLink. The directory does not query
+    nodes with other keys, and refuses a claim to a client of another key. It logs each refusal with
+    the node and its key.
 
-    A node keeps its id over a restart, which may be with another client: one that was away is
-    asked again, and has its clients meanwhile; one with a refused claim is asked from time to time.
+    A node keeps its id over a restart, but may then host another client. The directory queries a
+    node again that was away, and meanwhile keeps its clients. It repeats the query from time to
+    time if it refused a claim.
 
-    No query is waited for once the run goes on: a node that never answers costs no round.
+    During the run it never waits for a query, so that a node without a reply delays no round.
 
     Parameters
     ----------
     clients : sequence of int or None
-        The client ids expected, from the server's configuration; None takes whoever connects.
+        The expected client ids, from the server's configuration; None accepts all that connect.
     clients_of_keys : mapping of str to frozenset of int, optional
         The clients of every public key, by its fingerprint; see ``fingerprint``.
     standard : bool
-        Whether the nodes' ClientApp knows nothing of this project's protocol; else a node of
-        another version of it cannot take part.
+        Whether the nodes' ClientApp does not use this project's protocol. Otherwise a node with
+        another version of the protocol cannot take part.
     awaited : iterable of int
         Clients that ``wait_for_nodes`` waits for before the run begins.
     refuses : callable
-        Returns why a client that joins cannot take part, empty if it can.
+        Returns the reason why a client that joins cannot take part; empty if it can.
     unseen : iterable of int
-        Those of ``clients`` that never train: they are waited for and can be asked, but are
-        neither ``known`` nor ``unknown``.
+        The clients that never train. The directory waits for them and they can be asked, but they
+        are neither ``known`` nor ``unknown``.
     """
 
     def __init__(
@@ -102,40 +104,40 @@ class ClientDirectory:
 
     @property
     def known(self) -> IntArray:
-        """The clients whose nodes were ever there, ascending; not those that never train."""
+        """The clients whose nodes were ever connected, ascending, without the unseen ones."""
         if len(self._known) != len(self._met):  # a client that was met once stays so
             self._known = np.sort(np.fromiter(self._met, dtype=np.int64, count=len(self._met)))
         return self._known
 
     def remember(self, clients: Iterable[int]) -> None:
-        """Know ``clients`` from before, whether or not their nodes are there now."""
+        """Treat ``clients`` as known, whether or not their nodes are connected."""
         if self._joins:
             self._expected.update(clients)
         self._met |= self._expected.intersection(clients)
 
     @property
     def seats(self) -> Mapping[int, int]:
-        """The node of every client, where that alone tells who a node is; empty elsewhere."""
+        """The node of every client, if nodes have no other identity; otherwise empty."""
         return {}
 
     def seat(self, nodes: Mapping[int, int]) -> None:
-        """Know from before which node is which client, as ``seats`` said it."""
+        """Restore the node of every client from ``seats``."""
 
     @property
     def unknown(self) -> tuple[int, ...]:
-        """The expected clients whose nodes were never there, ascending."""
+        """The expected clients whose nodes were never connected, ascending."""
         if len(self._met) + len(self._unseen) == len(self._expected):
             return ()
         return tuple(sorted(self._expected - self._met - self._unseen))
 
     @property
     def nodes(self) -> frozenset[int]:
-        """The nodes that are connected."""
+        """The connected nodes."""
         return frozenset(self._connected)
 
     @property
     def connected(self) -> frozenset[int]:
-        """The clients whose nodes are connected."""
+        """The clients on connected nodes."""
         return frozenset(k for k in self._met if self.node_of(k) is not None)
 
     @property
@@ -144,15 +146,15 @@ class ClientDirectory:
         return self._joins
 
     def close(self, reason: str) -> None:
-        """Take no further clients: a node that joins with another one is refused with a reason."""
+        """Accept no further clients, and refuse a node that joins with a new one."""
         self._joins = False
         self._closed = f": {reason}"
 
     def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
-        """Wait, without limit, until the clients of so many nodes are connected.
+        """Wait, without limit, until the clients of this many nodes are connected.
 
-        The first time also for the awaited clients, and a while for nodes that are connected but
-        have not said yet which clients they host.
+        The first call also waits for the awaited clients, and for a short time for connected nodes
+        that have not replied to the query.
         """
         awaited = self._awaited if first else frozenset()
         hears_until = time.monotonic() + (HEAR_SECONDS if first else 0.0)
@@ -177,7 +179,7 @@ class ClientDirectory:
             time.sleep(POLL_SECONDS)
 
     def by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return the nodes that host ``clients``, each with its share, all ascending."""
+        """Return the nodes that host ``clients``, each with its clients, all ascending."""
         shares: dict[int, list[int]] = {}
         for client in sorted(clients):
             node = self.node_of(client)
@@ -186,17 +188,16 @@ class ClientDirectory:
         return {node: tuple(share) for node, share in shares.items()}
 
     def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
-        """Wait until so many of the expected clients, by default all, are on connected nodes.
+        """Wait until ``at_least`` of the expected clients, by default all, are connected.
 
-        With ``at_least``, also for the answers of the nodes that are connected already, and a
-        node that cannot take part is left out.
+        With ``at_least``, the method also waits for the replies of the connected nodes, and leaves
+        out a node that cannot take part.
 
         Raises
         ------
         ClientsMissingError
-            After ``timeout`` seconds, naming the clients that are missing and the claims that
-            were refused, or, without ``at_least``, as soon as a node answers that it cannot take
-            part.
+            After ``timeout`` seconds, with the missing clients and the refused claims. Without
+            ``at_least``, also as soon as a node replies that it cannot take part.
         """
         enough = len(self._expected) if at_least is None else min(at_least, len(self._expected))
         started = reminded = time.monotonic()
@@ -236,11 +237,10 @@ class ClientDirectory:
         )
 
     def refresh(self, grid: Grid) -> list[str]:
-        """Note which nodes are connected, ask whom there is reason to ask, and listen.
+        """Note the connected nodes, query those that are new or back, and read replies.
 
-        Asked which clients they host are the nodes that are new or back. Answers that are not there
-        yet are heard the next time. Returns what is wrong with nodes that cannot take part; they
-        are asked again after a while.
+        The next call reads replies that arrive later. Returns the problems of nodes that cannot
+        take part; later calls query them again.
         """
         before, self._connected = self._connected, self._admitted(grid)
         now = time.monotonic()
@@ -389,15 +389,15 @@ class ClientDirectory:
 
 
 class NodeOrder(ClientDirectory):
-    """Takes every node for one client, and asks none.
+    """Treat every node as one client, without a query.
 
-    Before round 1 the nodes that are there become clients by ascending node id. Whoever joins later
-    becomes the lowest client that nobody has been yet; a node that comes back is who it was.
+    Before round 1 the connected nodes become clients by ascending node id. A node that joins later
+    becomes the lowest client without a node so far. A node that comes back keeps its client.
 
     Parameters
     ----------
     clients : sequence of int or None
-        The client ids, from the server's configuration; None takes whoever connects.
+        The client ids, from the server's configuration; None accepts all that connect.
     awaited, refuses
         As in ``ClientDirectory``.
     """
@@ -419,17 +419,17 @@ class NodeOrder(ClientDirectory):
         return dict(self._node_of)
 
     def seat(self, nodes: Mapping[int, int]) -> None:
-        """Know from before which node is which client."""
+        """Restore the node of every client."""
         self._node_of.update(nodes)
         self._seated = frozenset(nodes.values())
 
     def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
-        """Wait for so many nodes.
+        """Wait for this many nodes.
 
         Raises
         ------
         RunError
-            If a run goes on and none of the nodes is one of before.
+            If a resumed run has none of its earlier nodes.
         """
         super().wait_for_nodes(grid, at_least, first=first)
         if first and self._seated and not self._seated & self._connected:
@@ -440,13 +440,13 @@ class NodeOrder(ClientDirectory):
             )
 
     def wait(self, grid: Grid, timeout: float, at_least: int | None = None) -> None:
-        """Wait for so many nodes, by default one for each expected client."""
+        """Wait for ``at_least`` nodes, by default one for each expected client."""
         if at_least is not None:
             self._enough = min(at_least, self._enough)
         super().wait(grid, timeout, at_least)
 
     def refresh(self, grid: Grid) -> list[str]:
-        """Note which nodes are connected, and give the new ones the clients that are left."""
+        """Note the connected nodes, and assign the remaining clients to the new ones."""
         self._connected = set(grid.get_node_ids())
         if not self._node_of and len(self._connected) < self._enough:
             return []
@@ -480,7 +480,7 @@ def fingerprint(key: SSHPublicKeyTypes) -> str:
 
 
 def fingerprint_of_pem(public_key: bytes) -> str:
-    """Return the fingerprint of a key as Flower has it, which lets in those of elliptic curves."""
+    """Return the fingerprint of an elliptic-curve key in Flower's PEM form."""
     key = load_pem_public_key(public_key)
     if not isinstance(key, EllipticCurvePublicKey):
         raise TypeError(f"a node has a key of {type(key).__name__}")

@@ -51,7 +51,7 @@ class Traffic:
 
 
 class Exchange:
-    """Sends what a strategy asks to the nodes that host its clients, and sorts what comes back.
+    """Send a strategy's requests to the nodes that host its clients, and sort the replies.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Exchange:
 
     @property
     def present(self) -> frozenset[int] | None:
-        """The clients of whom a round samples; None for all."""
+        """The clients from which a round samples; None for all."""
         return self._communication.present(self.directory)
 
     def away(self, population: Population) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class Exchange:
         return joined
 
     def seat(self, nodes: Mapping[int, int], population: Population) -> None:
-        """Go on with the clients of before, each at its node where that tells who it is."""
+        """Restore the earlier clients, each with its node if nodes have no other identity."""
         self.directory.seat(nodes)
         self._close(population)
 
@@ -173,7 +173,7 @@ class Exchange:
         priority: frozenset[int],
         limited: bool = True,
     ) -> None:
-        """Note whose replies are awaited; refuse replies that would take too much memory.
+        """Note the awaited clients, and refuse replies that would take too much memory.
 
         What a message weighs beside its payload is left to the check of the payload.
         """
@@ -251,7 +251,7 @@ class Exchange:
         model: NamedArrays,
         intake: Intake[TrainAnswer],
     ) -> Answers[TrainAnswer]:
-        """Return what the nodes replied to train messages, by client."""
+        """Return the nodes' answers to train messages, by client."""
         answers = collect(
             replies,
             asked_at,
@@ -267,7 +267,7 @@ class Exchange:
     def evaluate_answers(
         self, replies: Iterable[Message], server_round: int
     ) -> Answers[EvaluateAnswer]:
-        """Return what the nodes replied to evaluate messages, by client."""
+        """Return the nodes' answers to evaluate messages, by client."""
         answers = collect(
             replies,
             self._evaluating,
@@ -285,7 +285,7 @@ class Exchange:
         answers: Answers[TrainAnswer],
         model: NamedArrays | None,
     ) -> ClientAnswer:
-        """Return what became of a client asked, before any rule looks at it."""
+        """Return the answer of a client asked, before any rule uses it."""
         answer = self._judged(client, answers, model)
         if answer.status not in REPLIED:
             return answer
@@ -344,7 +344,7 @@ class Exchange:
         return "failed", NO_REPLY
 
     def tell(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
-        """Log what became of a round where no records are kept of it.
+        """Log the result of a round if no records are kept.
 
         Raises
         ------

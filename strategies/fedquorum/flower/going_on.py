@@ -1,4 +1,4 @@
-"""How a strategy goes on from a checkpoint."""
+"""Continue a strategy from a checkpoint."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""From the replies of an evaluation to what clients measured, and to F for the next broadcast."""
+"""Turn the replies of an evaluation into measurements, and into F for the next broadcast."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .validation import MAX_LOSS
 
 @dataclass(frozen=True)
 class Measuring:
-    """Who measures what of a model, ascending by client id.
+    """The clients that measure a model, and the parts that they measure, ascending by client id.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class Measuring:
 
     @property
     def trained_on(self) -> frozenset[int]:
-        """The clients whose training part is measured."""
+        """The clients whose training parts are measured."""
         return frozenset((*self.measured, *self.recorded))
 
     @classmethod
     def first(cls, population: Population, rules: Rules) -> "Measuring":
-        """Return who measures the first model: all clients where losses choose among them."""
+        """Return the clients that measure the first model: all of them if losses choose clients."""
         everyone = rules.selection.by_losses
         clients = population.ascending.tolist() if everyone else population.priority_clients
         return cls(measured=tuple(clients))
@@ -58,7 +58,7 @@ class Measuring:
         rules: Rules,
         present: frozenset[int] | None = None,
     ) -> "Measuring":
-        """Return who measures the model that the round ``following`` begins with.
+        """Return the clients that measure the model with which the round ``following`` begins.
 
         Where the rules need F(w_{t+1}), it is the mean by data over the priority clients that this
         round will ask, or over all of them, connected if ``present`` says who is: the selection's
@@ -90,7 +90,7 @@ def _of_objective(
 def client_evaluations(
     answers: Answers[EvaluateAnswer], population: Population, metric: str = "accuracy"
 ) -> tuple[ClientEvaluation, ...]:
-    """Return what the clients measured; ``metric`` names it beside loss and accuracy."""
+    """Return the clients' measurements; ``metric`` is the metric beside loss and accuracy."""
     usable = usable_evaluations(answers, metric=metric)
     return tuple(_evaluation(k, answer, population) for k, answer in usable.items())
 

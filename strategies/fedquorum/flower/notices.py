@@ -1,4 +1,4 @@
-"""What a strategy logs of a standard ClientApp's replies, of which no records are kept."""
+"""Log the replies of a standard ClientApp, of which no records are kept."""
 
 import re
 from collections import Counter

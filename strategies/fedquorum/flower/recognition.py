@@ -1,4 +1,4 @@
-"""Which protocol the nodes' ClientApp speaks, from what it answers first."""
+"""Recognise the protocol of the nodes' ClientApp from its first replies."""
 
 from collections.abc import Iterable, Iterator
 

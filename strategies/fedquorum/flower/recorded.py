@@ -1,4 +1,4 @@
-"""The run records of a drop-in strategy, written and gone on with in anybody's own Flower app."""
+"""Write the records of a drop-in strategy in any Flower app, and resume its runs."""
 
 import inspect
 import time
@@ -86,7 +86,7 @@ def settings_of(
 
 @dataclass(frozen=True)
 class Recording:
-    """Where the run of a drop-in strategy is recorded.
+    """The records of a drop-in strategy's run.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Recording:
 
 
 class RecordedRun(Strategy):
-    """Stands between Flower's loop and a drop-in strategy, and writes down what it decides.
+    """Record the decisions of a drop-in strategy, between Flower's loop and the strategy.
 
     Rounds that the records have already are passed over: nobody is asked in them.
 
@@ -239,7 +239,7 @@ class RecordedRun(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask whom the strategy asks."""
+        """Return the strategy's train messages."""
         if server_round <= self._after:
             return []
         self._started, self._before = time.monotonic(), self._strategy.outcome.traffic
@@ -253,7 +253,7 @@ class RecordedRun(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Decide as the strategy does; what it goes on from is the model of the last old round."""
+        """Return the strategy's result; a resumed run first returns the model of its last round."""
         if server_round <= self._after:
             return (self._arrays if server_round == self._after else None), None
         decided: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
@@ -264,7 +264,7 @@ class RecordedRun(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask whom the strategy asks, and keep the model that they evaluate."""
+        """Return the strategy's evaluate messages, and keep the model that they evaluate."""
         if server_round <= self._after:
             return []
         self._arrays = arrays

@@ -1,4 +1,4 @@
-"""What the nodes replied in one exchange, sorted by client, and what of it cannot be used."""
+"""Sort the replies of one exchange by client, and note the unusable ones."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class WeightedSum:
 
 @dataclass
 class Answers(Generic[AnswerT]):
-    """The answers of one exchange: what each client said, or why it cannot be read.
+    """The answers of one exchange by client, or the reasons why they cannot be read.
 
     Parameters
     ----------
@@ -76,20 +76,20 @@ class Answers(Generic[AnswerT]):
 
     @property
     def summed(self) -> frozenset[int]:
-        """The clients whose updates came as part of a sum."""
+        """The clients whose updates arrived as part of a sum."""
         return frozenset(k for node_sum in self.sums.values() for k in node_sum.clients)
 
     def note(self, client: int, text: str) -> None:
-        """Add to what is told of a client's reply."""
+        """Add a remark on a client's reply."""
         before = self.notes.get(client)
         self.notes[client] = text if before is None else f"{before}; {text}"
 
 
 class Intake(Generic[AnswerT]):
-    """What is done with every reply of an exchange as it comes: it is kept as it is."""
+    """The handling of each arriving reply of an exchange; by default it is kept unchanged."""
 
     def told(self, content: RecordDict) -> RecordDict:
-        """Return what is kept of a reply for the metrics of the round."""
+        """Return the part of a reply that is kept for the metrics of the round."""
         return content
 
     def take(self, node: int, asked: Sequence[int], answers: Answers[AnswerT]) -> None:
@@ -106,7 +106,7 @@ def collect(
     largest: Callable[[int], int],
     intake: Intake[AnswerT] | None = None,
 ) -> Answers[AnswerT]:
-    """Sort the answers by client; what cannot be read is malformed for all asked there.
+    """Sort the answers by client; an unreadable reply is malformed for all its clients.
 
     The first reply of a node to what it was asked counts.
 

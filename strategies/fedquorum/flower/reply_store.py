@@ -52,7 +52,7 @@ class ReplyStore:
 
 
 def check_space(reply_memory: int | None, replies: int, model: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse a round whose replies are more than may be in memory and can be in files.
+    """Refuse a round whose replies exceed the allowed memory and the space for files.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A Flower mod: replies say how long they would have taken on a slower device."""
+"""Add simulated response times to replies, by a Flower mod."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .codec import decode_asked, with_seconds
 
 @dataclass(frozen=True)
 class NodeResponseTimes:
-    """How long the clients of one node take.
+    """The response times of one node's clients.
 
     Parameters
     ----------
@@ -32,21 +32,21 @@ class NodeResponseTimes:
 
 @dataclass(frozen=True)
 class ResponseTimeMod:
-    """Adds simulated seconds to the replies to train messages, for the server's virtual clock.
+    """Add simulated seconds to the replies to train messages, for the server's virtual clock.
 
-    Nobody waits: the reply goes out at once, and a server with ``Communication.virtual_clock``
-    tells from the seconds which replies are in time. Evaluations and queries take no simulated
-    time, as they are the experimenter's measurement.
+    The mod does not wait: the reply leaves at once, and a server with
+    ``Communication.virtual_clock`` decides by the seconds which replies are in time. Evaluations
+    and queries take no simulated time, since they are the experimenter's measurement.
 
     Parameters
     ----------
     of_node : callable
-        Returns the times of the clients on the node with a context; None where there are none.
+        Takes a node's context and returns the response times of its clients; None without any.
 
     Raises
     ------
     ProtocolError
-        When called with a request without ``server-round``, or for a client of another node.
+        If a request has no ``server-round``, or asks a client of another node.
     """
 
     of_node: Callable[[Context], NodeResponseTimes | None]

@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """The size of the memory in bytes."""
         return sum(part.nbytes for part in (self.updates, self.past) if part is not None)
 
     def of(self, model: NamedArrays, population: Population) -> UpdateMemory | None:
@@ -50,7 +50,7 @@ class Memory:
         return self.updates
 
     def check(self, model: NamedArrays, population: Population) -> None:
-        """Refuse a memory for which there is no room, before anybody trains for it.
+        """Refuse a memory that does not fit, before any client trains.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Memory:
     def restore(
         self, state: Mapping[str, NDArray[Any]], model: NamedArrays, population: Population
     ) -> None:
-        """Go on from the updates and models of a checkpoint, where there are any.
+        """Restore the updates and models of a checkpoint, if it has any.
 
         Raises
         ------

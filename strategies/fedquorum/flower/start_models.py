@@ -33,7 +33,7 @@ class StartModels:
         return {number: encode_arrays(self.models[number]) for number in numbers}
 
     def told(self, clients: Sequence[int], records: Mapping[int, ArrayRecord]) -> ToldStarts:
-        """Return what a node is told of these clients' start models, each of which it gets once."""
+        """Return the start models for a node's clients, each distinct model once."""
         distinct = sorted({self.number_of[client] for client in clients})
         places = tuple(distinct.index(self.number_of[client]) for client in clients)
         return ToldStarts(tuple(records[number] for number in distinct), places)

@@ -110,7 +110,7 @@ class StoredReplies:
                     self._begin(stored.metadata, tree, largest[key], until[key])
 
     def forget(self, expired: Mapping[str, float]) -> None:
-        """Have the SuperLink forget messages that nobody has answered, once they expire there.
+        """Let the SuperLink delete messages without a reply, once they expire there.
 
         It keeps a message, and the model in it, until somebody has asked for the reply.
 

@@ -1,4 +1,4 @@
-"""From the replies of a round's training to what the rules see, and to the model after it."""
+"""Turn the replies of a training round into the rules' inputs, and into the next model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def replied_in_time(
     *,
     priority: frozenset[int],
 ) -> Closing:
-    """Return who replied in time, and what came late of earlier rounds."""
+    """Return the replies that were in time, and late replies to earlier rounds."""
     each = client_answers(asked, answers, exchange)
     late = exchange.note_late_replies(asked.server_round)
     if not communication.virtual_clock:
@@ -59,7 +59,7 @@ def client_answers(
     answers: Answers[TrainAnswer],
     exchange: Exchange,
 ) -> tuple[ClientAnswer, ...]:
-    """Return what every client asked replied, ascending."""
+    """Return the answer of every client asked, ascending by client id."""
     each = []
     for client in sorted(asked.call.clients):
         answer = answers.judged.get(client) or exchange.client_answer(client, answers, None)
@@ -70,7 +70,7 @@ def client_answers(
 
 @dataclass(frozen=True)
 class Clipped:
-    """What every client asked replied, and for each usable update whether it was short enough."""
+    """The answers of all clients asked, and whether each usable update needed no clipping."""
 
     each: tuple[ClientAnswer, ...]
     votes: tuple[bool, ...] = ()
@@ -115,7 +115,7 @@ def round_answers(
     answers: Answers[TrainAnswer],
     exchange: Exchange,
 ) -> RoundAnswers:
-    """Return what came back in a round, as the rules see it."""
+    """Return the answers of a round in the form that the rules use."""
     usable = [answer.client for answer in each if answer.usable]
     return RoundAnswers(
         each,

@@ -26,7 +26,7 @@ BYTES_PER_REPLY = 2**20
 
 @dataclass(frozen=True)
 class Sent:
-    """What the replies of one exchange must name.
+    """The names that the replies of one exchange must have.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def largest_reply(num_clients: int, model: Mapping[str, NDArray[Any]] | None) ->
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may say, by the protocol and by what the rules read.
+    """The allowed content of an answer, by the protocol and by the rules' needs.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def update_problem(
 def form_problem(
     answer: TrainAnswer, model: Mapping[str, NDArray[Any]] | None, limits: Limits
 ) -> str | None:
-    """Return what is missing in an answer or too much, which its app will do in every round."""
+    """Return a missing or excess part of an answer, which its app would repeat in every round."""
     if answer.num_examples is None:
         return "num-examples is missing"
     if limits.needs_loss and answer.loss is None:

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on, written while it runs.
+"""Write checkpoints, from which a run can resume.
 
 ``checkpoints/round-000010.safetensors`` holds, after round 10, the model, the strategy's state,
 the nodes' own (in process and on Ray's workers), the sums of the run's summary, and as metadata
@@ -74,7 +74,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest checkpoint that can be used, if any, and what is wrong with newer ones."""
+    """The newest usable checkpoint, if any, and the problems of newer ones."""
 
     checkpoint: Checkpoint | None
     problems: tuple[str, ...]
@@ -129,7 +129,7 @@ class Checkpoints:
             self._remove(earlier)
 
     def newest(self) -> Found:
-        """Return the newest checkpoint whose checksum is right and whose records are there.
+        """Return the newest checkpoint with a correct checksum and complete records.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Checkpoints:
         return Found(None, tuple(problems))
 
     def beginning(self) -> Checkpoint:
-        """Return what a run without a checkpoint goes on from: nothing.
+        """Return the empty start of a run without a checkpoint.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Checkpoints:
         return Checkpoint(0, {}, {}, {}, {}, {}, {})
 
     def forget_after(self, server_round: int) -> None:
-        """Remove the checkpoints of later rounds, which a run that goes on writes again."""
+        """Remove the checkpoints of later rounds, which the resumed run writes again."""
         for later in self._rounds():
             if later > server_round:
                 self._remove(later)
@@ -230,7 +230,7 @@ class Checkpoints:
 
 
 class Pace:
-    """When the next checkpoint is due that nobody has asked for, so that they take little time."""
+    """The pace of automatic checkpoints, which limits the time that they take."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -300,7 +300,7 @@ def _sha256(path: Path) -> str:
 def check_unchanged(
     before: Mapping[str, Any], settings: Mapping[str, Any], *, free: tuple[str, ...] = ()
 ) -> None:
-    """Compare the settings of a run with those with which it is to go on.
+    """Compare the settings of a run with those of its continuation.
 
     ``rounds`` may grow. Settings of an older version are compared as this version has them.
 

@@ -37,7 +37,7 @@ def files_that_go_on(directory: Path) -> list[Path]:
 
 
 def rewind(directory: Path, position: Mapping[str, int]) -> None:
-    """Bring the records back to what they were when ``RunRecords.position`` was asked."""
+    """Restore the records to their state at the call of ``RunRecords.position``."""
     for path in files_that_go_on(directory):
         size = position.get(path.relative_to(directory).as_posix())
         if size is None:
@@ -52,7 +52,7 @@ def rewind(directory: Path, position: Mapping[str, int]) -> None:
 
 
 def refuse_links(directory: Path) -> None:
-    """Refuse records through which a run that goes on would write to files outside it.
+    """Refuse records through which a resumed run would write to files outside its folder.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def _not_of_the_run(path: Path) -> RunError:
 
 
 def locked(directory: Path) -> int:
-    """Keep other processes from going on with the same run, as long as this one lives."""
+    """Keep other processes from resuming the same run while this process lives."""
     descriptor = lock_directory(directory)
     if descriptor is None:
         raise RunError(f"another process is at work on the run in {directory}")
@@ -118,7 +118,7 @@ def manifest_in(directory: Path) -> dict[str, Any]:
 
 
 def holds_a_run(directory: Path) -> RunError:
-    """Return the error of a new run whose directory is taken."""
+    """Return the error of a new run whose folder holds a run."""
     return RunError(
         f"the folder of a new run must not hold a run, got {directory}, which has one: choose "
         "another folder, or resume the run in it"
@@ -126,7 +126,7 @@ def holds_a_run(directory: Path) -> RunError:
 
 
 def cannot_make(directory: Path, error: OSError) -> RunError:
-    """Return the error of a run whose directory cannot be written."""
+    """Return the error of a run whose folder cannot be written."""
     return RunError(f"the folder of a run must be writable, got {directory}: {one_line(error)}")
 
 

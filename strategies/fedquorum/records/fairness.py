@@ -1,4 +1,4 @@
-"""How a metric is spread over clients. The project's only definitions of these numbers."""
+"""Measure the spread of a metric over clients; the project's only definitions of these numbers."""
 
 import math
 from collections.abc import Sequence

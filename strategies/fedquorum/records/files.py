@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Write files that are complete or absent, whatever interrupts the writing."""
 
 import os
 from collections.abc import Iterator

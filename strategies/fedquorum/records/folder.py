@@ -1,4 +1,4 @@
-"""A run's directory as its readers open it. Anybody may have written what is in it.
+"""Open the files of a run's folder, whose content may come from anybody.
 
 No link below the folder given is followed, only regular files are opened, and texts are cleaned
 before they are shown.
@@ -61,12 +61,12 @@ class RunFolder:
 
     @property
     def path(self) -> Path:
-        """Where the run's directory is."""
+        """The path of the run's folder."""
         return self._root.joinpath(*self._parts)
 
     @contextmanager
     def opened(self, *names: str) -> Iterator[BufferedReader | None]:
-        """Yield a file of the run, open for reading; None where there is none.
+        """Yield a file of the run, open for reading; None if there is none.
 
         Raises
         ------
@@ -90,7 +90,7 @@ class RunFolder:
             yield file
 
     def content(self, *names: str) -> bytes | None:
-        """Return the content of a small file of the run; None where there is none.
+        """Return the content of a small file of the run; None if there is none.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class RunFolder:
         return content
 
     def identity(self, *names: str) -> Identity | None:
-        """Return the identity of a file or folder of the run; None where there is none.
+        """Return the identity of a file or folder of the run; None if there is none.
 
         Raises
         ------

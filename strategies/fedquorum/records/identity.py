@@ -1,4 +1,4 @@
-"""What a run's manifest says of it from the beginning."""
+"""Define the facts with which a run's manifest begins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run this is, and what code makes it.
+    """The identity of a run, and of its code.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ PUT_OFF = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name)
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off signals, so that what belongs together is written together.
+    """Delay signals, so that related records are written together.
 
     An exception in the midst of it could also leave a lock of a library held for ever. Signals
     reach the main thread only; in others there is nothing to put off.

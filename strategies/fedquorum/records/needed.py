@@ -1,4 +1,4 @@
-"""What the records need beside the library: the packages of the extra ``audit``."""
+"""Check the packages that the records need: the extra ``audit``."""
 
 from importlib.util import find_spec
 
@@ -9,7 +9,7 @@ PACKAGES = {"pyarrow": "pyarrow", "safetensors": "safetensors", "yaml": "pyyaml"
 
 
 def check_installed() -> None:
-    """Refuse to go on where records can be neither written nor read.
+    """Raise an error if the packages for writing and reading records are missing.
 
     Raises
     ------

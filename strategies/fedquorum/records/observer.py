@@ -1,11 +1,11 @@
-"""Who else is told of a run while its records are written: TensorBoard, trackers."""
+"""Report a run to observers while its records are written: TensorBoard, trackers."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 
 class Observer:
-    """Is told of a run; a subclass overrides what it wants to be told.
+    """An observer of a run; a subclass overrides the events that it needs.
 
     An ``OSError`` or ``RunError`` that one raises, but for ``finish``, ends the run like a record
     that cannot be written. So an observer without which a run is worth as much catches its own.
@@ -18,7 +18,7 @@ class Observer:
         """Take the numbers of a round, by names such as ``round/global_loss``."""
 
     def flush(self) -> None:
-        """Write what is still kept, before a checkpoint notes how long the files are."""
+        """Write buffered data, before a checkpoint notes the lengths of the files."""
 
     def close(self) -> None:
         """Close the files."""

@@ -19,7 +19,7 @@ neither."""
 
 @dataclass(frozen=True)
 class Opportunities:
-    """How often each client was asked, there and admitted, ascending by id, shape (N,) each.
+    """How often each client was asked, present and admitted, ascending by id, shape (N,) each.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Opportunities:
 
     @property
     def never_there(self) -> int:
-        """How many clients were in no round there, which have no share."""
+        """The number of clients that were never present, which have no share."""
         return int((self.there == 0).sum())
 
 

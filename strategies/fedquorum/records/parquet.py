@@ -1,4 +1,4 @@
-"""Parquet files of a run, read as files that anybody may have written.
+"""Read Parquet files of a run, which may come from anybody.
 
 A small file can claim many rows, repeat one long text in all of them, or hold other types than the
 table has. Each is refused before the rows are unpacked.

@@ -21,7 +21,7 @@ class Span:
 
     @classmethod
     def of(cls, name: str) -> "Span | None":
-        """Return what a file's name says that is in it, None for another name."""
+        """Return the span in a file's name, None for another name."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -36,7 +36,7 @@ class Span:
 
     @property
     def width(self) -> int:
-        """How many parts it is made of."""
+        """The number of parts in the span."""
         return self.last - self.first + 1
 
     def covers(self, other: "Span") -> bool:
@@ -45,7 +45,7 @@ class Span:
 
 
 def uncovered(names: Iterable[str]) -> list[str]:
-    """Return the names of files, in the order of the rows, whose rows are in no other one."""
+    """Return the names of files whose rows are in no other file, in the order of the rows."""
     spans = {name: Span.of(name) for name in names}
     found = [name for name, span in spans.items() if span is None]
     reached = -1

@@ -1,4 +1,4 @@
-"""What produced a run: the commit of a checkout, the versions of packages, the time."""
+"""Record the origin of a run: the commit of a checkout, the versions of packages, the time."""
 
 import subprocess
 from collections.abc import Iterable, Sequence

@@ -21,7 +21,7 @@ RegretBound = Callable[[int, int], Bound | None]
 
 @dataclass(frozen=True)
 class Estimate:
-    """r_t of all K clients, of whom most have the same where few were sampled.
+    """r_t of all K clients; if few were sampled, most have the same value.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What clients require of a model, from the records of a ``local_only`` run or of a run itself."""
+"""Read clients' requirements from the records of a ``local_only`` run or of the run itself."""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ COMPARED = ("seed", "client.loss", "client.class_weights")
 
 
 def local_requirements(directory: Path, settings: Mapping[str, Any]) -> Requirements:
-    """Return what the clients of a run came to that each trained a model of its own.
+    """Return the results of a run in which each client trained a local model.
 
     rho_k is the training loss of k's model in its last evaluation, beside its test accuracy then.
 

@@ -36,7 +36,7 @@ _AVERAGE = {True: "fedavg_priority", False: "fedavg"}
 
 
 class DamagedSettingsError(RunError):
-    """What is wrong with a text of settings, and in which line of it."""
+    """A mistake in a text of settings, with its line."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem)

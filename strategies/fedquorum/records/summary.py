@@ -89,7 +89,7 @@ class Summary:
         return dict(sorted(self._admitted.items()))
 
     def state(self) -> StateArrays:
-        """Return what it is made of so far, for a checkpoint."""
+        """Return the state of the summary, for a checkpoint."""
         return {
             "decision_losses": np.array(self._decision_losses),
             **_written(self._responses),
@@ -100,7 +100,7 @@ class Summary:
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what ``state`` returned.
+        """Restore what ``state`` returned.
 
         Raises
         ------

@@ -77,7 +77,7 @@ POPULATION_SCHEMA = pa.schema(
 
 
 def metric_column(part: str, metric: str) -> str:
-    """Return the column of ``evaluations`` with what clients measured on a part.
+    """Return the column of ``evaluations`` with the clients' metric on a part.
 
     Parameters
     ----------
@@ -131,13 +131,13 @@ class ParquetParts:
         return max((span.last for span in self._parts), default=-1) + 1
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Keep rows, and write what is kept if the last time is ``FLUSH_SECONDS`` ago."""
+        """Buffer rows, and write the buffer ``FLUSH_SECONDS`` after the last time."""
         self._rows.extend(rows)
         if self._keeps and time.monotonic() - self._flushed > FLUSH_SECONDS:
             self._write()
 
     def add_table(self, table: pa.Table) -> None:
-        """Keep rows that are a table already, and write what is kept as ``add`` does."""
+        """Buffer the rows of a table, and write the buffer as ``add`` does."""
         if len(table):
             self._tables.append(table)
         self.add(())

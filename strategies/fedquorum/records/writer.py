@@ -1,4 +1,4 @@
-"""Writes the records of a run while it goes on."""
+"""Write the records of a run while it goes on."""
 
 import errno
 import json
@@ -229,12 +229,12 @@ class RunRecords:
         joined: Mapping[int, int] | None = None,
         requirements: Requirements | None = None,
     ) -> None:
-        """Write who the clients are, see ``population_table``."""
+        """Write the table of clients, see ``population_table``."""
         table = population_table(population, rates, joined, requirements)
         write_whole(table, self.directory / "population.parquet", synced=True, ascending="client")
 
     def set_privacy(self, spent: Mapping[str, Any]) -> None:
-        """Write what the models released so far cost, before the next one is sent.
+        """Write the privacy cost of the released models, before the next release.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class RunRecords:
                 raise cannot_write(self.directory, error) from None
 
     def position(self) -> dict[str, int]:
-        """Write what is still kept, and return all files that go on and their lengths in bytes.
+        """Write buffered data, and return the growing files with their lengths in bytes.
 
         All of them are on the disk when this returns, but those of observers.
 
@@ -305,7 +305,7 @@ class RunRecords:
         return self._summary.admitted_rounds
 
     def summary_state(self) -> StateArrays:
-        """Return what the manifest's summary is made of, so far."""
+        """Return the state of the manifest's summary."""
         return self._summary.state()
 
     def _write_round(

@@ -126,8 +126,8 @@ def test_rounds_that_are_too_heavy_to_be_private_are_refused_and_told(
 
 def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
     """Silence, absence and memories are named, each with its reason."""
-    silent = " ".join(audit(runs("fedalign")).unknown)
-    assert "a silent client reports only that it is silent" in silent
+    told = " ".join(audit(runs("fedalign")).unknown)
+    assert "a silent client reports only that it is silent" in told
     told = " ".join(audit(runs("mifa")).unknown)
     assert "unavailable" in told
     assert "memory of updates" in told

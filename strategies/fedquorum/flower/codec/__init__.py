@@ -1,7 +1,7 @@
-"""The protocol: what server and clients say to each other, as Flower records.
+"""Define the protocol between server and clients, as Flower records.
 
-The only package that knows record names and keys (``keys``). Everything else works with the
-dataclasses of ``requests`` and ``answers``. Arrays keep the names of the model's ``state_dict``.
+Only this package knows record names and keys (``keys``). All other code works with the dataclasses
+of ``requests`` and ``answers``. Arrays keep the names of the model's ``state_dict``.
 
 Every message of this protocol carries its number, ``protocol``; messages of version 1 have none.
 A message of another version is refused, with a reason that says which side to update. Messages

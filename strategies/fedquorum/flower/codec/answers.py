@@ -1,4 +1,4 @@
-"""What nodes reply: one message of a node, one answer of each client in it."""
+"""Encode and decode replies: a node's message, with one answer for each of its clients."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ from .number import PROTOCOL, check_reply
 
 
 class Status(IntEnum):
-    """What became of one client's part of a request, as sent over the wire."""
+    """The outcome of one client's part of a request, as sent over the wire."""
 
     DONE = 0
     SILENT = 1
@@ -53,11 +53,11 @@ class Answer:
     Parameters
     ----------
     client : int, optional
-        The client's id; None where the reply does not say it (a ClientApp that is not ours).
+        The client's id; None if the reply lacks it (a ClientApp that is not ours).
     status : Status
-        What became of the request.
+        The outcome of the request.
     reason : str, optional
-        Why the client failed or was rejected.
+        The reason why the client failed or was rejected.
     """
 
     client: int | None
@@ -67,23 +67,23 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TrainAnswer(Answer):
-    """What one client says after training: nothing beyond its status unless it is done.
+    """One client's answer to a train request. It has only a status unless the client trained.
 
-    The numbers are as they came and may be anything; ``fedquorum.flower.validation`` judges
-    them. None is what the client does not say.
+    The numbers are not checked here and may be anything; ``fedquorum.flower.validation`` checks
+    them. A number that the answer lacks is None.
 
     Parameters
     ----------
     num_examples : float, optional
-        Its number of training examples.
+        The client's number of training examples.
     loss, accuracy : float, optional
-        Of the model received, on its training part.
+        Loss and accuracy of the model received, on the client's training part.
     norm_bit : float, optional
-        Whether its update was clipped, for Flower's adaptive clipping.
+        Whether the client clipped its update, for Flower's adaptive clipping.
     arrays : dict of array, optional
-        Its model; None unless it trained and sends it.
+        The client's model; None unless it trained and sends the model.
     seconds : float, optional
-        How long it took in simulated seconds, whatever became of the request.
+        The client's response time in simulated seconds, whatever the outcome.
     """
 
     num_examples: float | None = field(default=None, kw_only=True)
@@ -96,10 +96,10 @@ class TrainAnswer(Answer):
 
 @dataclass(frozen=True, slots=True)
 class EvaluateAnswer(Answer):
-    """What one client measured: of its training part, of its test and validation part, or all.
+    """One client's measurements on its training part, on its test and validation parts, or on all.
 
-    The numbers are as they came, NaN where the client says none; only ``num_examples``, which
-    every evaluation needs, is then None.
+    The numbers are not checked here. A missing number is NaN, except ``num_examples``, which every
+    evaluation needs: it is None.
     """
 
     num_examples: float | None = field(default=None, kw_only=True)
@@ -124,7 +124,7 @@ KEYS: Mapping[type[Answer], Mapping[str, str]] = {
 
 
 def metrics_of(answer: Answer) -> dict[str, Any]:
-    """Return the numbers that an answer says, by their keys, and its status unless it is done."""
+    """Return the numbers in an answer, by their keys, and its status unless it is done."""
     if answer.status is not Status.DONE:
         return {STATUS: int(answer.status)}
     return _numbers(answer)
@@ -161,8 +161,8 @@ def encode_train_reply(
 ) -> RecordDict:
     """Return a node's reply: scalars for one client, lists and stacked arrays for several.
 
-    The arrays are those of the answers, or ``stacked`` of those that are done, in their order,
-    or ``weighted_sum`` alone.
+    The arrays are those of the answers, or ``stacked`` for the clients that trained, in their
+    order, or ``weighted_sum`` alone.
     """
     content = _encode_reply(answers)
     single = len(answers) == 1
@@ -191,10 +191,10 @@ def encode_evaluate_reply(answers: Sequence[EvaluateAnswer]) -> RecordDict:
 def with_unavailable(
     content: RecordDict, asked: Sequence[int], unavailable: Collection[int]
 ) -> RecordDict:
-    """Return a train reply that also has the answers of the clients that were not available.
+    """Return a train reply with added answers of the clients that were not available.
 
-    Answers are in the order ``asked``, each client's own as it was; further records stay,
-    metrics that are none of the protocol's do not.
+    Answers are in the order of ``asked``; existing answers and further records stay the same.
+    Metrics outside the protocol are removed.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def with_unavailable(
 
 
 def with_seconds(content: RecordDict, times: Mapping[int, float]) -> RecordDict:
-    """Return a train reply that also says how long its clients took, by client id."""
+    """Return a train reply with added response times, by client id."""
     record = ConfigRecord({CLIENT_ID: list(times), SECONDS: list(times.values())})
     return RecordDict({**content, RESPONSE_TIMES: record})
 
@@ -220,7 +220,7 @@ def without_arrays(content: RecordDict) -> RecordDict:
 
 
 def without_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
-    """Return a reply that does not say these metrics, of none of its clients."""
+    """Return a reply without these metrics of any client."""
     said = records_of(content, MetricRecord).get(METRICS, MetricRecord())
     left = MetricRecord({key: value for key, value in said.items() if key not in keys})
     return RecordDict({**content, METRICS: left})
@@ -263,20 +263,20 @@ def _columns(done: Sequence[Answer]) -> dict[str, list[float]]:
 
 
 def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tuple[int, ...]:
-    """Return the client ids that a node names in its reply to a query.
+    """Return the client ids in a node's reply to a query.
 
     Parameters
     ----------
     content : RecordDict
         The reply.
     standard : bool
-        Whether the node's ClientApp is written for Flower's own strategies, and so does not
-        know the number of the protocol.
+        Whether the node's ClientApp is written for Flower's own strategies, whose messages have no
+        protocol number.
 
     Raises
     ------
     ProtocolError
-        If the node speaks another protocol, or names no clients.
+        If the node uses another protocol, or names no clients.
     """
     metrics = _metrics(content)
     clients = metrics.get(CLIENT_ID)
@@ -290,15 +290,14 @@ def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tup
 
 
 def decode_train_reply(content: RecordDict) -> list[TrainAnswer]:
-    """Return the answers in a node's reply, one of each client; arrays are views into it.
+    """Return the answers in a node's reply, one for each client. Arrays are views into the reply.
 
-    Only the form is checked here. Whether the numbers make sense is
-    ``fedquorum.flower.validation``'s question.
+    This function checks only the form; ``fedquorum.flower.validation`` checks the numbers.
 
     Raises
     ------
     ProtocolError
-        If the node speaks another protocol, a record is missing or lengths disagree.
+        If the node uses another protocol, a record is missing, or lengths disagree.
     """
     answers, times = _decode_reply(content, TrainAnswer), _response_times(content)
     if not times:
@@ -310,14 +309,14 @@ def decode_train_reply(content: RecordDict) -> list[TrainAnswer]:
 
 
 def decode_evaluate_reply(content: RecordDict) -> list[EvaluateAnswer]:
-    """Return the answers in a node's reply, one of each client; see ``decode_train_reply``."""
+    """Return the answers in a node's reply, one for each client; see ``decode_train_reply``."""
     return _decode_reply(content, EvaluateAnswer)
 
 
 def absent_clients(content: RecordDict) -> frozenset[int]:
-    """Return the clients for whom a node replied that they are unavailable or failed.
+    """Return the clients that a node reports as unavailable or failed.
 
-    A malformed reply names nobody: it is judged when it is read as a whole.
+    For a malformed reply the result is empty: decoding the whole reply will refuse it.
     """
     metrics = _metrics(content) if METRICS in records_of(content, MetricRecord) else {}
     clients, codes = metrics.get(CLIENT_ID), metrics.get(STATUS)
@@ -330,7 +329,7 @@ def absent_clients(content: RecordDict) -> frozenset[int]:
 
 
 def decode_sum(content: RecordDict) -> UpdateSums | None:
-    """Return the weighted sum of a node's updates, as views, None if it sent none."""
+    """Return the weighted sum of a node's updates, as views; None if the reply has none."""
     records = records_of(content, ArrayRecord)
     if SUM not in records:
         return None

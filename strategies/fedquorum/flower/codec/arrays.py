@@ -1,4 +1,4 @@
-"""Arrays as Flower's records, and what a message weighs."""
+"""Convert arrays to and from Flower's records, and measure messages in bytes."""
 
 import math
 from collections.abc import Mapping
@@ -39,15 +39,15 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def decode_arrays(record: ArrayRecord) -> NamedArrays:
-    """Return the arrays of a record; the caller owns the copies."""
+    """Return copies of the arrays in a record."""
     return {name: view.copy(order="K") for name, view in view_arrays(record).items()}
 
 
 def view_arrays(record: ArrayRecord) -> NamedArrays:
     """Return the arrays of a record without copying them, read-only.
 
-    The server reads the updates of all clients in place: beyond the replies themselves it needs
-    no memory that grows with their number.
+    The server reads all updates in place. Beside the replies, its memory does not grow with their
+    number.
     """
     check_names(record, "an array")
     return {name: _view(name, array) for name, array in record.items()}

@@ -1,4 +1,4 @@
-"""The words on the wire: the names of records, and the keys of what is in them."""
+"""Name the records on the wire, and the keys in them."""
 
 # Records.
 ARRAYS = "arrays"
@@ -77,14 +77,14 @@ MEASURED = (
     *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC),
     *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC),
 )
-"""What is measured of a model, and a node may keep to itself."""
+"""The measurements of a model, which a node may withhold."""
 
 KEPT_ALIKE = {
     TEST_LOSS: VALIDATION_LOSS,
     TEST_ACCURACY: VALIDATION_ACCURACY,
     TEST_METRIC: VALIDATION_METRIC,
 }
-"""What a node that keeps a number of its test part keeps of its validation part, too."""
+"""The number of the validation part that a node withholds with each number of the test part."""
 
 OF_A_REQUEST = frozenset(
     {
@@ -107,4 +107,4 @@ OF_A_REQUEST = frozenset(
         TEST_PART,
     }
 )
-"""What a request's config says by the protocol; a user's config adds only other keys."""
+"""The protocol's keys in a request's config; a user's config can only add other keys."""

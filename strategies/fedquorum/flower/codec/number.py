@@ -1,4 +1,4 @@
-"""The number of the protocol, which every message of it carries."""
+"""Check the protocol's number, which every message of the protocol carries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def protocol_of(content: RecordDict) -> int | None:
     Raises
     ------
     ProtocolError
-        If the number is not a whole one.
+        If the number is not a whole number.
     """
     configs, metrics = records_of(content, ConfigRecord), records_of(content, MetricRecord)
     for name, records in ((CONFIG, configs), (METRICS, metrics)):
@@ -36,7 +36,7 @@ def number_in(record: Mapping[str, Any]) -> int | None:
     Raises
     ------
     ProtocolError
-        If the number is not a whole one.
+        If the number is not a whole number.
     """
     number = record.get(PROTOCOL_NUMBER)
     if number is None:
@@ -47,14 +47,14 @@ def number_in(record: Mapping[str, Any]) -> int | None:
 
 
 def check_request(config: Mapping[str, Any]) -> None:
-    """Raise ProtocolError at a node if the server speaks another protocol."""
+    """Raise ProtocolError at a node if the server uses another protocol."""
     server = number_in(config)
     if server not in (None, PROTOCOL):
         raise ProtocolError(_mismatch(PROTOCOL, server))
 
 
 def check_reply(metrics: Mapping[str, Any]) -> None:
-    """Raise ProtocolError at the server if a node speaks another protocol."""
+    """Raise ProtocolError at the server if a node uses another protocol."""
     node = number_in(metrics)
     if node not in (None, PROTOCOL):
         raise ProtocolError(_mismatch(node, PROTOCOL))

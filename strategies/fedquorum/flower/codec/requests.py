@@ -1,4 +1,4 @@
-"""What the server asks: one message for a node, one task for each client in it."""
+"""Encode and decode requests: a message for a node, with one task for each of its clients."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,14 +38,14 @@ from .kinds import records_of
 from .number import PROTOCOL, check_request
 
 UNKNOWN = Objective(math.nan, math.nan)
-"""F where no request says it."""
+"""The objective if a request has none."""
 
 TaskT = TypeVar("TaskT", "TrainTask", "EvaluateTask")
 
 
 @dataclass(frozen=True)
 class ToldStarts:
-    """The distinct models that a node's clients start from, and the place of each one's."""
+    """The distinct start models of a node's clients, and the index of each client's model."""
 
     models: tuple[ArrayRecord, ...]
     places: tuple[int, ...]
@@ -53,11 +53,11 @@ class ToldStarts:
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a node is told for one round; ``call.clients`` are the clients asked at this node.
+    """A node's train request for one round; ``call.clients`` are the clients asked at this node.
 
-    ``terms`` is how many clients are asked in the round, on all nodes. ``clipping_norm`` is set
-    where clients clip their updates. ``starts`` is set where clients start from past models, and
-    not from the one broadcast.
+    ``terms`` is the number of clients asked in the round, on all nodes. ``clipping_norm`` is set if
+    clients clip their updates. ``starts`` is set if clients start from past models instead of the
+    one broadcast.
     """
 
     server_round: int
@@ -72,7 +72,7 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """What a node is asked to measure; ``train`` and ``test`` run over ``clients``."""
+    """A node's evaluate request; ``train`` and ``test`` have an entry for each client."""
 
     server_round: int
     clients: tuple[int, ...]
@@ -83,7 +83,7 @@ class EvaluateRequest:
 
 @dataclass(frozen=True)
 class TrainTask:
-    """What one client is told for one round of training.
+    """One client's task in one round of training.
 
     Parameters
     ----------
@@ -92,27 +92,27 @@ class TrainTask:
     server_round : int
         The round, from 1.
     priority : bool
-        Whether the client has priority: the gate is for the others.
+        Whether the client has priority; the gate applies to the others.
     objective : Objective
         F(w_t) and its accuracy, as broadcast.
     epsilon : float, optional
         The gate's eps_t; None without a gate.
     criterion : {"loss", "accuracy"}
-        What the gate compares.
+        The quantity that the gate compares.
     keeps_model : bool
-        Whether the client trains a model that stays with it.
+        Whether the client trains a local model.
     measures : bool
-        Whether the client reports loss and accuracy of the model it receives.
+        Whether the client reports loss and accuracy of the model that it receives.
     proportion : float, optional
-        The client's share of a_k where the node may add the updates up; None where it may not.
+        The client's proportion in a_k, if the node may sum the updates; otherwise None.
     by_data : bool
         Whether a_k is the proportion times the client's number of examples.
     terms : int
-        How many updates are summed in the round, on all nodes: the grid of the sum.
+        Number of updates in the round's sum, on all nodes, which determines the sum's grid.
     clipping_norm : float, optional
-        What the client is to clip its update to; None where it does not clip.
+        The norm to which the client clips its update; None if it does not clip.
     start : int
-        Which of the request's models the client starts from, see ``decode_start_models``.
+        Index of the request's model from which the client starts, see ``decode_start_models``.
     """
 
     client: int
@@ -136,7 +136,7 @@ class TrainTask:
 
     @property
     def measures_loss(self) -> bool:
-        """Whether the client measures the model it receives, to report it or for the gate."""
+        """Whether the client measures the model that it receives, for its report or the gate."""
         return self.gated or self.measures
 
     @property
@@ -145,14 +145,14 @@ class TrainTask:
         return self.proportion is not None
 
     def factor(self, num_examples: float) -> float:
-        """Return a_k, by which the client's update is multiplied in its node's sum."""
+        """Return a_k, the factor of the client's update in its node's sum."""
         of_client = {} if self.proportion is None else {self.client: self.proportion}
         return Proportions(of_client, self.by_data).factor(self.client, num_examples)
 
 
 @dataclass(frozen=True)
 class EvaluateTask:
-    """What one client is asked to measure.
+    """One client's task in an evaluation.
 
     Parameters
     ----------
@@ -161,9 +161,9 @@ class EvaluateTask:
     server_round : int
         The round, 0 before the first.
     train, test : bool
-        Whether it measures its training part, and its test part.
+        Whether the client measures its training part, and its test part.
     keeps_model : bool
-        Whether it measures the model that stays with it.
+        Whether the client measures its local model.
     """
 
     client: int
@@ -177,7 +177,7 @@ class EvaluateTask:
 
 
 def encode_query() -> RecordDict:
-    """Return the content of the query which clients a node hosts."""
+    """Return the content of a query for the clients that a node hosts."""
     return RecordDict({CONFIG: ConfigRecord({PROTOCOL_NUMBER: PROTOCOL})})
 
 
@@ -230,8 +230,8 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
 def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
     """Add a user's config to a request.
 
-    In this project's protocol the keys of the protocol mean nothing when a user sets them; in
-    Flower's standard one the round alone is the server's.
+    A user cannot set the keys of this project's protocol. In Flower's standard protocol only the
+    round is reserved.
     """
     (config,) = records_of(content, ConfigRecord).values()
     ours = OF_A_REQUEST if PROTOCOL_NUMBER in config else {SERVER_ROUND}
@@ -244,34 +244,34 @@ def add_user_config(content: RecordDict, extra: Mapping[str, Any]) -> None:
 
 
 def check_query(content: RecordDict) -> None:
-    """Raise ProtocolError if the query is of a server that speaks another protocol."""
+    """Raise ProtocolError if the query comes from a server with another protocol."""
     check_request(records_of(content, ConfigRecord).get(CONFIG, {}))
 
 
 def decode_train_request(
     content: RecordDict, hosted: Sequence[int]
 ) -> tuple[NamedArrays, tuple[TrainTask, ...]]:
-    """Return the model, and what each client asked is told.
+    """Return the model, and the task of each client asked.
 
-    Where clients start from several models it is the first, see ``decode_start_models``. A request
-    that names no clients (of Flower's own strategies) is for all that the node hosts.
+    If clients start from several models, the model is the first one, see ``decode_start_models``. A
+    request without clients, as from Flower's own strategies, asks all clients of the node.
 
     Raises
     ------
     ProtocolError
-        If the server speaks another protocol, records are missing, there is no round, lists
+        If the server uses another protocol, records are missing, there is no round, lists
         disagree, or a client is not ``hosted`` here.
     """
     return _decode_request(content, hosted, train_task_of)
 
 
 def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict[int, NamedArrays]:
-    """Return the models of the clients that start from another than the first, by client id.
+    """Return the models of the clients that do not start from the first model, by client id.
 
     Raises
     ------
     ProtocolError
-        If a client's model is missing, or such clients are to be summed or to keep their models.
+        If a client's model is missing, or the request also wants such clients' sum or local models.
     """
     arrays = records_of(content, ArrayRecord)
     others = [task for task in tasks if task.start != 0]
@@ -288,15 +288,15 @@ def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict
 def decode_evaluate_request(
     content: RecordDict, hosted: Sequence[int]
 ) -> tuple[NamedArrays, tuple[EvaluateTask, ...]]:
-    """Return the model, and what each client asked is to measure.
+    """Return the model, and the evaluation task of each client asked.
 
-    As ``decode_train_request``, but a request of Flower's own strategies needs no round.
+    As in ``decode_train_request``, but a request of Flower's own strategies needs no round.
     """
     return _decode_request(content, hosted, evaluate_task_of)
 
 
 def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
-    """Return what a client is told by a config with one value for each key.
+    """Return a client's task from a config with one value for each key.
 
     Raises
     ------
@@ -323,7 +323,7 @@ def train_task_of(config: Mapping[str, Any], client: int) -> TrainTask:
 
 
 def evaluate_task_of(config: Mapping[str, Any], client: int) -> EvaluateTask:
-    """Return what a client is to measure by a config with one value for each key."""
+    """Return a client's evaluation task from a config with one value for each key."""
     return EvaluateTask(
         client=client,
         server_round=config.get(SERVER_ROUND, 0),
@@ -339,8 +339,7 @@ def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple
     Raises
     ------
     ProtocolError
-        If the server speaks another protocol, there is no round, or a client is not ``hosted``
-        here.
+        If the server uses another protocol, there is no round, or a client is not ``hosted`` here.
     """
     config: Mapping[str, Any] = records_of(content, ConfigRecord).get(CONFIG, {})
     check_request(config)
@@ -348,10 +347,9 @@ def decode_asked(content: RecordDict, hosted: Sequence[int]) -> tuple[int, tuple
 
 
 def select_clients(content: RecordDict, asked: Sequence[int], chosen: Sequence[int]) -> RecordDict:
-    """Return a request for ``chosen`` clients alone, out of those ``asked`` in its order.
+    """Return a request reduced to the ``chosen`` clients, out of those ``asked`` in its order.
 
-    Of the protocol's lists, which run over the clients, it has the chosen ones' values; all else
-    is the same.
+    The protocol's lists keep the values of the chosen clients; everything else stays the same.
     """
     place_of = {k: i for i, k in enumerate(asked)}
     places = [place_of[k] for k in chosen]

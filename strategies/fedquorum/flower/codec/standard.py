@@ -1,4 +1,4 @@
-"""Flower's standard protocol, as its own strategies and ClientApps written for them speak it."""
+"""Encode and decode Flower's standard protocol, of its strategies and their ClientApps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,20 +23,20 @@ from .keys import (
 from .kinds import records_of
 
 WEIGHTED_BY_KEY, ACCURACY_KEY = NUM_EXAMPLES, ACCURACY
-"""The metrics that are read by default: the amount of data and the accuracy."""
+"""The default keys of the amount of data and of the accuracy."""
 
 LOSS_KEYS = (LOSS, "train_loss", "train-loss")
-"""Where the loss is looked for by default, in this order."""
+"""The default keys of the loss, in the order of preference."""
 
 FOUND = "; found "
-"""What stands before the keys that a reply has instead of those that it must have."""
+"""The words before the keys in a reply that lacks the required ones."""
 
 ARRAYRECORD_KEY, CONFIGRECORD_KEY = ARRAYS, CONFIG
-"""The records' names in what is sent by default."""
+"""The default names of the records in messages."""
 
 
 def encode_standard_query() -> RecordDict:
-    """Return the content of a query: nothing."""
+    """Return the content of a query, which is empty."""
     return RecordDict()
 
 
@@ -55,29 +55,27 @@ def decode_standard_train_reply(
     accuracy_key: str,
     needs_loss: bool = False,
 ) -> TrainAnswer:
-    """Return what the one client of a node says after training.
+    """Return the answer of a node's one client after training.
 
-    As with Flower's own strategies the records may have any names: there is one MetricRecord and,
-    where the model was trained, one ArrayRecord. A client that was not available, as
-    ``AvailabilityMod`` says in this project's protocol, is read as that, whichever client of that
-    protocol it is.
+    As with Flower's own strategies, the records may have any names. The reply has one MetricRecord
+    and, if the client trained, one ArrayRecord. ``AvailabilityMod`` reports an unavailable client
+    in this project's protocol; it counts for the node's client, whatever its id there.
 
     Parameters
     ----------
     content : RecordDict
         The reply.
     weighted_by_key, accuracy_key : str
-        The keys of D_k, which must be there, and of the accuracy.
+        The keys of D_k, which is required, and of the accuracy.
     loss_keys : sequence of str
-        The keys that the loss may have; the first one there counts.
+        The possible keys of the loss; the first one in the reply counts.
     needs_loss : bool
-        Whether there must be a loss; otherwise a loss that is no single number is none.
+        Whether a loss is required. Otherwise a loss that is not a single number counts as missing.
 
     Raises
     ------
     ProtocolError
-        If there is another number of records, or D_k or a loss that is needed is missing or a
-        list.
+        If there is another number of records, or D_k or a required loss is missing or a list.
     """
     metrics = _metrics(content)
     if STATUS in metrics and PROTOCOL_NUMBER in metrics:
@@ -104,18 +102,18 @@ def decode_standard_train_reply(
 
 
 def standard_loss_key(content: RecordDict, loss_keys: Sequence[str]) -> str | None:
-    """Return the key under which a reply to a train message has its loss, None for none."""
+    """Return the key of the loss in a reply to a train message, None without a loss."""
     found = [key for record in records_of(content, MetricRecord).values() for key in record]
     return next((key for key in loss_keys if key in found), None)
 
 
 def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str) -> EvaluateAnswer:
-    """Return what the one client of a node says of its evaluation: its D_k alone.
+    """Return the answer of a node's one client to an evaluation, which has D_k alone.
 
     Raises
     ------
     ProtocolError
-        As ``decode_standard_train_reply``.
+        As in ``decode_standard_train_reply``.
     """
     metrics = _metrics(content)
     return EvaluateAnswer(None, Status.DONE, num_examples=_needed(metrics, weighted_by_key))
