@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fedquorum.errors import FedQuorumError, ParameterError, ProtocolError, SettingsError
+from fedquorum.errors import ParameterError, ProtocolError, SettingsError, told
 from fedquorum.flower.codec import CLIENT_ID
 
 RUNS_APPS = "flwr.supernode.runtime.run_clientapp"
@@ -44,4 +44,4 @@ def reason_of(error: Exception, *, deployed: bool) -> str:
     """
     if deployed and not isinstance(error, ABOUT_THE_RUN):
         return f"{type(error).__name__}: the log of the node has the text"
-    return str(error) if isinstance(error, FedQuorumError) else f"{type(error).__name__}: {error}"
+    return told(error)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from fedquorum.errors import RunError, SettingsError
+from fedquorum.errors import RunError, SettingsError, told
 from fedquorum.intake import shown
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -21,8 +21,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
-
-from client_app.failures import reason_of
 
 NodeStates = Mapping[str, NDArray[np.uint8]]
 """The clients' states between rounds, ``Context.state``, by node.
@@ -74,7 +72,7 @@ class HostedNodes:
         try:
             return self._client_app(message, context)
         except Exception as error:  # whatever a ClientApp raises, the server sees an error reply
-            reason = reason_of(error, deployed=False)
+            reason = told(error)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
     def states(self) -> dict[str, NDArray[np.uint8]]:

@@ -259,7 +259,7 @@ def test_a_sweep_has_a_row_for_each_run() -> None:
         assert row["test.all.worst"] == one.rounds["test.all.worst"].iloc[-1]
     assert result[3].settings["strategy.name"] == "fedavg"
     assert result.failed == {}
-    labels = [text.get_text() for text in result.plot().legends[0].get_texts()]
+    labels = [text.get_text() for text in result.plot().axes[0].texts]
     assert labels == ["FedALIGN", "FedAvg"]
     assert "data:image/png" in result._repr_html_()
     pd.testing.assert_frame_equal(load_sweep(result.directory).frame, frame)

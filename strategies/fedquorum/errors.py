@@ -100,6 +100,11 @@ def one_line(error: Exception) -> str:
     return re.sub(r"^\[Errno -?\d+\] ", "", said)  # an OSError's words follow its number
 
 
+def told(error: Exception) -> str:
+    """Return the message of an error of ours, and of any other its class before it."""
+    return str(error) if isinstance(error, FedQuorumError) else f"{type(error).__name__}: {error}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "did you mean NAME?" with the known names most like ``name``, "" for none.
 
