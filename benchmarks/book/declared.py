@@ -12,7 +12,6 @@ from server_app.report.published import published_values
 CURVES = "curves"
 QUEUED = "Its runs are declared and were not made yet."
 NO_DATA = "Its data is not on the machine that measures; preset and loader are there."
-NO_CHAPTER = "The book has no chapter for it yet."
 
 ON_FMNIST = "Fashion-MNIST, logistic regression"
 FOR_EMNIST = "MNIST, five shards a client"

@@ -145,15 +145,21 @@ def test_with_more_budget_it_goes_on(studied: Path, tmp_path: Path) -> None:
     assert [one["tuned"] for one in after["results"]] == [one["tuned"] for one in before["results"]]
 
 
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Break every study off when its first jobs begin."""
+
+    def run(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobRunner, "run", run)
+
+
+@pytest.mark.usefixtures("interrupted")
 def test_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command that goes on is printed, with the folder."""
-
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(JobRunner, "run", interrupted)
     words = [*SMALL, *ASKED, BUDGET]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["fedquorum-study", *words])
@@ -165,15 +171,11 @@ def test_an_interruption(
     assert (Path(again[-1].removeprefix("output=")) / "progress.json").exists()
 
 
+@pytest.mark.usefixtures("interrupted")
 def test_methods_that_do_not_fit_are_named_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of those that answer the question, before anything is run."""
-
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(JobRunner, "run", interrupted)
     words = ("question=fairness", "strategy.fraction=0.5", BUDGET.replace("22", "200"))
     with pytest.raises(SystemExit):
         study_here((*SMALL, *words, f"output={tmp_path}"))
