@@ -309,12 +309,6 @@ def mean_sd(values: Iterable[float], digits: int = 2) -> str:
     return mean if found.sd is None else f"{mean} ± {found.sd:.{digits}f}"
 
 
-def mean_sd_ahead(gaps: Sequence[float]) -> str:
-    """Return differences as ``mean_sd``, and how many of them are above 0; "-" without any."""
-    ahead = sum(gap > 0 for gap in gaps)
-    return f"{mean_sd(gaps)} ({ahead}/{len(gaps)} ahead)" if gaps else "-"
-
-
 def statistic_of(values: Iterable[float]) -> Statistic | None:
     """Return mean and sample standard deviation of the values that are numbers."""
     x = [value for value in values if not math.isnan(value)]

@@ -199,21 +199,6 @@ def _add(
         answers.malformed.update({k: problem for k in asked if k not in answers.parts})
 
 
-def refuse_unusable_sums(
-    answers: Answers[TrainAnswer],
-    model: NamedArrays,
-    proportions: Proportions | None,
-    *,
-    limits: Limits,
-) -> None:
-    """Make the clients of sums that cannot be used malformed.
-
-    One client that cannot be used spoils the sum that it is in.
-    """
-    for node_sum in answers.sums.values():
-        refuse_unusable_sum(node_sum, answers, model, proportions, limits=limits)
-
-
 def refuse_unusable_sum(
     node_sum: WeightedSum,
     answers: Answers[TrainAnswer],
@@ -222,7 +207,10 @@ def refuse_unusable_sum(
     *,
     limits: Limits,
 ) -> None:
-    """Make the clients of one sum malformed if it cannot be used."""
+    """Make the clients of a sum malformed if it cannot be used.
+
+    One client that cannot be used spoils the sum that it is in.
+    """
     problem = (
         "a sum of updates, though none was asked for"
         if proportions is None

@@ -16,7 +16,7 @@ from fedquorum.flower.replies import (
     Answers,
     WeightedSum,
     collect,
-    refuse_unusable_sums,
+    refuse_unusable_sum,
     usable_evaluations,
 )
 from fedquorum.flower.validation import Limits, Sent
@@ -136,9 +136,9 @@ def test_an_error_and_what_cannot_be_read_are_of_all_asked_there() -> None:
 def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | None) -> None:
     """A sum must have been asked for and be like the model, else none of its clients counts."""
     answers = Answers(parts={0: trained(0), 1: trained(1)})
-    answers.sums[7] = WeightedSum(UpdateSums({"w": array}), (0, 1))
+    node_sum = WeightedSum(UpdateSums({"w": array}), (0, 1))
     proportions = Proportions(by_data=True) if asked_for else None
-    refuse_unusable_sums(answers, MODEL, proportions, limits=Limits(needs_loss=True))
+    refuse_unusable_sum(node_sum, answers, MODEL, proportions, limits=Limits(needs_loss=True))
     assert answers.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
 
 
@@ -146,7 +146,7 @@ def test_one_bad_client_spoils_its_sum() -> None:
     """What is wrong with one client is told of everybody whose update is in the same sum."""
     answers = Answers(parts={0: trained(0), 1: trained(1, num_examples=-1.0)})
     answers.sums[7] = WeightedSum(UpdateSums({"w": np.ones(2)}), (0, 1))
-    refuse_unusable_sums(answers, MODEL, Proportions(by_data=True), limits=Limits())
+    refuse_unusable_sum(answers.sums[7], answers, MODEL, Proportions(by_data=True), limits=Limits())
     assert answers.summed == {0, 1}
     assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
 
