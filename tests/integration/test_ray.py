@@ -126,6 +126,13 @@ def worker(grid: Any, place: int) -> dict[str, Any]:
     return {"process": known["Pid"], "raylet": known["Address"]["NodeID"]}
 
 
+def thread_states(process: int) -> Iterator[str]:
+    """Yield what Linux says of a process's threads, such as "R" of one that runs."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        # The name between brackets may hold anything.
+        yield (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def statuses(directory: Path) -> dict[tuple[int, int], tuple[str, str]]:
     """Return status and reason by round and client."""
     rows = pq.read_table(directory / "clients").to_pylist()
@@ -183,6 +190,8 @@ def test_a_quorum_does_not_wait_for_a_slow_worker(tmp_path: Path, run: Callable[
     def stop(grid: Any) -> None:
         stopped.append(worker(grid, 1)["process"])
         os.kill(stopped[0], signal.SIGSTOP)
+        # The signal reaches one thread after another, and one that still runs answers in time.
+        wait_for("all threads stopped", lambda: set(thread_states(stopped[0])) == {"T"}, 30)
 
     def go_on(grid: Any) -> None:
         os.kill(stopped[0], signal.SIGCONT)
