@@ -182,26 +182,28 @@ class EpsilonGate(WarmUp):
         )
 
     def explain_admission(self, decided: Decided, place: int) -> str:
-        """Return both sides of the inequality that admitted or refused an update."""
+        """Return the halves of the inequality that admitted an update, or those that refused it."""
         call, responses = decided.call, decided.responses
         share = float(decided.share[place])
         priority = float(responses.priority_weight[place])
         if priority == 1.0:
             return "whole; the client has priority"
-        if share == 0.0 and not responses.priority.any():
+        accuracy = call.criterion == "accuracy"
+        value = float((responses.accuracy if accuracy else responses.loss)[place])
+        overall = decided.objective.accuracy if accuracy else decided.objective.loss
+        if share == 0.0 and (math.isnan(value) or math.isnan(overall)):
             return f"no; {decided.reasons[place]}"
         epsilon = call.epsilon or 0.0
         if epsilon == 0.0:
             inside = "the gate is closed (eps_t = 0)"
         else:
-            accuracy = call.criterion == "accuracy"
             symbol = "acc" if accuracy else "F"
-            value = float((responses.accuracy if accuracy else responses.loss)[place])
-            overall = decided.objective.accuracy if accuracy else decided.objective.loss
             shift = epsilon if accuracy else -epsilon
-            inside = _half(symbol, value, overall, shift)
-            if priority > 0.0:  # such a client always trains: the server decides its half as well
-                inside += " and " + _half(symbol, value, overall, -shift)
+            halves = [_half(symbol, value, overall, shift)]
+            if priority > 0.0 or not call.clients_decide:  # the server decides both halves
+                halves.append(_half(symbol, value, overall, -shift))
+            refused = [text for holds, text in halves if not holds]
+            inside = " and ".join(refused or (text for _, text in halves))
         if priority > 0.0:
             return (
                 f"share lambda_k + (1 - lambda_k) [inside] = {share:.6g}, lambda_k = "
@@ -210,11 +212,12 @@ class EpsilonGate(WarmUp):
         return f"{'whole' if share > 0 else 'no'}; {inside}"
 
 
-def _half(symbol: str, value: float, overall: float, shift: float) -> str:
-    """Return one half of the gate: value <= overall + eps or value >= overall - eps, or not."""
+def _half(symbol: str, value: float, overall: float, shift: float) -> tuple[bool, str]:
+    """Return whether value <= overall + eps, or value >= overall - eps, and how it stands."""
     bound = overall + shift
-    sign = ("<=" if value <= bound else ">") if shift > 0 else (">=" if value >= bound else "<")
-    return (
+    holds = value <= bound if shift > 0 else value >= bound
+    sign = ("<=" if holds else ">") if shift > 0 else (">=" if holds else "<")
+    return holds, (
         f"{symbol}_k = {value:.6g} {sign} {symbol} {'+' if shift > 0 else '-'} eps_t = "
         f"{overall:.6g} {'+' if shift > 0 else '-'} {abs(shift):g} = {bound:.6g}"
     )

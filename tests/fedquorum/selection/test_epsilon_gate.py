@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
+from fedquorum.report import Decided
 from fedquorum.rule import RunFacts
 from fedquorum.selection import EpsilonGate
 from fedquorum.types import Call, Objective, Population, Responses, Told
@@ -245,3 +246,42 @@ def test_a_call_without_a_gate_is_a_closed_one_to_the_gate() -> None:
     """A gate that is asked about a call that has no threshold admits priority clients only."""
     got = EpsilonGate(num_rounds=1).admit(Call((0, 1)), Objective(1.0, 0.5), answered([1.0, 1.0]))
     assert got.reason == (None, "epsilon is 0: the gate is closed")
+
+
+@pytest.mark.parametrize(
+    ("clients_decide", "loss", "priority", "told"),
+    [
+        (True, 0.9, 0.0, "whole; F_k = 0.9 >= F - eps_t = 1 - 0.2 = 0.8"),
+        (True, 0.5, 0.0, "no; F_k = 0.5 < F - eps_t = 1 - 0.2 = 0.8"),
+        (
+            False,
+            0.9,
+            0.0,
+            "whole; F_k = 0.9 >= F - eps_t = 1 - 0.2 = 0.8 and "
+            "F_k = 0.9 <= F + eps_t = 1 + 0.2 = 1.2",
+        ),
+        (False, 0.5, 0.0, "no; F_k = 0.5 < F - eps_t = 1 - 0.2 = 0.8"),
+        (False, 1.5, 0.0, "no; F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"),
+        (False, math.nan, 0.0, "no; it reported no loss"),
+        (
+            True,
+            1.5,
+            0.25,
+            "share lambda_k + (1 - lambda_k) [inside] = 0.25, lambda_k = 0.25; "
+            "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2",
+        ),
+    ],
+)
+def test_the_halves_that_the_server_decided_are_explained(
+    clients_decide: bool, loss: float, priority: float, told: str
+) -> None:
+    """An update that is admitted shows all of them, one that is not those that failed."""
+    call = Call((0, 1), epsilon=0.2, clients_decide=clients_decide)
+    gate, objective = EpsilonGate(num_rounds=1), Objective(1.0, 0.5)
+    given = answered([1.0, loss], priority=[1.0, priority])
+    admission = gate.admit(call, objective, given)
+    decided = Decided(
+        call, objective, given, admission.share, admission.reason, None, None, None, ""
+    )
+    assert gate.explain_admission(decided, 0) == "whole; the client has priority"
+    assert gate.explain_admission(decided, 1) == told
