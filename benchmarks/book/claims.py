@@ -6,7 +6,7 @@ Nothing here states a measured number: a claim names the chapter and the cell wh
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy import stats
 
@@ -16,6 +16,7 @@ LEVEL = 0.95
 REPRODUCED = "**reproduced**"
 NOT_REPRODUCED = "**not reproduced**"
 NOT_MEASURED = "not measured"
+ONE_SEED = "no verdict: one seed"
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Verdict:
         if difference is None:
             return NOT_MEASURED
         if self.seeds < 2 or difference.sd is None:  # noqa: PLR2004 - a spread needs two
-            return f"{NOT_MEASURED} (one seed has no spread)"
+            return ONE_SEED
         claimed = self.claim.sign * difference.mean
         noise = stats.t.ppf(LEVEL, self.seeds - 1) * difference.sd / math.sqrt(self.seeds)
         if claimed > noise:
@@ -204,9 +205,12 @@ def _subtracted(cells: list[Number]) -> Number:
 
 
 def _told(verdict: Verdict) -> str:
+    """Return the difference, with the seeds in which it has the claimed sign."""
     number = verdict.difference
     if number is None:
         return "-"
+    if verdict.claim.sign < 0 and number.above is not None and number.seeds is not None:
+        number = replace(number, above=number.seeds - number.above)
     digits = 2 if abs(number.mean) >= 0.01 or number.mean == 0 else 4  # noqa: PLR2004
     where = f"; {verdict.claim.here}" if verdict.claim.here else ""
     return f"{number.text(digits)}{where}"

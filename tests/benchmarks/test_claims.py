@@ -9,6 +9,7 @@ from benchmarks.book.chapters import CHAPTERS
 from benchmarks.book.claims import (
     NOT_MEASURED,
     NOT_REPRODUCED,
+    ONE_SEED,
     REPRODUCED,
     Claim,
     Place,
@@ -42,7 +43,7 @@ def measured(*rows: tuple[Cell, ...]) -> Measurement:
         (Number(-1.18, 1.0, 0, 4), 1, f"{NOT_REPRODUCED}, the opposite"),
         (Number(-1.18, 1.0, 0, 4), -1, REPRODUCED),
         (Number(0.0, 0.0, 0, 4), 1, f"{NOT_REPRODUCED}, within the noise of 4 seeds"),
-        (Number(9.0, None, 1, 1), 1, f"{NOT_MEASURED} (one seed has no spread)"),
+        (Number(9.0, None, 1, 1), 1, ONE_SEED),
         (None, 1, NOT_MEASURED),
     ],
 )
@@ -78,6 +79,12 @@ def test_the_tables_say_all_there_is() -> None:
     )
     assert table[3] == f"| B | Nothing. | - | - | - | {NOT_MEASURED} | - |"
     assert lacking_list([done, missing]) == "- B: Nothing. *No data.*"
+
+
+def test_the_seeds_counted_are_those_that_agree() -> None:
+    """A fall in all seeds is a claim in all seeds, though no difference is above 0."""
+    fall = judged(replace(CLAIM, sign=-1), measured(("ours - theirs", None, Number(-2.0, 1, 1, 4))))
+    assert " -2.00 ± 1.00 (3/4) " in claim_table([fall], {"chapter": ""})
     short = headline_table([done, missing], "book.md")
     assert "| B |" not in short
     assert "Of 2 claims 1 are measured, and 1 of these reproduced" in short

@@ -23,7 +23,7 @@ GUIDE = (ROOT / "docs" / "running.md").read_text()
 COMMANDS = [
     line
     for block in re.findall(r"```bash\n(.*?)```", README + GUIDE, re.DOTALL)
-    for line in block.strip().splitlines()
+    for line in block.replace("\\\n", "").strip().splitlines()
 ]
 (STRATEGY,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (MOD,) = re.findall(
@@ -106,16 +106,20 @@ def for_fedavg(app: ClientApp, trained: list[tuple[Any, Any]]) -> ClientApp:
 
 
 def test_the_decision_is_explained_as_shown(tmp_path: Path) -> None:
-    """Word by word; the numbers are those of one kind of machine, and nearly those of others."""
+    """Word by word; the numbers are those of one kind of machine, and nearly those of others.
+
+    SYNTH's steps are so long that rounding to float32, which differs by processor, grows: by a
+    tenth of a percent in round 3, and by a tenth in round 10.
+    """
     run = run_here(tmp_path / "run", "rounds=20")
-    told = "\n".join(explain(read_recorded(run), client=10, number=10)) + "\n"
+    told = "\n".join(explain(read_recorded(run), client=10, number=3)) + "\n"
     assert NUMBER.sub("#", told) == NUMBER.sub("#", EXPLANATION)
     numbers, shown = ([float(n) for n in NUMBER.findall(text)] for text in (told, EXPLANATION))
     assert numbers == pytest.approx(shown, rel=1e-2)
 
 
 def test_the_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The strategy in someone's own app: two clients with priority, two with the same loss."""
+    """The strategy in someone's own app, with four clients that are always there."""
     monkeypatch.chdir(tmp_path)
     trained: list[tuple[Any, Any]] = []
     names: dict[str, Any] = {
