@@ -30,6 +30,7 @@ RETRY_SECONDS = 10.0
 HEAR_SECONDS = 10.0
 SHOWN_REFUSALS = 10  # of one reply
 KEPT_REFUSALS = 100
+NO_QUERY = "No query function registered"  # as Flower says it
 MOST_JOINING = 100_000  # clients of one node, where any client may join
 
 ClientsOfKeys = Mapping[str, frozenset[int]]
@@ -90,6 +91,7 @@ class ClientDirectory:
         self._refused_nodes: set[int] = set()
         self._refusals = deque[str](maxlen=KEPT_REFUSALS)
         self._queries: dict[str, int] = {}
+        self._without_query: set[int] = set()
         self._ask_after: dict[int, float] = {}
         self._claims: dict[int, tuple[int, ...]] = {}
         self._node_of: dict[int, int] = {}
@@ -155,6 +157,11 @@ class ClientDirectory:
 
         The first call also waits for the awaited clients, and for a short time for connected nodes
         that have not replied to the query.
+
+        Raises
+        ------
+        ClientsMissingError
+            In the first call, if no connected node's ClientApp has a query function.
         """
         awaited = self._awaited if first else frozenset()
         hears_until = time.monotonic() + (HEAR_SECONDS if first else 0.0)
@@ -162,6 +169,8 @@ class ClientDirectory:
         while True:
             for problem in self.refresh(grid):
                 log(WARNING, "A node cannot take part: %s", problem)
+            if first and len(self._connected) >= max(1, at_least):
+                self._check_queries()
             missing = sorted(awaited - self._met)
             now = time.monotonic()
             enough = len(self.connected) >= max(1, at_least) and not missing
@@ -288,6 +297,8 @@ class ClientDirectory:
             if node is None:
                 continue  # it answers no query of ours, whatever it says
             del self._ask_after[node]
+            if reply.has_error() and NO_QUERY in (reply.error.reason or ""):
+                self._without_query.add(node)
             problem = (
                 shown(reply.error.reason, LONGEST_REASON)
                 if reply.has_error()
@@ -299,6 +310,14 @@ class ClientDirectory:
         # A node that left may have taken the query with it.
         self._queries = {k: n for k, n in self._queries.items() if n in self._connected}
         return problems
+
+    def _check_queries(self) -> None:
+        if self._standard and self._connected <= self._without_query and not self._claims:
+            raise ClientsMissingError(
+                "client_ids=query asks every node for its client id, and no ClientApp here "
+                "answers: each needs a function under @app.query() that replies with "
+                "MetricRecord({'client-id': ...}), four lines in docs/drop-in.md, 'Who is client 0'"
+            )
 
     def _register(self, node: int, reply: Message) -> str | None:
         """Note which clients a node claims; return what is wrong with its answer, if anything."""

@@ -174,7 +174,8 @@ class StandardProtocol(ConnectedNodes):
             raise ParameterError(
                 "client_ids",
                 "query in a simulation, where chance decides which node is client 0 (the ClientApp "
-                "answers a query with its partition-id), or run a deployment, where node ids last",
+                "answers a query with its partition-id: docs/drop-in.md, 'Who is client 0'), or "
+                "run a deployment, where node ids last",
                 self.client_ids,
             )
 

@@ -32,7 +32,7 @@ from fedquorum import (
     MaxFL,
 )
 from fedquorum.client.availability.processes import Bernoulli
-from fedquorum.errors import ParameterError, ProtocolError
+from fedquorum.errors import ClientsMissingError, ParameterError, ProtocolError
 from fedquorum.flower.availability import AvailabilityMod, NodeAvailability
 from fedquorum.flower.codec import (
     NamedArrays,
@@ -515,6 +515,13 @@ def test_nodes_may_say_who_they_are() -> None:
     strategy = FedALIGN(**GATE, client_ids="query", warmup_rounds=0, epsilon=0.0)
     result = strategy.start(simulated(asking_app(3), 4), encode_arrays(MODEL), num_rounds=1)
     assert first_number(result.arrays) == pytest.approx(1 + (3 + 4) / 2)
+
+
+def test_an_app_that_cannot_say_who_it_is_ends_the_run() -> None:
+    """Nobody waits for a function that no ClientApp has: the error names it and the page."""
+    strategy = FedALIGN(**GATE, client_ids="query")
+    with pytest.raises(ClientsMissingError, match=r"@app\.query\(\).*'Who is client 0'"):
+        strategy.start(simulated(standard_app(), 4), encode_arrays(MODEL), num_rounds=1)
 
 
 def test_a_node_that_does_not_say_who_it_is_holds_up_nobody(
