@@ -79,15 +79,15 @@ def test_the_tables_say_all_there_is() -> None:
     )
     assert table[3] == f"| B | Nothing. | - | - | - | {NOT_MEASURED} | - |"
     assert lacking_list([done, missing]) == "- B: Nothing. *No data.*"
+    short = headline_table([done, missing], "book.md")
+    assert "| B |" not in short
+    assert "Of 2 claims 1 are measured, and 1 of these reproduced" in short
 
 
 def test_the_seeds_counted_are_those_that_agree() -> None:
     """A fall in all seeds is a claim in all seeds, though no difference is above 0."""
     fall = judged(replace(CLAIM, sign=-1), measured(("ours - theirs", None, Number(-2.0, 1, 1, 4))))
     assert " -2.00 ± 1.00 (3/4) " in claim_table([fall], {"chapter": ""})
-    short = headline_table([done, missing], "book.md")
-    assert "| B |" not in short
-    assert "Of 2 claims 1 are measured, and 1 of these reproduced" in short
 
 
 def test_a_claim_says_where_or_why_not() -> None:

@@ -231,6 +231,11 @@ class Communication:
         """Return the key of the loss in a reply, None if the protocol has only one."""
         return None
 
+    @property
+    def loss_keys(self) -> tuple[str, ...]:
+        """The possible keys of the loss in a reply; empty if the protocol has only one."""
+        return ()
+
     def hint(self, reason: str) -> str:
         """Return which setting to change if no reply has the expected form."""
         return ""

@@ -9,6 +9,7 @@ from flwr.common.logger import log
 from ..composition import Rules
 from ..errors import ProtocolError
 from ..report import ClientDecision, TrainReport
+from ..selection.epsilon_gate import NO_LOSS
 from .codec import FOUND, Status, TrainAnswer, protocol_of
 from .communication import Communication
 from .replies import Answers
@@ -48,7 +49,7 @@ class Notices:
         told = (report.count("trained"), len(report.decisions))
         log(INFO, "aggregate_train: %d of %d updates count", *told)
         self._tell_protocol(report, answers)
-        self._tell_loss_key(answers)
+        self._tell_loss_key(report, answers)
         refused = [d for d in report.decisions if d.status == "rejected" and d.num_examples is None]
         self._warn(refused)
         for decision in report.decisions:
@@ -73,11 +74,22 @@ class Notices:
                 "population=Population.of(num_clients))",
             )
 
-    def _tell_loss_key(self, answers: Answers[TrainAnswer]) -> None:
+    def _tell_loss_key(self, report: TrainReport, answers: Answers[TrainAnswer]) -> None:
+        """Log where the loss is found, or warn that a gate lacks what it compares."""
         keys = map(self._communication.loss_key_of, answers.contents.values())
         taken = next(filter(None, keys), None) if self._reads_loss else None
         if taken is not None:
             self._once(INFO, f"The clients' loss is taken from '{taken}'")
+            return
+        keys_sought = self._communication.loss_keys
+        if keys_sought and any(d.reason == NO_LOSS for d in report.decisions):
+            sought = " or ".join(f"'{key}'" for key in keys_sought)
+            self._once(
+                WARNING,
+                f"No client reports a loss, {sought}: the gate admits priority clients alone. Set "
+                "loss_key to the metric that has the loss of the model received, or let the "
+                "ClientApp report it",
+            )
 
     def _warn(self, refused: list[ClientDecision]) -> None:
         """Log how many replies cannot be used, by the reason: a warning the first time."""

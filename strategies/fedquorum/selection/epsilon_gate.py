@@ -26,6 +26,8 @@ from ..types import Admission, BoolArray, Call, Objective, Population, Responses
 from .sampling import Sampling
 from .warmup import WarmUp
 
+NO_LOSS = "it reported no loss"
+
 
 @dataclass(frozen=True)
 class EpsilonGate(WarmUp):
@@ -259,7 +261,7 @@ def _refusal(
         (accuracy, objective.accuracy) if criterion == "accuracy" else (loss, objective.loss)
     )
     if math.isnan(reported):
-        return f"it reported no {criterion}"
+        return NO_LOSS if criterion == "loss" else "it reported no accuracy"
     if math.isnan(overall):
         return f"the priority clients' {criterion} is unknown: the gate is closed"
     side, sign = (">", "+") if reported > overall else ("<", "-")

@@ -1021,6 +1021,18 @@ def test_the_loss_is_found_and_told_once(
     assert lines_of(told).count(taken) == (name != "FedAU")
 
 
+def test_a_gate_without_losses_warns_once(told: pytest.LogCaptureFixture) -> None:
+    """The run goes on with the priority clients, and says so: it would look like FedALIGN."""
+    strategy = FedALIGN(**GATE, warmup_rounds=0)
+    app = standard_app(lambda k: {"num-examples": 10})
+    for t in (1, 2):
+        train_round(strategy, grid_of(app, K), t)
+        assert {d.client for d in strategy.outcome.report.decisions if d.weight > 0} == {0, 1}
+    warned = [r for r in told.records if "No client reports a loss" in r.getMessage()]
+    assert [r.levelname for r in warned] == ["WARNING"]
+    assert "'loss' or 'train_loss' or 'train-loss'" in warned[0].getMessage()
+
+
 def test_the_usual_names_have_an_order() -> None:
     """``loss``, then ``train_loss``, then ``train-loss``."""
     strategy = AAggFFD()

@@ -248,27 +248,30 @@ def test_a_call_without_a_gate_is_a_closed_one_to_the_gate() -> None:
     assert got.reason == (None, "epsilon is 0: the gate is closed")
 
 
+LOWER = "F_k = 0.9 >= F - eps_t = 1 - 0.2 = 0.8"
+UPPER = "F_k = 0.9 <= F + eps_t = 1 + 0.2 = 1.2"
+ABOVE = "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"
+
+
 @pytest.mark.parametrize(
     ("clients_decide", "loss", "priority", "told"),
     [
-        (True, 0.9, 0.0, "whole; F_k = 0.9 >= F - eps_t = 1 - 0.2 = 0.8"),
+        (True, 0.9, 0.0, f"whole; {LOWER}"),
         (True, 0.5, 0.0, "no; F_k = 0.5 < F - eps_t = 1 - 0.2 = 0.8"),
         (
             False,
             0.9,
             0.0,
-            "whole; F_k = 0.9 >= F - eps_t = 1 - 0.2 = 0.8 and "
-            "F_k = 0.9 <= F + eps_t = 1 + 0.2 = 1.2",
+            f"whole; {LOWER} and {UPPER}",
         ),
         (False, 0.5, 0.0, "no; F_k = 0.5 < F - eps_t = 1 - 0.2 = 0.8"),
-        (False, 1.5, 0.0, "no; F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"),
+        (False, 1.5, 0.0, f"no; {ABOVE}"),
         (False, math.nan, 0.0, "no; it reported no loss"),
         (
             True,
             1.5,
             0.25,
-            "share lambda_k + (1 - lambda_k) [inside] = 0.25, lambda_k = 0.25; "
-            "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2",
+            f"share lambda_k + (1 - lambda_k) [inside] = 0.25, lambda_k = 0.25; {ABOVE}",
         ),
     ],
 )
