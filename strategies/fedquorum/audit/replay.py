@@ -232,10 +232,11 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     Raises
     ------
     RunError
-        If a record is missing or damaged, or the run is too old to have all records.
+        If a record is missing or damaged, the run has no finished round, or it is too old to have
+        all records.
     """
     run = load_run(directory)
-    table = {name: column.to_pylist() for name, column in _population(run.directory).items()}
+    table = {name: column.to_pylist() for name, column in _population(run).items()}
     clients = table["client"]
     joined = table.get("joined", [None])
     unseen = frozenset(compress(clients, table.get("unseen", ())))
@@ -559,9 +560,12 @@ def _evaluation(row: Row, population: Population) -> ClientEvaluation:
     )
 
 
-def _population(directory: Path) -> Mapping[str, pa.ChunkedArray]:
+def _population(run: Run) -> Mapping[str, pa.ChunkedArray]:
     """Return the columns of the table of clients."""
+    directory = run.directory
     if RunFolder(directory).identity(POPULATION) is None:
+        if not run.rounds:
+            raise RunError(f"{directory} has no finished round: there is nothing to replay")
         raise RunError(
             f"expected a file of a run, got {directory / POPULATION} (No such file or directory); "
             "runs of older versions lack it and cannot be replayed"

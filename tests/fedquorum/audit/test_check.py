@@ -432,6 +432,17 @@ def test_a_record_that_is_missing_is_named(
         audit(run)
 
 
+def test_a_run_that_stopped_in_its_first_round_has_nothing_to_replay(
+    tampered: Callable[[str], Path],
+) -> None:
+    """It may lack the table of clients, for which nobody has to look."""
+    run = tampered("qfedavg")
+    (run / "rounds.jsonl").write_text("")
+    (run / "population.parquet").unlink()
+    with pytest.raises(RunError, match="has no finished round: there is nothing to replay"):
+        audit(run)
+
+
 def test_damaged_records_are_named(tampered: Callable[[str], Path]) -> None:
     """Torn tables and settings that are none are errors with the file's name."""
     run = tampered("qfedavg")
