@@ -71,8 +71,8 @@ def run_study(
     contest = contest_of(words, study)
     budget = Budget.of(str(study.budget), contest.settings.rounds)
     rounds = sum(contender.settings.rounds for contender in contest.contenders)
-    _check_budget(budget, rounds, contest, study.trials or 0)
     data = _data(contest)
+    _check_budget(budget, rounds, contest, study.trials or 0)
     runner = JobRunner(config, launcher, setting="output")
     asked = {
         "settings": list(words),

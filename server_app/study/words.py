@@ -208,10 +208,16 @@ def _winner(answer: Answer, decision: Decision) -> str:
 def _undecided(answer: Answer, decision: Decision) -> str:
     one, baseline = decision.best, title(answer.baseline)
     ahead = "" if one.difference > 0 else f"no method comes out ahead of {baseline}, and "
-    first = f"{ahead}{_apart(answer, one)}"
+    first = f"Undecided for {whose(answer)}: {ahead}{_apart(answer, one)}"
+    evidence = _evidence(answer, decision, one)
+    then = _to_decide(answer.spent, decision)
+    if one.high > answer.margin:
+        return f"{first}, but this may be chance ({evidence}). {then}"
+    open_one = max(decision.comparisons, key=lambda other: other.high)
     return (
-        f"Undecided for {whose(answer)}: {first}, but this may be chance "
-        f"({_evidence(answer, decision, one)}). {_to_decide(answer.spent, decision)}"
+        f"{first} ({evidence}), but {title(open_one.method)} may be up to "
+        f"{unit_of(answer).amount(open_one.high)} better "
+        f"({_evidence(answer, decision, open_one)}). {then}"
     )
 
 
@@ -255,6 +261,10 @@ def _apart(answer: Answer, one: Comparison, possessive: str = "") -> str:
     above = (one.difference > 0) == unit.higher_is_better
     size = f"{unit.number(abs(one.difference))} {unit.unit}".rstrip()
     method = possessive or possessive_of(title(one.method))
+    if one.difference == 0:
+        return (
+            f"{method} {unit.metric} differs from {possessive_of(title(answer.baseline))} by {size}"
+        )
     side = "above" if above else "below"
     return f"{method} {unit.metric} is {size} {side} {possessive_of(title(answer.baseline))}"
 

@@ -86,6 +86,18 @@ def test_undecided_where_none_is_ahead_or_no_budget_would_decide() -> None:
     assert verdict_sentence(never).endswith("no number of seeds would decide it.")
 
 
+def test_undecided_by_another_than_the_one_in_front() -> None:
+    """What is the same in all seeds is no chance; what keeps the verdict open is named."""
+    scores = {"fedavg": BASE, "term": BASE, "qfedavg": better(-4, 3, -3, 2, -4)}
+    said = verdict_sentence(answer(scores))
+    assert said.startswith(
+        "Undecided for all clients: no method comes out ahead of FedAvg, and TERM's accuracy "
+        "differs from FedAvg's by 0.0 points (95 % interval 0.0 to 0.0, ahead in 0 of 5 seeds), "
+        "but q-FedAvg may be up to "
+    )
+    assert f" points better (95 % interval {MINUS}" in said
+
+
 def test_methods_that_are_only_worse() -> None:
     """No more seeds are asked for: nothing can turn out better."""
     said = verdict_sentence(answer({"fedavg": BASE, "mifa": better(-3, -3.2, -3.1, -3, -2.9)}))
