@@ -399,7 +399,7 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/drop-in.md: its one line, the query of a node's client id, a wrapper, and records."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    line, _mod, query, wrapper, recorded, resumed = blocks
+    line, query, recorded, resumed, _mod, wrapper = blocks
     app = standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
