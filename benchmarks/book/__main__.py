@@ -3,6 +3,7 @@
     python -m benchmarks.book                      writes the book from docs/results
     python -m benchmarks.book --run NAME [NAME]    measures these chapters first (or: all)
     python -m benchmarks.book --list               says how many runs each chapter lacks
+    python -m benchmarks.book --picture NAME       runs what a chapter's picture shows, and draws it
     python -m benchmarks.book --quick              measures all, small, into a book of its own
 
 A chapter's runs are a queue. What is kept of each is written to docs/results/runs when it ends, and
@@ -16,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedquorum.errors import FedQuorumError
+from fedquorum.records.directory import manifest_in
 
 from benchmarks.book.chapters import CHAPTERS, Chapter, Direct, Sweeps
 from benchmarks.book.measured import read_measurement, write_measurement
-from benchmarks.book.measuring import measured_directly, picture, summary
-from benchmarks.book.running import jobs_of, kept_of, run_queue, waiting
+from benchmarks.book.measuring import measured_directly, picture, pictured, summary
+from benchmarks.book.running import jobs_of, kept_of, run_job, run_queue, waiting
 from benchmarks.book.writing import IMAGES, RESULTS, TEXTS, with_headlines, write_book
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,8 @@ def main(words: Sequence[str] | None = None) -> int:
         _tell(CHAPTERS, docs / RESULTS)
         return 0
     try:
+        if arguments.picture:
+            _draw(arguments.picture, docs, folder)
         left = _measure(chapters, docs, folder, arguments)
     except FedQuorumError as error:
         print(f"benchmarks.book: {error}", file=sys.stderr)
@@ -61,6 +65,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.book", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--run", nargs="+", choices=[*names, ALL], default=[], metavar="NAME")
+    parser.add_argument("--picture", choices=[one.name for one in CHAPTERS if _has_picture(one)])
     parser.add_argument("--list", action="store_true", help="the runs that are kept, by chapter")
     parser.add_argument("--quick", action="store_true", help="two rounds and one seed of each")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
@@ -109,10 +114,27 @@ def _write(chapter: Sweeps, docs: Path, folder: Path) -> None:
     if path.exists() and read_measurement(path).num_seeds > measured.num_seeds:
         return
     write_measurement(measured, path)
+    _write_picture(chapter, docs, folder)
+
+
+def _draw(name: str, docs: Path, folder: Path) -> None:
+    """Run again what a chapter's picture shows, as far as it is not there, and draw it."""
+    chapter = next(one for one in CHAPTERS if isinstance(one, Sweeps) and one.name == name)
+    for job in pictured(chapter):
+        if manifest_in(job.folder(folder)).get("status") != "completed":
+            run_job(job, folder)
+    _write_picture(chapter, docs, folder)
+
+
+def _write_picture(chapter: Sweeps, docs: Path, folder: Path) -> None:
     image = picture(chapter, folder)
     if image is not None:
         (docs / IMAGES).mkdir(exist_ok=True)
         (docs / IMAGES / f"{chapter.name}.png").write_bytes(image)
+
+
+def _has_picture(chapter: Chapter) -> bool:
+    return isinstance(chapter, Sweeps) and bool(chapter.picture)
 
 
 def _tell(chapters: Sequence[Chapter], results: Path) -> None:

@@ -11,7 +11,7 @@ from fedquorum.records.reader import load_run
 from benchmarks.book.chapters import Direct, Sweeps
 from benchmarks.book.kept import KeptRun, short
 from benchmarks.book.measured import Measurement
-from benchmarks.book.running import jobs_of
+from benchmarks.book.running import Job, jobs_of, seed_of
 from server_app.drawing import DPI
 from server_app.provenance import commit
 from server_app.report.experiment import experiments_of
@@ -45,9 +45,19 @@ def summary(chapter: Sweeps, runs: Sequence[KeptRun]) -> Measurement:
     )
 
 
+PICTURED = (1, 2, 3)
+"""The seeds of a picture. No curves are kept of a run, so a picture is drawn from whole runs."""
+
+
+def pictured(chapter: Sweeps) -> tuple[Job, ...]:
+    """Return the runs that the chapter's picture shows, none without one."""
+    jobs = jobs_of(chapter) if chapter.picture else ()
+    return tuple(job for job in jobs if seed_of(job.words) in PICTURED)
+
+
 def picture(chapter: Sweeps, folder: Path) -> bytes | None:
     """Return the chapter's picture as PNG; None without one, or where a run is not there."""
-    directories = [job.folder(folder) for job in jobs_of(chapter)]
+    directories = [job.folder(folder) for job in pictured(chapter)]
     if not chapter.picture or not all((one / "manifest.json").exists() for one in directories):
         return None
     (experiment,) = experiments_of(group_runs(map(load_run, directories)))

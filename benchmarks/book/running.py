@@ -59,7 +59,7 @@ class Job:
 def jobs_of(chapter: Sweeps) -> tuple[Job, ...]:
     """Return the runs of a chapter, the first seed of every method before the second of any."""
     found = [words for sweep in chapter.sweeps for words in _combinations(sweep)]
-    return tuple(Job(chapter.name, words, chapter.numbers) for words in sorted(found, key=_seed))
+    return tuple(Job(chapter.name, words, chapter.numbers) for words in sorted(found, key=seed_of))
 
 
 def kept_of(chapter: Sweeps, results: Path) -> tuple[KeptRun, ...]:
@@ -161,7 +161,8 @@ def _combinations(sweep: Sequence[str]) -> Iterator[tuple[str, ...]]:
     yield from product(*map(choices_of, parsed))
 
 
-def _seed(words: Sequence[str]) -> int:
+def seed_of(words: Sequence[str]) -> int:
+    """Return the seed of a run from its words, 0 if they name none."""
     return next((int(w.removeprefix("seed=")) for w in words if w.startswith("seed=")), 0)
 
 

@@ -15,6 +15,7 @@ from benchmarks.book.claims import (
 )
 from benchmarks.book.declared import CLAIMS
 from benchmarks.book.measured import Measurement, read_measurement
+from benchmarks.book.measuring import PICTURED
 
 TEXTS, RESULTS, IMAGES = "book", "results", "images"
 FIRST = "introduction"
@@ -100,7 +101,8 @@ def _chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[str]:
     yield measured.origin()
     yield from _tables(chapter, measured)
     if (docs / IMAGES / f"{chapter.name}.png").exists():
-        yield f"![{chapter.title}: over rounds]({IMAGES}/{chapter.name}.png)"
+        seeds = ", ".join(map(str, PICTURED))
+        yield f"![{chapter.title}: over rounds]({IMAGES}/{chapter.name}.png)\n\n*Seeds {seeds}.*"
     if not quick and after.strip():
         if (date, commit) != (measured.date, measured.commit):
             yield f"*What follows was written for the numbers of {date}, {commit}.*"

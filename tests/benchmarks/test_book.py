@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -26,8 +27,16 @@ from benchmarks.book.measured import (
     read_measurement,
     write_measurement,
 )
-from benchmarks.book.measuring import picture, summary
-from benchmarks.book.running import Job, jobs_of, kept_of, path_of, run_queue, waiting
+from benchmarks.book.measuring import PICTURED, picture, pictured, summary
+from benchmarks.book.running import (
+    Job,
+    jobs_of,
+    kept_of,
+    path_of,
+    run_queue,
+    seed_of,
+    waiting,
+)
 from benchmarks.book.writing import write_book
 from tests.cases import sampled
 
@@ -292,6 +301,30 @@ def test_an_earlier_measurement_stands_while_it_has_more_seeds(
     write_measurement(earlier, path)
     assert main(["--run", "answers-priority"]) == 0
     assert read_measurement(path) == (earlier if stands else kept)
+
+
+def test_a_picture_is_drawn_from_runs_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every method with the same few seeds; a run that is there is not run again."""
+    docs = small_docs(tmp_path / "docs")
+    monkeypatch.setattr(book, "ROOT", tmp_path)
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    chapter = BY_NAME["fedalign-fmnist"]
+    assert isinstance(chapter, Sweeps)
+    jobs = pictured(chapter)
+    methods = Counter(tuple(w for w in job.words if not w.startswith("seed=")) for job in jobs)
+    assert set(methods.values()) == {len(PICTURED)}
+    assert {seed_of(job.words) for job in jobs} == set(PICTURED)
+    done, *others = jobs
+    done.folder(tmp_path).mkdir(parents=True)
+    (done.folder(tmp_path) / "manifest.json").write_text('{"status": "completed"}')
+    ran: list[Job] = []
+    monkeypatch.setattr(book, "run_job", lambda job, _: ran.append(job))
+    monkeypatch.setattr(book, "picture", lambda *_: b"drawn")
+    assert main(["--picture", chapter.name, "--folder", str(tmp_path)]) == 0
+    assert ran == others
+    assert (docs / "images" / f"{chapter.name}.png").read_bytes() == b"drawn"
 
 
 def with_picture(chapters: Sequence[Chapter]) -> tuple[Chapter, ...]:
