@@ -30,6 +30,9 @@ TENTH = 10
 EDGE = 0.02
 """The part of a range, at each end, in which a value counts as the end."""
 
+LARGE_ERROR = 2
+"""A difference of fewer standard errors of the tuning may come from it."""
+
 LAST_PART = 0.1
 ROWS_ACCURACY = ("accuracy", "top5")
 """Metrics that are a share of the rows."""
@@ -314,6 +317,7 @@ def comparison_caveats(
     compared = [method for method in methods if method.runs and not method.left_out]
     found = (
         _few_seeds(compared),
+        _lucky_tuning(compared, Unit.of(metric, margin), margin),
         _still_better(compared, Unit.of(metric, margin), margin),
         _shared_rows() if pooled else "",
     )
@@ -368,6 +372,32 @@ def _few_seeds(methods: Sequence[MethodResult]) -> str:
     return (
         f"The comparison has {seeds} seed{'s' if seeds > 1 else ''}: with so few, intervals are "
         "right only if the differences between seeds are roughly normal."
+    )
+
+
+def _lucky_tuning(methods: Sequence[MethodResult], unit: Unit, margin: float) -> str:
+    """Return that the tuning's noise is as large as what the methods differ by.
+
+    With d the differences between the two scores of the finalists, one for each seed of the tuning,
+    a finalist's mean has the standard error sqrt(mean(d^2)) / 2.
+    """
+    squares = [
+        (trial.again - trial.score) ** 2
+        for method in methods
+        for trial in method.trials
+        if trial.again is not None and trial.score is not None
+    ]
+    means = [fmean(run.score for run in method.runs) for method in methods]
+    if not squares or not means[1:]:
+        return ""
+    error = math.sqrt(fmean(squares)) / 2
+    largest = max(abs(mean - means[0]) for mean in means[1:])
+    if largest <= margin or LARGE_ERROR * error < largest:
+        return ""
+    return (
+        f"The validation scores that chose the values have a standard error of "
+        f"{unit.amount(error)}, and the methods differ from {title(methods[0].name)} by "
+        f"{unit.amount(largest)} at most: part of that may be the luck of the tuning."
     )
 
 

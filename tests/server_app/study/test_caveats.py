@@ -286,6 +286,27 @@ def test_few_seeds() -> None:
     assert said.startswith("The comparison has 1 seed: ")
 
 
+def tuned_twice(name: str, *again: float, ahead: float = 0.0) -> MethodResult:
+    """Return a method whose finalists had the validation score 0.5 with the first seed."""
+    trials = tuple(Trial((), "completed", 0.5, (), score) for score in again)
+    return replace(method(name, [score + ahead for score in BASE] * 2), trials=trials)
+
+
+def test_a_difference_that_the_tuning_may_have_made() -> None:
+    """Differences of 0.2 and 0.1 over two seeds: the mean of a pair is off by 0.079."""
+    plain, noisy = tuned_twice("fedavg", 0.7), tuned_twice("mifa", 0.4, ahead=0.15)
+    (said,) = of_runs([plain, noisy])
+    assert said == (
+        "The validation scores that chose the values have a standard error of 7.9 points, and the "
+        "methods differ from FedAvg by 15 points at most: part of that may be the luck of the "
+        "tuning."
+    )
+    assert of_runs([plain, tuned_twice("mifa", 0.4, ahead=0.16)]) == ()
+    assert of_runs([plain, tuned_twice("mifa", 0.4, ahead=0.009)]) == ()
+    untuned = replace(noisy, trials=())
+    assert of_runs([plain]) == of_runs([replace(plain, trials=()), untuned]) == ()
+
+
 def rising(name: str, *, by: float, metric: str = "accuracy") -> MethodResult:
     """Return a method whose score changes by so much between rounds 18 and 20 of 20."""
     made = method(name, BASE * 2, metric=metric)
