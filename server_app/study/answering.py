@@ -155,7 +155,7 @@ def _caveats(
     margin: float,
     data: tuple[FederatedData, FederatedData] | None,
 ) -> tuple[str, ...]:
-    """Return what makes the answer weaker than it looks."""
+    """Return what makes the answer weaker than it looks, what may overturn it first."""
     results = [_result(contest, contender) for contender in contest.live]
     spaces = [contender.tuning.space for contender in contest.live]
     ranges = {
@@ -170,11 +170,11 @@ def _caveats(
         clients = measured_clients(load_run(folder), contest.metric)
     pooled = data is not None and _pooled(contest, data)
     return (
+        *filter(None, [_guessing(contest, results, margin, data)]),
+        *comparison_caveats(results, contest.metric, margin, pooled=pooled),
         *(() if data is None else data_caveats(data[1], contest.metric)),
         *run_caveats(clients, contest.metric),
         *tuning_caveats(results, ranges),
-        *comparison_caveats(results, contest.metric, margin, pooled=pooled),
-        *filter(None, [_guessing(contest, results, margin, data)]),
     )
 
 

@@ -316,8 +316,8 @@ def comparison_caveats(
     """
     compared = [method for method in methods if method.runs and not method.left_out]
     found = (
-        _few_seeds(compared),
         _lucky_tuning(compared, Unit.of(metric, margin), margin),
+        _few_seeds(compared),
         _still_better(compared, Unit.of(metric, margin), margin),
         _shared_rows() if pooled else "",
     )
