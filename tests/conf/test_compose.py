@@ -10,7 +10,15 @@ import yaml
 from hydra.core.config_store import ConfigStore
 
 from conf import SettingsError, compose
-from conf.compose import _composed, options, settings_of, split_overrides
+from conf.compose import (
+    Composed,
+    _composed,
+    compose_words,
+    composed_job,
+    options,
+    settings_of,
+    split_overrides,
+)
 
 
 @pytest.mark.parametrize("experiment", options("experiment"))
@@ -364,3 +372,39 @@ def test_a_copy_of_the_store_is_the_store_and_stays_as_it_is() -> None:
     assert copy.deepcopy(store) is store
     assert compose("", "rounds=7 strategy.epsilon=3").settings.rounds == 7
     assert compose("", "seed=5").settings.rounds != 7
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("seed=3", "rounds=7"),
+        ("strategy=fedau", "strategy.cutoff=inf", "client.lr=0.03"),
+        ("strategy.epsilon=0.5", "strategy=fedavg", "strategy.fraction=0.5"),
+        ("experiment=aaggff/berka", "strategy=term", "strategy.tilt=1e-3", "data.path=a b.csv"),
+        ("data=csv", "data.path=x", "data.target=y", "data.columns={numbers:[a,b],classes:[c]}"),
+        ("data=csv", "data.path='$x, {y}'", "data.target=null"),
+        ("data.path=${oc.env:HOME}/x", "data=npz"),
+        ("+strategy.epsilon=0.5", "++seed=4", "data.priority=[0,1]"),
+        ("strategy=composed", "strategy/weighting=term", "strategy.weighting.tilt=-1"),
+        ("server_optimizer=adam", "server_optimizer.lr_schedule=step", "~tracker"),
+        ("client={lr: 0.5}", "client.local_epochs=2"),
+        ("strategy.epsilno=1",),
+        ("seed=one",),
+        ("nothing=1", "seed=2"),
+    ],
+    ids=str,
+)
+def test_values_changed_in_a_copy_are_as_hydra_changes_them(words: tuple[str, ...]) -> None:
+    """Runs of a study differ in values alone, for which Hydra does not compose again."""
+    told = []
+    for known, extra in ((compose_words, ()), (_by_hydra, ("hydra.job.name=other",))):
+        try:
+            told.append(known((*words, *extra)).to_yaml())
+        except SettingsError as error:
+            told.append(str(error))
+    assert told[0] == told[1]
+
+
+def _by_hydra(words: tuple[str, ...]) -> Composed:
+    with composed_job(words):
+        return compose_words(words)
