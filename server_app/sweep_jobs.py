@@ -114,7 +114,7 @@ class Job:
 
     def _state_of_the_run(self) -> State:
         manifest = manifest_in(self.directory)
-        done = len(complete_rounds(self.directory))
+        done = num_complete_rounds(self.directory)
         after = f"after round {done} of {self.rounds}"
         match manifest.get("status"):
             case "completed":
@@ -143,6 +143,14 @@ class Job:
         """Write into the folder why the job failed."""
         self.directory.mkdir(exist_ok=True)
         (self.directory / ERROR_FILE).write_text(reason + "\n")
+
+
+def num_complete_rounds(directory: Path) -> int:
+    """Return how many complete lines a run's ``rounds.jsonl`` has, without reading them."""
+    try:
+        return (directory / "rounds.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def complete_rounds(directory: Path) -> list[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from server_app.study.progress import ProgressFile
 from server_app.study.settings import Budget, clock
-from server_app.sweep_jobs import Job, complete_rounds
+from server_app.sweep_jobs import Job, num_complete_rounds
 from server_app.sweep_runner import JobRunner
 
 ENDED = ("completed", "failed")
@@ -47,7 +47,7 @@ class StudyJobs:
         """What has been spent of the budget, in its unit."""
         if self.budget.unit == "seconds":
             return self.progress.seconds
-        return float(sum(len(complete_rounds(folder)) for folder in self._folders))
+        return float(sum(map(num_complete_rounds, self._folders)))
 
     @property
     def once(self) -> float:

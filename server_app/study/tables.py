@@ -27,6 +27,7 @@ from server_app.study.words import (
 )
 
 NONE = "-"
+MANY_MB = 1000.0
 TUNED = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "unseen"
 LONGEST_TEXT = 1000
@@ -123,7 +124,10 @@ class _Row:
     @property
     def megabytes(self) -> str:
         amounts = [run.megabytes for run in self.method.runs]
-        return f"{fmean(amounts):,.3g}" if amounts else NONE
+        if not amounts:
+            return NONE
+        mean = fmean(amounts)
+        return f"{mean:,.0f}" if mean >= MANY_MB else f"{mean:.3g}"
 
     @property
     def tuned(self) -> str:
