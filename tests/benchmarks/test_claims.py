@@ -88,6 +88,10 @@ def test_the_seeds_counted_are_those_that_agree() -> None:
     """A fall in all seeds is a claim in all seeds, though no difference is above 0."""
     fall = judged(replace(CLAIM, sign=-1), measured(("ours - theirs", None, Number(-2.0, 1, 1, 4))))
     assert " -2.00 ± 1.00 (3/4) " in claim_table([fall], {"chapter": ""})
+    same = judged(
+        replace(CLAIM, sign=-1), measured(("ours - theirs", None, Number(0.0, 0.0, 0, 4)))
+    )
+    assert " 0.00 ± 0.00 (0/4) " in claim_table([same], {"chapter": ""})
 
 
 def test_a_claim_says_where_or_why_not() -> None:
