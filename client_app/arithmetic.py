@@ -45,6 +45,9 @@ class Arithmetic:
         ``VERSION`` of the code that trains.
     compiled : bool
         Whether models go through ``torch.compile``, whose kernels may follow the shapes of before.
+    instructions : str or None
+        The processor's vector instructions for which PyTorch chooses kernels, such as ``AVX2``.
+        None on a GPU, and where only the clients' devices know.
     """
 
     way: str | None
@@ -52,6 +55,7 @@ class Arithmetic:
     threads: int
     version: int = VERSION
     compiled: bool = False
+    instructions: str | None = None
 
     @property
     def same_bits(self) -> bool | None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.intake import shown
 
@@ -16,7 +17,7 @@ from client_app.node import compute_device, trained_model
 from client_app.tasks import build_task
 from conf import Composed
 
-FIRST: Mapping[str, Any] = {"version": 1, "way": None, "device": None}
+FIRST: Mapping[str, Any] = {"version": 1, "way": None, "device": None, "instructions": None}
 """What a manifest without a word of it means."""
 
 
@@ -38,7 +39,9 @@ def arithmetic_of(
     if way is None and in_process:
         way = _tried(composed, data)
     compiled = client.compile and way in (TOGETHER, ALONE)
-    return Arithmetic(way, device, client.threads, compiled=compiled)
+    here = in_process and device == "cpu"
+    instructions = torch.backends.cpu.get_cpu_capability() if here else None
+    return Arithmetic(way, device, client.threads, compiled=compiled, instructions=instructions)
 
 
 def _tried(composed: Composed, data: FederatedData) -> str | None:
@@ -64,15 +67,18 @@ def recorded(now: Arithmetic, before: Mapping[str, Any] | None = None) -> dict[s
     Returns
     -------
     dict
-        The fields of ``now``; ``same_bits``; and ``earlier``: version, way and device of earlier
-        rounds, where they were others. Such a run promises no bits.
+        The fields of ``now``; ``same_bits``; and ``earlier``: version, way, device and instructions
+        of earlier rounds, where they were others. Such a run promises no bits.
     """
     earlier: list[Any] = []
     same_bits = now.same_bits
     if before is not None:
         known = _known(before)
         earlier = [*known["earlier"]]
-        if _differs(known, now) or _unlike(known["device"], now.device):
+        moved = _unlike(known["device"], now.device) or _unlike(
+            known["instructions"], now.instructions
+        )
+        if moved or _differs(known, now):
             earlier.append({key: known[key] for key in FIRST})
         same_bits = None if known.get("same_bits") is None else same_bits
     return {**asdict(now), "same_bits": False if earlier else same_bits, "earlier": earlier}
@@ -115,14 +121,15 @@ def _known(before: Mapping[str, Any]) -> Mapping[str, Any]:
         If it says other things than one does.
     """
     known: dict[str, Any] = {"earlier": [], **FIRST, **(before.get("arithmetic") or {})}
-    texts = (known["way"], known["device"])
+    texts = (known["way"], known["device"], known["instructions"])
     if (
         not isinstance(known["version"], int)
         or not all(text is None or isinstance(text, str) for text in texts)
         or not isinstance(known["earlier"], list)
     ):
         raise RunError(
-            "the manifest's arithmetic must have a version, a way and a device, got "
+            "the manifest's arithmetic must have a version, and its way, device and instructions "
+            "must be texts or null, got "
             f"{shown(before['arithmetic'])}"
         )
     return known

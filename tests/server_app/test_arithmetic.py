@@ -50,7 +50,9 @@ def test_what_the_server_knows(
 ) -> None:
     """All in process; elsewhere what settings and model decide; bits are promised on a CPU."""
     arithmetic = found(f"{words} client.threads=2", in_process=in_process)
-    assert arithmetic == Arithmetic(way, device, 2)
+    here = in_process and device == "cpu"
+    instructions = torch.backends.cpu.get_cpu_capability() if here else None
+    assert arithmetic == Arithmetic(way, device, 2, instructions=instructions)
     assert arithmetic.same_bits is same_bits
     assert arithmetic.version == VERSION
 
@@ -75,7 +77,7 @@ def test_where_only_a_trial_tells_the_clients_are_asked(monkeypatch: pytest.Monk
     assert found(words).way is None
 
 
-CPU = Arithmetic("alone, autograd", "cpu", 1)
+CPU = Arithmetic("alone, autograd", "cpu", 1, instructions="AVX2")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ CPU = Arithmetic("alone, autograd", "cpu", 1)
         (Arithmetic("alone, autograd", "cuda", 1), 1, False),
         (Arithmetic("batched, autograd", "cpu", 1), 1, False),
         (Arithmetic("alone, autograd", "cpu", 1, version=VERSION - 1), 1, False),
+        (Arithmetic("alone, autograd", "cpu", 1, instructions="AVX512"), 1, False),
     ],
 )
 def test_a_run_that_goes_on_promises_what_all_its_rounds_keep(
