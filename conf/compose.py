@@ -167,7 +167,8 @@ def _with_values(words: tuple[str, ...]) -> tuple[DictConfig, str]:
     """
     overrides = [parse_word(word) for word in words]
     values = [override for override in overrides if _changes_a_value(override)]
-    chosen = tuple(o.input_line or "" for o in overrides if not _changes_a_value(o))
+    pairs = zip(words, overrides, strict=True)
+    chosen = tuple(word for word, override in pairs if not _changes_a_value(override))
     config, experiment = copy.deepcopy(_of_options(chosen))
     for override in values:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
@@ -189,6 +190,7 @@ def _changes_a_value(override: Override) -> bool:
 
 @lru_cache(maxsize=64)
 def _of_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+    # The runs of a study or a report choose the same options, of which there are few.
     config = _compose_config(words)
     settings = _without_hydra(config)
     OmegaConf.set_struct(settings, True)
@@ -255,7 +257,7 @@ def settings_of(text: str) -> Settings:
                 f"{group}.name must be one of {', '.join(options(group))}, got {name}"
             )
     words = [f"{group}={name}" for group, name in names.items() if name is not None]
-    typed = copy.deepcopy(_defaults_of(("experiment=custom", *words)))
+    typed, _ = copy.deepcopy(_of_options(("experiment=custom", *words)))
     try:
         typed.merge_with(recorded)
         settings = _to_settings(typed)
@@ -263,12 +265,6 @@ def settings_of(text: str) -> Settings:
         raise SettingsError(explain(error)) from None
     check(settings)
     return settings
-
-
-@lru_cache(maxsize=64)
-def _defaults_of(words: tuple[str, ...]) -> DictConfig:
-    # The runs of one report choose the same options, of which there are few.
-    return _compose_config(words)
 
 
 def _compose_config(words: Sequence[str]) -> DictConfig:

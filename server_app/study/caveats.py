@@ -315,10 +315,11 @@ def comparison_caveats(
         Whether the data has no test set, so that each seed draws test parts from the same rows.
     """
     compared = [method for method in methods if method.runs and not method.left_out]
+    unit = Unit.of(metric, margin)
     found = (
-        _lucky_tuning(compared, Unit.of(metric, margin), margin),
+        _lucky_tuning(compared, unit, margin),
         _few_seeds(compared),
-        _still_better(compared, Unit.of(metric, margin), margin),
+        _still_better(compared, unit, margin),
         _shared_rows() if pooled else "",
     )
     return tuple(sentence for sentence in found if sentence)

@@ -86,9 +86,8 @@ class Notices:
             sought = " or ".join(f"'{key}'" for key in keys_sought)
             self._once(
                 WARNING,
-                f"No client reports a loss, {sought}: the gate admits priority clients alone. Set "
-                "loss_key to the metric that has the loss of the model received, or let the "
-                "ClientApp report it",
+                f"No client reports a loss, {sought}: the gate admits priority clients alone"
+                f"{self._communication.hint(sought)}",
             )
 
     def _warn(self, refused: list[ClientDecision]) -> None:
