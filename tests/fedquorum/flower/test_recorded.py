@@ -31,7 +31,7 @@ from fedquorum.records import checkpoint, needed
 from fedquorum.records.reader import load_run, read_parts, read_runs
 from fedquorum.server_optimizer import Adam
 from fedquorum.weighting import TiltedLoss
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
 from client_app.app import app
@@ -48,6 +48,7 @@ from tests.builders_flower import (
     scripted_app,
     standard_app,
 )
+from tests.fedquorum.records.made import change_table
 from tests.server_app.made_runs import SMALL, real_run
 
 K, ROUNDS = 6, 5
@@ -216,6 +217,60 @@ def test_a_decision_is_explained(tmp_path: Path) -> None:
     recorded = read_recorded(tmp_path / "run")
     assert explain(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
     assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
+
+
+def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
+    """In the standard protocol clients do not decide, and the server has both halves of the gate.
+
+    Client 3 reports a loss far above that of the priority clients.
+    """
+    strategy = FedALIGN(priority=[0, 1], num_rounds=2, warmup_rounds=1, records=tmp_path / "run")
+    played(strategy, grid("standard"), rounds=2)
+    (refused,) = [
+        r for r in rows(tmp_path / "run") if r["status"] == "rejected" and r["client"] == 3
+    ]
+    told = explain(read_recorded(tmp_path / "run"), 3, 2)
+    assert told[-2].startswith("admitted: no; F_k = 5 > F + eps_t = ")
+    assert told[-1] == "weight: 0; the server refused the update; recorded 0"
+    assert refused["weight"] == 0.0
+
+
+class Breaking(ChangingGrid):
+    """Nodes that fail in the first rounds, up to ``last``."""
+
+    last = 0
+
+    def _answer(self, message: Message) -> Message:
+        kind, _, number = message.metadata.group_id.partition(" ")
+        if kind == "train" and int(number) <= self.last:
+            return Message(Error(1, "broken"), reply_to=message)
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_rounds_without_an_answer_are_no_recognition(last: int, tmp_path: Path) -> None:
+    """Nothing counted in them either, but the clients are those that there were."""
+    nodes = Breaking(standard_app(), K)
+    nodes.last = last
+    played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
+    assert read_recorded(tmp_path / "run").recognised_in == 0
+    found = checked(tmp_path / "run")
+    assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
+    assert found.rounds == 3
+
+
+def test_what_counted_before_the_recognition_is_found(tmp_path: Path) -> None:
+    """The clients of that round were no clients."""
+    run = tmp_path / "run"
+    played(made("FedAvg", records=run), grid("ours"), rounds=2)
+    assert read_recorded(run).recognised_in == 1
+
+    def count(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if row["round"] == 1 and row["client"] == 0)["weight"] = 0.5
+
+    change_table(run, "clients", count)
+    (problem, *_) = audit(run).problems
+    assert str(problem) == "round 1, client 0: weight is 0.5, the other records give 0"
 
 
 def test_they_are_the_apps_records(tmp_path: Path) -> None:
