@@ -520,11 +520,31 @@ def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
         played(FedAvg(resume_from=run), asks_nobody())
 
 
-def test_a_run_that_was_stopped_before_its_first_round_begins(tmp_path: Path) -> None:
-    """With the model that it had."""
+def test_of_damaged_checkpoints_the_newest_whole_one_is_gone_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rounds after it are played again, and the log tells why."""
+    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    with pytest.raises(KeyboardInterrupt):
+        played(made("FedAU", records=tmp_path / "run"), grid("standard"), evaluate_fn=stopping(3))
+    *_, newest = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    newest.write_bytes(b"damaged")
+    assert played(made("FedAU", resume_from=tmp_path / "run"), grid("standard")) == whole
+    assert f"Not used: {newest.name} is damaged" in caplog.text
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_run_that_was_stopped_before_its_first_round_begins(
+    *, written: bool, tmp_path: Path
+) -> None:
+    """With the model that it had; with the one given if its first checkpoint was never finished."""
     with pytest.raises(KeyboardInterrupt):
         played(FedAU(records=tmp_path), grid("standard"), evaluate_fn=stopping(0))
-    arrays = encode_arrays({"w": np.zeros(3, dtype=np.float32)})
+    given = {"w": np.zeros(3, dtype=np.float32)} if written else MODEL
+    if not written:
+        (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
+    arrays = encode_arrays(given)
     FedAU(resume_from=tmp_path).start(grid("standard"), arrays, num_rounds=ROUNDS)
     played(FedAU(records=tmp_path / "whole"), grid("standard"))
     assert rows(tmp_path) == rows(tmp_path / "whole")
