@@ -659,10 +659,13 @@ UNDECIDED = [
     rule
     for _, rule in FULL
     if rule.aggregates
-    and not rule.needs_updates
+    and not rule.not_recorded
     and not isinstance(rule, AverageAll | AverageParticipating)
 ]
-"""The rules whose explanations need the weights: averages follow from who took part alone."""
+"""The rules whose explanations need the weights.
+
+Averages follow from who took part alone, and of weights by updates the recorded ones are told.
+"""
 
 
 @pytest.mark.parametrize("rule", UNDECIDED, ids=repr)
