@@ -32,6 +32,7 @@ from fedquorum.records.reader import load_run, read_parts, read_runs
 from fedquorum.server_optimizer import Adam
 from fedquorum.weighting import TiltedLoss
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
 from client_app.app import app
@@ -98,10 +99,8 @@ class Comings(ChangingGrid):
         return ids
 
 
-def grid(protocol: str) -> InProcessGrid:
-    """Return nodes with an app of a protocol: a client each, or two clients each."""
-    if protocol == "standard":
-        return grid_of(standard_app(), K)
+def our_app() -> ClientApp:
+    """Return an app of the project's protocol, whose clients decide whether they train."""
     losses = {k: LOSSES[k % 3] for k in range(K)}
 
     def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
@@ -112,7 +111,12 @@ def grid(protocol: str) -> InProcessGrid:
             return TrainAnswer(client, Status.SILENT)
         return moved(client, 0.1 * client, loss=loss)
 
-    return grid_of(scripted_app(K, fit, losses), K // 2)
+    return scripted_app(K, fit, losses)
+
+
+def grid(protocol: str) -> InProcessGrid:
+    """Return nodes with an app of a protocol: a client each, or two clients each."""
+    return grid_of(standard_app(), K) if protocol == "standard" else grid_of(our_app(), K // 2)
 
 
 def played(
@@ -235,10 +239,12 @@ def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
     assert refused["weight"] == 0.0
 
 
-class Breaking(ChangingGrid):
+class Breaking(InProcessGrid):
     """Nodes that fail in the first rounds, up to ``last``."""
 
-    last = 0
+    def __init__(self, app: ClientApp, count: int, last: int) -> None:
+        super().__init__(app, {}, count)
+        self.last = last
 
     def _answer(self, message: Message) -> Message:
         kind, _, number = message.metadata.group_id.partition(" ")
@@ -250,13 +256,22 @@ class Breaking(ChangingGrid):
 @pytest.mark.parametrize("last", [1, 3])
 def test_rounds_without_an_answer_are_no_recognition(last: int, tmp_path: Path) -> None:
     """Nothing counted in them either, but the clients are those that there were."""
-    nodes = Breaking(standard_app(), K)
-    nodes.last = last
+    nodes = Breaking(standard_app(), K, last)
     played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
     assert read_recorded(tmp_path / "run").recognised_in == 0
     found = checked(tmp_path / "run")
     assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
     assert found.rounds == 3
+
+
+def test_the_protocol_may_be_recognised_in_a_later_round(tmp_path: Path) -> None:
+    """Where nobody could answer before; none of these rounds is decided again."""
+    nodes = Breaking(our_app(), K // 2, 1)
+    played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
+    assert read_recorded(tmp_path / "run").recognised_in == 2
+    found = checked(tmp_path / "run")
+    assert found.rounds == 1
+    assert any(text.startswith("rounds 1 to 2, in which nothing") for text in found.unknown)
 
 
 def test_what_counted_before_the_recognition_is_found(tmp_path: Path) -> None:
