@@ -5,13 +5,15 @@ from collections.abc import Mapping
 
 import pytest
 from fedquorum.client.response_times import TracedTimes
+from fedquorum.flower.availability import is_train
 from fedquorum.flower.codec import NamedArrays, TrainAnswer, TrainTask
 from fedquorum.flower.communication import Communication
 from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
 from fedquorum.quorum import Quorum
 from fedquorum.report import ClientDecision, TrainReport
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
 from client_app.node import hosted_clients
 from tests.builders_flower import Change, grid_of, moved, named, play_round, scripted_app
@@ -30,7 +32,14 @@ def broken(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
     raise RuntimeError(f"client {client} broke")
 
 
-def timed(times: Mapping[int, float] | None, inner: ClientApp) -> ClientApp:
+def erring(message: Message, context: Context) -> Message:
+    """Reply to training with an error, as another mod may."""
+    if is_train(message):
+        return Message(Error(1, "not today"), reply_to=message)
+    return scripted_app(K, fit)(message, context)
+
+
+def timed(times: Mapping[int, float] | None, inner: ClientAppCallable) -> ClientApp:
     """Return an app whose clients take so many seconds; None if its nodes have no times."""
 
     def of_node(context: Context) -> NodeResponseTimes | None:
@@ -110,12 +119,20 @@ def test_seconds_that_are_no_numbers_are_rejected() -> None:
     assert report.simulated_seconds == 8.0
 
 
-def test_an_error_of_the_app_takes_no_seconds() -> None:
+@pytest.mark.parametrize(
+    ("app", "reasons"),
+    [
+        (
+            scripted_app(K, broken),
+            {"RuntimeError: client 0 broke", "RuntimeError: client 1 broke"},
+        ),
+        (erring, {"not today"}),
+    ],
+    ids=["raised", "replied"],
+)
+def test_an_error_of_the_app_takes_no_seconds(app: ClientAppCallable, reasons: set[str]) -> None:
     """It arrives as it was, and the clock stands still where nobody replies."""
-    report = played(timed(TIMES, scripted_app(K, broken)))
+    report = played(timed(TIMES, app))
     assert told(report.decisions) == [("failed", None)] * K
-    assert {decision.reason for decision in report.decisions} == {
-        "RuntimeError: client 0 broke",
-        "RuntimeError: client 1 broke",
-    }
+    assert {decision.reason for decision in report.decisions} == reasons
     assert report.simulated_seconds == 0.0
