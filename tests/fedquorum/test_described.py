@@ -75,7 +75,7 @@ def test_a_rule_of_the_users_program_is_described_by_its_file(
 ) -> None:
     """No other program could import it from ``__main__``."""
     own = type("Mine", (AverageAll,), {"__module__": "__main__", "key": "mine"})
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     mine = Named("mine", "A weighting of one's own.", own)
     optimizer = SERVER_OPTIMIZERS["sgd"]()
     rules = mine.rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
