@@ -105,11 +105,23 @@ class Measurement:
     def origin(self) -> str:
         """Return where the numbers come from, as a line."""
         parts = [f"Measured on {self.date} with {self.commit}"]
-        parts += [words for words in (self.seeds, self.rounds) if words]
+        seeds = in_spans(self.seeds, ", ", "{} to {}")
+        parts += [words for words in (seeds, self.rounds) if words]
         if self.seconds is not None:
             parts.append(f"{_duration(self.seconds)} of computing")
         line = f"*{'; '.join(parts)}.*"
         return f"{line[:-1]} {self.note}*" if self.note else line
+
+
+def in_spans(text: str, separator: str, span: str) -> str:
+    """Return a text whose one list of four or more consecutive numbers is replaced by its ends."""
+    found = re.search(rf"\d+(?:{separator}\d+){{3,}}", text)
+    if found is None:
+        return text
+    listed = [int(number) for number in found[0].split(separator)]
+    if listed != list(range(listed[0], listed[-1] + 1)):
+        return text
+    return text[: found.start()] + span.format(listed[0], listed[-1]) + text[found.end() :]
 
 
 def numbers(values: Sequence[float]) -> Number | None:

@@ -14,7 +14,7 @@ from benchmarks.book.claims import (
     lacking_list,
 )
 from benchmarks.book.declared import CLAIMS
-from benchmarks.book.measured import Measurement, read_measurement
+from benchmarks.book.measured import Measurement, in_spans, read_measurement
 from benchmarks.book.measuring import PICTURED
 
 TEXTS, RESULTS, IMAGES = "book", "results", "images"
@@ -111,9 +111,17 @@ def _chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[str]:
 
 def _commands(chapter: Chapter, *, quick: bool) -> str:
     sweeps = chapter.sweeps if isinstance(chapter, Sweeps) else ()
-    lines = [shlex.join(["fedquorum", "-m", *words]) for words in sweeps]
+    lines = [shlex.join(["fedquorum", "-m", *map(_short, words)]) for words in sweeps]
     again = "--quick" if quick else f"--run {chapter.name}"
     return "\n".join([*lines, f"python -m benchmarks.book {again}"])
+
+
+def _short(word: str) -> str:
+    """Return a sweep's word, with many seeds as Hydra's range, whose end is not part of it."""
+    if not word.startswith("seed="):
+        return word
+    first, to, last = in_spans(word.removeprefix("seed="), ",", "{} to {}").partition(" to ")
+    return f"seed=range({first},{int(last) + 1})" if to else word
 
 
 def _tables(chapter: Chapter, measured: Measurement) -> Iterator[str]:

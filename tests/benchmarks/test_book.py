@@ -23,6 +23,7 @@ from benchmarks.book.measured import (
     Number,
     Table,
     differences,
+    in_spans,
     numbers,
     read_measurement,
     write_measurement,
@@ -127,6 +128,21 @@ def test_a_measurement_tells_where_it_comes_from() -> None:
     assert SMALL.origin() == f"{told}; 100 s of computing.*"
     assert replace(SMALL, seconds=6000.0).origin() == f"{told}; 100 min of computing.*"
     assert replace(SMALL, seconds=None, note="Old.").origin() == f"{told}. Old.*"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("seed 1", "seed 1"),
+        ("seeds 1, 2, 3", "seeds 1, 2, 3"),
+        ("seeds 1, 2, 3, 4", "seeds 1 to 4"),
+        ("seeds 9, 10, 11, 12, 13", "seeds 9 to 13"),
+        ("seeds 1, 2, 3, 5", "seeds 1, 2, 3, 5"),
+    ],
+)
+def test_many_seeds_are_told_by_their_ends(text: str, short: str) -> None:
+    """Only where none is missing between them."""
+    assert in_spans(text, ", ", "{} to {}") == short
 
 
 def test_a_conclusion_from_older_numbers_says_so(tmp_path: Path) -> None:

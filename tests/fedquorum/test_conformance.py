@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.participation import PARTICIPATIONS, EmpiricalRates, KnownRates, MeanInterval
+from fedquorum.participation import (
+    PARTICIPATIONS,
+    EmpiricalRates,
+    KnownRates,
+    MeanInterval,
+    Participation,
+)
 from fedquorum.rule import Question, Rule, RunFacts, parameters_of
 from fedquorum.selection import (
     SELECTIONS,
@@ -647,6 +653,32 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
         else:
             assert lines[0].startswith("c_k = 0")
     assert list(rule.check_recorded(made)) == []
+
+
+UNDECIDED = [
+    rule
+    for _, rule in FULL
+    if rule.aggregates
+    and not rule.not_recorded
+    and not isinstance(rule, AverageAll | AverageParticipating)
+]
+"""The rules whose explanations need the weights.
+
+Averages follow from who took part alone, and of weights by updates the recorded ones are told.
+"""
+
+
+@pytest.mark.parametrize("rule", UNDECIDED, ids=repr)
+def test_a_weight_that_could_not_be_decided_is_not_explained(rule: Weighting[Any]) -> None:
+    """Where records lack what the weights follow from, no formula has made-up numbers.
+
+    What a correction for participation knows of the client does not depend on the weights.
+    """
+    (given,) = rounds_of(1, SIZE, seed=12)
+    made = replace(decided(rule, given, SIZE), weights=None, following=None)
+    lines = [line for place in range(SIZE) for line in rule.explain(made, place)]
+    assert len(lines) == (SIZE if isinstance(rule, Participation) else 0)
+    assert all(line.startswith("omega_n ") for line in lines)
 
 
 # --- selections ---------------------------------------------------------------------------------

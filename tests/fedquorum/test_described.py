@@ -1,5 +1,7 @@
 """What settings say of rules makes the same rules again."""
 
+import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,10 +10,11 @@ from fedquorum.described import described, plain
 from fedquorum.errors import ParameterError
 from fedquorum.imports import no_rule_at
 from fedquorum.named import NAMED, Named, build
+from fedquorum.participation import MeanInterval
 from fedquorum.rule import RunFacts
 from fedquorum.selection import EpsilonGate, Sampling
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.weighting import AverageAll
+from fedquorum.weighting import AgnosticMixing, AverageAll
 
 FACTS = RunFacts(num_rounds=7, seed=3)
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -53,6 +56,34 @@ def test_a_strategy_in_no_table_is_described_by_its_parts() -> None:
     assert settings["strategy"]["name"] == "composed"
     strategy, server_optimizer = settings["strategy"], settings["server_optimizer"]
     assert build(strategy, server_optimizer, FACTS, custom=no_rule_at) == rules
+
+
+def test_a_correction_is_described_with_its_parameters() -> None:
+    """Those that were given, and the others by their defaults."""
+    mine = Named("mine", "Another weighting.", AgnosticMixing, participation=MeanInterval)
+    options = {"cutoff": 20.0}
+    optimizer = SERVER_OPTIMIZERS["sgd"]()
+    rules = mine.rules(options, FACTS, sampling=Sampling(), server_optimizer=optimizer)
+    told = described(mine, options, rules)["strategy"]["participation"]
+    assert told == {"name": "fedau", "cutoff": 20.0}
+    told = described(mine, {}, rules)["strategy"]["participation"]
+    assert told == {"name": "fedau", "cutoff": math.inf}
+
+
+def test_a_rule_of_the_users_program_is_described_by_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other program could import it from ``__main__``."""
+    own = type("Mine", (AverageAll,), {"__module__": "__main__", "key": "mine"})
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__)
+    mine = Named("mine", "A weighting of one's own.", own)
+    optimizer = SERVER_OPTIMIZERS["sgd"]()
+    rules = mine.rules({}, FACTS, sampling=Sampling(), server_optimizer=optimizer)
+    assert described(mine, {}, rules)["strategy"]["weighting"] == {
+        "name": "custom",
+        "path": f"{__file__}:Mine",
+        "args": {},
+    }
 
 
 def test_a_memory_in_no_table_has_no_settings() -> None:

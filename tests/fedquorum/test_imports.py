@@ -1,11 +1,20 @@
-"""The rules are imported where Flower and torch are not installed; the exports are lazy."""
+"""The rules are imported without Flower and torch, exports when used, and a user's own by path."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import fedquorum
+import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.imports import no_rule_at, object_at, rule_at
+from fedquorum.rule import RunFacts
+from fedquorum.weighting import Weighting
+
+from tests.fedquorum.records.made import FIXTURES
 
 PACKAGE = Path(fedquorum.__file__).parent
 RULES = ("selection", "weighting", "participation", "server_optimizer")
@@ -60,3 +69,87 @@ def test_every_export_is_there() -> None:
     assert set(fedquorum.__all__) <= set(dir(fedquorum))
     for name in fedquorum.__all__:
         assert getattr(fedquorum, name).__name__ == name
+
+
+# --- rules of the user's own --------------------------------------------------------------------
+
+FILE = FIXTURES / "my_rule.py"
+ALLOWED = (
+    "the import path of a fedquorum Weighting, such as package.module.Class or folder/file.py:Class"
+)
+
+
+def own(path: str, **arguments: Any) -> Any:
+    """Return the weighting at an import path."""
+    return rule_at(Weighting, {"path": path, "args": arguments}, RunFacts())
+
+
+def test_a_rule_is_loaded_from_its_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is from the working directory; two rules of one file have one class."""
+    by_file = own(f"{FILE}:Tempered", power=2.0)
+    assert repr(by_file) == "Tempered(power=2.0)"
+    monkeypatch.chdir(FIXTURES)
+    assert own("my_rule.py:Tempered", power=2.0) == by_file
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParameterError, match=f"there is no Python file {tmp_path}/my_rule.py"):
+        own("my_rule.py:Tempered")
+
+
+def test_a_rule_is_imported_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Python does not look there, as in a command; a function may make the rule."""
+    (tmp_path / "made_here.py").write_text(
+        "from fedquorum.weighting import AverageAll\n\ndef average():\n    return AverageAll()\n"
+    )
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert repr(own("made_here.average")) == "AverageAll()"
+    assert sys.path.count(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (f"{FILE}:Temperd", "there is no Temperd in it; did you mean Tempered?"),
+        (f"{FILE}:Xyz", "there is no Xyz in it"),
+        ("nowhere.to_be.Found", "No module named 'nowhere'"),
+        ("math.pi", "it is a float"),
+        ("collections.OrderedDict", "it makes OrderedDict"),
+    ],
+)
+def test_what_is_no_rule_is_refused_with_the_reason(path: str, reason: str) -> None:
+    """In one line, with what is allowed."""
+    message = f"path must be {ALLOWED} ({reason}), got {path!r}"
+    with pytest.raises(ParameterError, match=f"^{re.escape(message)}$"):
+        own(path)
+
+
+def test_arguments_that_a_rule_does_not_take_are_refused() -> None:
+    """By what Python says of them."""
+    message = rf"args must be arguments of {FILE}:Tempered \(.*'powr'.*\), got \{{'powr': 2\}}"
+    with pytest.raises(ParameterError, match=message):
+        own(f"{FILE}:Tempered", powr=2)
+
+
+def test_a_file_that_failed_is_loaded_again(tmp_path: Path) -> None:
+    """Whoever mends a mistake in it need not start anew, as in a notebook."""
+    file = tmp_path / "rule.py"
+    file.write_text("raise SystemError('not yet')")
+    with pytest.raises(ParameterError, match="not yet"):
+        own(f"{file}:number")
+    file.write_text("number = 1  # and now")
+    assert object_at(f"{file}:number") == 1
+
+
+def test_records_do_not_make_code_run() -> None:
+    """A rule that they name is refused without trust, and the way out is told."""
+    message = (
+        "path must be absent from records that are only read (it names code; --trust, or "
+        "trust=True in Python, imports it), got 'os.system'"
+    )
+    with pytest.raises(ParameterError, match=re.escape(message)):
+        no_rule_at(Weighting, {"path": "os.system"}, RunFacts())

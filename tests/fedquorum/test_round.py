@@ -342,6 +342,19 @@ def test_the_first_state_of_nobody_is_empty() -> None:
     assert RoundState.initial(rules, POPULATION).weighting.omega.tolist() == [1.0] * 3
 
 
+def test_who_joins_is_covered_with_priority_alone() -> None:
+    """Of the others nobody knows yet whether they are aligned; who was there stays what it was."""
+    rules = Rules(GATE, FEDAU)
+    (first,) = play(rules, FIVE, present(5, "012"))
+    assert first.following.covered is not None
+    assert first.following.covered.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
+    after = Population(tuple(range(7)), frozenset({0, 1, 6}))
+    larger = first.following.grown(rules, FIVE.population, after)
+    assert larger.covered is not None
+    assert larger.covered.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    assert larger.told == first.following.told
+
+
 # --- refused rounds -----------------------------------------------------------------------------
 
 

@@ -108,6 +108,14 @@ def test_the_nearest_name_is_suggested() -> None:
     """And nothing where none is near."""
     assert did_you_mean("fedua", ["fedau", "fedavg"]) == "did you mean fedau?"
     assert did_you_mean("xyz", ["fedau", "fedavg"]) == ""
+    assert did_you_mean("", ["fedau"]) == ""
+
+
+def test_a_name_in_several_folders_is_suggested_in_all() -> None:
+    """Whoever leaves out the folder sees which there are, however alike another name is."""
+    known = ["fedalign/synth", "fedavg/synth", "q/synth", "synths"]
+    assert did_you_mean("synth", known[1:2]) == "did you mean fedavg/synth?"
+    assert did_you_mean("synth", known) == "did you mean fedalign/synth, fedavg/synth or q/synth?"
 
 
 def test_what_libraries_say_becomes_one_line() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import StateError
-from fedquorum.state import from_arrays, to_arrays
+from fedquorum.state import from_arrays, grown, to_arrays
 from fedquorum.weighting.aaggff_d import AAggFFDState
 from numpy.typing import NDArray
 
@@ -73,3 +73,17 @@ def test_what_cannot_be_written_down_is_refused() -> None:
     """A state of objects is a mistake of the rule, shown at the first checkpoint."""
     with pytest.raises(StateError, match=r"'w\.x' is a set, which cannot be written down"):
         to_arrays({"x": {1, 2}}, "w")
+
+
+def test_only_what_is_of_the_clients_grows() -> None:
+    """One number for all, or arrays of another length, are no client's and stay as they were."""
+    state = {"each": np.array([1.0, 2.0]), "all": np.array(5.0), "classes": np.ones(4), "t": 3}
+    fresh = {"each": np.zeros(3), "all": np.array(0.0), "classes": np.zeros(4), "t": 0}
+    places = np.array([0, 2])
+    larger = {name: grown(part, fresh[name], 2, places) for name, part in state.items()}
+    assert {name: np.asarray(part).tolist() for name, part in larger.items()} == {
+        "each": [1.0, 0.0, 2.0],
+        "all": 5.0,
+        "classes": [1.0] * 4,
+        "t": 3,
+    }

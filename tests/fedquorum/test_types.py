@@ -17,6 +17,8 @@ def test_population_refuses_nonsense() -> None:
         Population((0, 1), frozenset({0}), {1: 0.5})
     with pytest.raises(ValueError, match=r"got 1.5 for client 0"):
         Population((0, 1), frozenset({0}), {0: 1.5})
+    with pytest.raises(ValueError, match=r"^unseen clients \[1\] are among the clients$"):
+        Population((0, 1), frozenset({0}), unseen=(2, 1))
 
 
 def test_clients_are_ascending_in_whichever_order_they_join() -> None:

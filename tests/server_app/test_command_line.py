@@ -180,7 +180,9 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return load(self, config_name, overrides, *rest, **more)
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", noted)
-    monkeypatch.setattr(sys.modules["conf.compose"], "_composed", {})
+    module = sys.modules["conf.compose"]
+    monkeypatch.setattr(module, "_composed", {})
+    module._of_options.cache_clear()
     monkeypatch.setattr("server_app.job.run_in_process", lambda *_: None)
     return compositions
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
 from fedquorum.records import checkpoint
@@ -30,6 +31,7 @@ import server_app.loop
 from client_app.arithmetic import VERSION
 from client_app.node import compute_device
 from conf.compose import compose_words
+from server_app.arithmetic import FIRST
 from server_app.job import run_in_process
 from server_app.resuming import check_resumable, resumed_words
 from tests.builders import NEEDED_WORDS
@@ -72,6 +74,12 @@ def interrupted(
 COMPOSED = "composed strategy.selection.epsilon=2 strategy/participation=fedau"
 
 CHOOSING = "composed strategy/selection=power_of_choice strategy.fraction=0.4 data.priority=all"
+
+
+def instructions_here() -> str | None:
+    """Return what the manifest says of this machine's processor."""
+    on_cpu = compute_device("auto").type == "cpu"
+    return torch.backends.cpu.get_cpu_capability() if on_cpu else None
 
 
 @pytest.mark.parametrize(
@@ -498,8 +506,9 @@ def test_a_run_of_the_version_before_goes_on(
         "threads": 1,
         "version": VERSION,
         "compiled": False,
+        "instructions": instructions_here(),
         "same_bits": False,
-        "earlier": [{"version": 1, "way": None, "device": None}],
+        "earlier": [FIRST],
     }
 
 
@@ -526,7 +535,7 @@ def test_a_run_of_another_arithmetic_is_refused(tmp_path: Path) -> None:
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["rounds_completed"] == 14
     assert manifest["arithmetic"]["same_bits"] is False
-    assert manifest["arithmetic"]["earlier"] == [{"version": 1, "way": None, "device": None}]
+    assert manifest["arithmetic"]["earlier"] == [FIRST]
 
 
 def test_another_way_of_training_is_refused(tmp_path: Path) -> None:
@@ -544,9 +553,7 @@ def test_another_way_of_training_is_refused(tmp_path: Path) -> None:
         run(directory, "rounds=3", f"resume={directory}")
     run(directory, "rounds=3", f"resume={directory}", "engine.arithmetic=any")
     again = json.loads(path.read_text())["arithmetic"]
-    assert again["earlier"] == [
-        {"version": VERSION, "way": "alone, autograd", "device": again["device"]}
-    ]
+    assert again["earlier"] == [{key: manifest["arithmetic"][key] for key in FIRST}]
 
 
 # --- disks that are full ---------------------------------------------------------------------

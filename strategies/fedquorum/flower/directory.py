@@ -31,6 +31,11 @@ HEAR_SECONDS = 10.0
 SHOWN_REFUSALS = 10  # of one reply
 KEPT_REFUSALS = 100
 NO_QUERY = "No query function registered"  # as Flower says it
+NEEDS_QUERY = (
+    "client_ids=query asks every node for its client id, and {} answers: each needs a function "
+    "under @app.query() that replies with MetricRecord({{'client-id': ...}}), four lines in "
+    "docs/drop-in.md, 'Who is client 0'"
+)
 MOST_JOINING = 100_000  # clients of one node, where any client may join
 
 ClientsOfKeys = Mapping[str, frozenset[int]]
@@ -297,10 +302,8 @@ class ClientDirectory:
             if node is None:
                 continue  # it answers no query of ours, whatever it says
             del self._ask_after[node]
-            if reply.has_error() and NO_QUERY in (reply.error.reason or ""):
-                self._without_query.add(node)
             problem = (
-                shown(reply.error.reason, LONGEST_REASON)
+                self._refused_query(node, reply.error.reason or "")
                 if reply.has_error()
                 else self._register(node, reply)
             )
@@ -313,11 +316,14 @@ class ClientDirectory:
 
     def _check_queries(self) -> None:
         if self._standard and self._connected <= self._without_query and not self._claims:
-            raise ClientsMissingError(
-                "client_ids=query asks every node for its client id, and no ClientApp here "
-                "answers: each needs a function under @app.query() that replies with "
-                "MetricRecord({'client-id': ...}), four lines in docs/drop-in.md, 'Who is client 0'"
-            )
+            raise ClientsMissingError(NEEDS_QUERY.format("no ClientApp here"))
+
+    def _refused_query(self, node: int, reason: str) -> str:
+        """Return why a node did not answer the query."""
+        if not (self._standard and NO_QUERY in reason):
+            return shown(reason, LONGEST_REASON)
+        self._without_query.add(node)
+        return NEEDS_QUERY.format("the ClientApp of " + self._name(node) + " never")
 
     def _register(self, node: int, reply: Message) -> str | None:
         """Note which clients a node claims; return what is wrong with its answer, if anything."""

@@ -98,7 +98,9 @@ def _check_alone(run: Run) -> None:
         rules = build(
             run.config["strategy"], {"name": "sgd"}, RunFacts(num_rounds=1), custom=no_rule_at
         )
-    except (KeyError, ParameterError, TypeError) as error:
+    except KeyError as error:
+        raise RunError(f"{run.directory}/config.yaml: {error} is missing") from None
+    except (ParameterError, TypeError) as error:
         raise RunError(f"{run.directory}/config.yaml: {error}") from None
     if not rules.keeps_models:
         raise RunError(

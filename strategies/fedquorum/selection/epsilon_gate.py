@@ -193,10 +193,10 @@ class EpsilonGate(WarmUp):
         accuracy = call.criterion == "accuracy"
         value = float((responses.accuracy if accuracy else responses.loss)[place])
         overall = decided.objective.accuracy if accuracy else decided.objective.loss
-        if share == 0.0 and (math.isnan(value) or math.isnan(overall)):
-            return f"no; {decided.reasons[place]}"
-        epsilon = call.epsilon or 0.0
-        if epsilon == 0.0:
+        epsilon, reason = call.epsilon or 0.0, decided.reasons[place]
+        if reason is not None and (math.isnan(value) or math.isnan(overall)):
+            inside = reason
+        elif epsilon == 0.0:
             inside = "the gate is closed (eps_t = 0)"
         else:
             symbol = "acc" if accuracy else "F"

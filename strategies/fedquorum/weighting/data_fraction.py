@@ -78,12 +78,12 @@ class DataFraction(Weighting[None]):
 
     def explain(self, decided: Decided, place: int) -> Iterator[str]:
         """Yield the fraction of the data, and the same in FedALIGN's terms."""
-        if decided.weights is None:
+        responses, share, weights = decided.responses, decided.share, decided.weights
+        if weights is None:
             return
         if decided.call.draws is not None:
-            yield from self._explain_drawn(decided, decided.call.draws, place)
+            yield from _explain_drawn(decided, weights, decided.call.draws, place)
             return
-        responses, share, weights = decided.responses, decided.share, decided.weights
         examples, c = responses.num_examples[place], weights.weight[place]
         total = float((share * responses.num_examples).sum())
         yield (
@@ -100,21 +100,19 @@ class DataFraction(Weighting[None]):
             f"{digits(base)} = {digits(examples / base)} and A = {digits(weights.inclusion_mass)}"
         )
 
-    @staticmethod
-    def _explain_drawn(decided: Decided, draws: Draws, place: int) -> Iterator[str]:
-        if decided.weights is None:
-            return
-        responses, weights = decided.responses, decided.weights
-        c, mass = digits(weights.weight[place]), digits(weights.inclusion_mass)
-        if responses.priority[place]:
-            drawn = sum(draws.count.get(k, 0) for k in responses.client.tolist())
-            count = draws.count.get(int(responses.client[place]), 0)
-            yield f"c_k = n_k / |S| / (1 + A) = {count} / {drawn} / (1 + {mass}) = {c}"
-            return
-        examples, data = responses.num_examples[place], draws.priority_data
-        p = digits(examples / data)
-        yield f"p_k = D_k / sum of D_i over P = {digits(examples)} / {digits(data)} = {p}"
-        yield f"c_k = p_k / (1 + A) = {p} / (1 + {mass}) = {c}"
+
+def _explain_drawn(decided: Decided, weights: Weights, draws: Draws, place: int) -> Iterator[str]:
+    responses = decided.responses
+    c, mass = digits(weights.weight[place]), digits(weights.inclusion_mass)
+    if responses.priority[place]:
+        drawn = sum(draws.count.get(k, 0) for k in responses.client.tolist())
+        count = draws.count.get(int(responses.client[place]), 0)
+        yield f"c_k = n_k / |S| / (1 + A) = {count} / {drawn} / (1 + {mass}) = {c}"
+        return
+    examples, data = responses.num_examples[place], draws.priority_data
+    p = digits(examples / data)
+    yield f"p_k = D_k / sum of D_i over P = {digits(examples)} / {digits(data)} = {p}"
+    yield f"c_k = p_k / (1 + A) = {p} / (1 + {mass}) = {c}"
 
 
 def _drawn_data(draws: Draws, responses: Responses) -> FloatArray:

@@ -52,6 +52,9 @@ CONFIGURATIONS = {
     "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
     "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
     "maxfl": ("strategy=maxfl", "strategy.requirement=[0.5,2,1,nan,0.2,3,1,inf]"),
+    "aligned": ("strategy=fedavg", "evaluation.class_alignment=true"),
+    "unseen": ("strategy=fedavg", "data.unseen_fraction=0.25"),
+    "slow": ("strategy=fedavg", "response_time=lognormal", "engine.quorum=0.5", "engine.grace=1"),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),
 }
 """The words of the named strategies' runs, and of options that change what is decided."""

@@ -5,11 +5,12 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 import piqp
+import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
@@ -133,6 +134,37 @@ def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
     assert "memory of updates" in told
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("aligned", "the class alignment: it needs the updates, which no record holds"),
+        ("slow", r"that clients were unavailable, late or busy, or failed \(\d+ times\)"),
+    ],
+)
+def test_what_has_no_record_is_said(runs: Callable[[str], Path], name: str, told: str) -> None:
+    """And nothing else that is on record."""
+    (unknown,) = audit(runs(name)).unknown
+    assert re.fullmatch(told, unknown)
+
+
+def test_unusable_updates_are_said(tampered: Callable[[str], Path]) -> None:
+    """They were rejected by what they held, and no record holds an update."""
+    run = tampered("local_only")
+
+    def unusable(rows: Rows) -> None:
+        one(rows, 5, client=1).update(
+            num_examples=None,
+            loss=None,
+            accuracy=None,
+            status="rejected",
+            reason="an array is not finite",
+        )
+
+    change_table(run, "clients", unusable)
+    (told,) = [text for text in audit(run).unknown if "unusable" in text]
+    assert told == "that updates were unusable (1 times): the updates are not in the records"
+
+
 def test_a_run_that_was_killed_is_checked_as_far_as_it_goes(
     tampered: Callable[[str], Path],
 ) -> None:
@@ -211,6 +243,7 @@ def changed(number: int, column: str, factor: float) -> Callable[[Rows], None]:
         ("draws", "weight", 1.01),
         ("local_only", "weight", 1.0),
         ("fedalign", "test_loss", 1.1),
+        ("slow", "seconds", 100.0),
     ],
 )
 def test_a_changed_number_of_a_client_is_found(
@@ -256,6 +289,9 @@ def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
         ("fedalign", {"silent": 1, "trained": 7}),
         ("fedalign", {"admitted": 1}),
         ("fedalign", {"test": None}),
+        ("fedalign", {"test": {"priority": None, "non_priority": None, "all": None}}),
+        ("slow", {"simulated_seconds": 1.0}),
+        ("slow", {"late_replies": []}),
         ("draws", {"priority_data": 17.0}),
         ("fedau", {"weight_error": 0.1}),
         ("fedau", {"unknown": [0, 1, 2]}),
@@ -356,6 +392,40 @@ def test_the_first_measurement_is_on_record(tampered: Callable[[str], Path]) -> 
     assert str(audit(run).problems[0]).startswith("round 1: global_loss is")
 
 
+def without_measurements(client: int, rounds: Container[int]) -> Callable[[Rows], None]:
+    """Return what takes a client's measurements of the objective after these rounds."""
+
+    def change(rows: Rows) -> None:
+        for row in rows:
+            if row["client"] == client and row["round"] in rounds:
+                row.update(loss=None, accuracy=None)
+
+    return change
+
+
+def test_what_a_client_measured_last_stands_in_where_it_missed(
+    tampered: Callable[[str], Path],
+) -> None:
+    """F(w) of round 3 then has client 0's measurement after round 1; without any none is known."""
+    run = tampered("aligned")
+    rows = pq.read_table(run / "evaluations").to_pylist()
+    counted = [one(rows, 1, client=0)] + [
+        row for row in rows if row["round"] == 2 and row["loss"] is not None and row["client"] != 0
+    ]
+    data = sum(row["num_examples"] for row in counted)
+    mean = {
+        f"global_{name}": sum(row["num_examples"] * row[name] for row in counted) / data
+        for name in ("loss", "accuracy")
+    }
+    change_table(run, "evaluations", without_measurements(0, {2}))
+    change_round(run, 3, stale=[0], **mean)
+    assert audit(run).problems == ()
+    change_table(run, "evaluations", without_measurements(0, {0, 1, 2}))
+    told = "client 0 is stale, but has measured nothing before round 2"
+    problems = [str(problem) for problem in audit(run).problems]
+    assert f"round 3: the rules refuse what is recorded: {told}" in problems
+
+
 def test_other_settings_do_not_fit(tampered: Callable[[str], Path]) -> None:
     """A seed or a threshold that was changed afterwards gives other decisions."""
     run = tampered("open")
@@ -444,16 +514,42 @@ def test_a_run_that_stopped_in_its_first_round_has_nothing_to_replay(
 
 
 def test_damaged_records_are_named(tampered: Callable[[str], Path]) -> None:
-    """Torn tables and settings that are none are errors with the file's name."""
+    """A torn table is an error with the file's name."""
     run = tampered("qfedavg")
     (run / "population.parquet").write_bytes(b"PAR1")
     with pytest.raises(RunError, match=r"population\.parquet: "):
         audit(run)
-    other = tampered("term")
-    config = other / "config.yaml"
-    config.write_text(config.read_text().replace("tilt: -2.0", "tilt: much"))
-    with pytest.raises(RunError, match=r"config\.yaml: strategy\.tilt must be a number"):
-        audit(other)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("tilt: -2.0", "tilt: much", "strategy.tilt must be a number"),
+        ("name: sgd", "name: none", "server_optimizer must be one of sgd, momentum, adam,"),
+        ("rounds: 5", "rounds: many", "invalid literal for int() with base 10: 'many'"),
+        ("strategy:", "strategies:", "'strategy' is missing"),
+    ],
+)
+def test_settings_that_are_none_are_named(
+    tampered: Callable[[str], Path], before: str, after: str, told: str
+) -> None:
+    """By the file and, where a rule refuses them, by the setting."""
+    run = tampered("term")
+    config = run / "config.yaml"
+    text = config.read_text()
+    assert before in text
+    config.write_text(text.replace(before, after))
+    with pytest.raises(RunError, match=f"^{re.escape(f'{config}: {told}')}"):
+        audit(run)
+
+
+def test_a_table_of_clients_without_rates_is_named(tampered: Callable[[str], Path]) -> None:
+    """Whether anybody knew how often clients were there decides what can be replayed."""
+    run = tampered("qfedavg")
+    path = run / "population.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["participation_rate"]), path)
+    with pytest.raises(RunError, match=f"^{path}: expected a column participation_rate$"):
+        audit(run)
 
 
 def test_an_empty_table_is_no_mistake_of_the_reader(tampered: Callable[[str], Path]) -> None:

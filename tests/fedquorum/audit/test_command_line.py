@@ -5,12 +5,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fedquorum.audit.command_line import main
+from fedquorum.audit.check import audit
+from fedquorum.audit.command_line import SHOWN_PROBLEMS, main
 from fedquorum.records import needed
 
 from server_app.report.command_line import main as report
+from tests.fedquorum.records.made import change_table
 
 LIBRARY = Path(__file__).parents[3] / "strategies"
 ABSENT = ("torch", "hydra", "omegaconf", "flwr", "rich", "server_app", "client_app", "conf")
@@ -51,6 +54,25 @@ def test_a_bad_run_hides_no_other(
     assert (status, out.splitlines()[-1]) == (1, "  every decision matches the records")
     (line,) = err.splitlines()
     assert line.startswith(f"fedquorum-audit: {tmp_path}/a/manifest.json, line 1: expected JSON")
+
+
+def test_of_many_mismatches_the_first_are_shown(
+    runs: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And how many more there are, in the line below and in the last one."""
+    run = Path(shutil.copytree(runs("qfedavg"), tmp_path / "run"))
+
+    def double(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row["weight"] *= 2.0
+
+    change_table(run, "clients", double)
+    status, out, _ = told([str(run)], capsys)
+    count = len(audit(run).problems)
+    lines = out.splitlines()
+    assert (status, count > SHOWN_PROBLEMS) == (1, True)
+    assert sum(line.startswith("  mismatch: ") for line in lines) == SHOWN_PROBLEMS
+    assert lines[-2:] == [f"  ... and {count - SHOWN_PROBLEMS} more", f"  {count} mismatches"]
 
 
 def test_a_decision_is_of_one_run(

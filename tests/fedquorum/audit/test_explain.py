@@ -5,15 +5,21 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
+import pyarrow.parquet as pq
 import pytest
+from fedquorum.alignment import smoothed_alignment
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import Recorded, read_recorded
+from fedquorum.errors import RunError
 from fedquorum.participation import PARTICIPATIONS
 from fedquorum.selection import SELECTIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.virtual_clock import LATE
 from fedquorum.weighting import WEIGHTINGS
+from fedquorum.words import digits
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
+from tests.fedquorum.records.made import write_table
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -80,6 +86,87 @@ def test_draws_and_samples_are_explained(runs: Callable[[str], Path]) -> None:
     assert asked.startswith(
         "asked: no; clients with and without priority are asked, a fraction 0.5"
     )
+
+
+def test_who_did_not_answer_in_time_has_no_weight(runs: Callable[[str], Path]) -> None:
+    """The status and its reason end the explanation, after why the client was asked."""
+    recorded = read_recorded(runs("slow"))
+    found = {row["status"]: row for number in range(1, 6) for row in recorded.rows[number]}
+    busy = "its node still has the message of an earlier round"
+    for status, reason in (("late", LATE), ("busy", busy)):
+        row = found[status]
+        lines = explain(recorded, row["client"], row["round"])
+        assert lines[-2:] == (
+            f"answered: {status}: {reason}",
+            "weight: 0; the server received no usable update",
+        )
+
+
+def test_class_alignment_is_explained_where_it_is_recorded(runs: Callable[[str], Path]) -> None:
+    """Of the round by class, and smoothed over the client's rounds so far."""
+    recorded = read_recorded(runs("aligned"))
+    cosines = [
+        next(row["class_alignment"] for row in recorded.rows[number] if row["client"] == 0)
+        for number in (1, 2, 3)
+    ]
+    (told,) = [line for line in explain(recorded, 0, 3) if line.startswith("class alignment ")]
+    by_class = ", ".join(digits(cosine) for cosine in cosines[-1])
+    gamma = digits(smoothed_alignment(cosines))
+    assert told == (
+        f"class alignment with the sum of the other updates, by class: {by_class}; mean over "
+        f"classes, smoothed over rounds by 0.9: {gamma}"
+    )
+
+
+def test_a_client_that_never_trains_is_told_so(runs: Callable[[str], Path]) -> None:
+    """In any round, without a replay."""
+    recorded = read_recorded(runs("unseen"))
+    client = min(recorded.population.unseen)
+    told = f"client {client} never trains: it is an unseen client, which is only evaluated"
+    assert explain(recorded, client, 1) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("client", "number", "problem"),
+    [
+        (8, 1, "client must be the id of one of the run's 8 clients, got 8"),
+        (-1, 1, "client must be the id of one of the run's 8 clients, got -1"),
+        (0, 0, "round must be from 1 to 5, the run's rounds, got 0"),
+        (0, 6, "round must be from 1 to 5, the run's rounds, got 6"),
+    ],
+)
+def test_a_decision_that_was_not_taken_is_refused(
+    runs: Callable[[str], Path], client: int, number: int, problem: str
+) -> None:
+    """What there is to explain is told."""
+    with pytest.raises(RunError, match=f"^{problem}$"):
+        explain(read_recorded(runs("fedalign")), client, number)
+
+
+def test_a_decision_whose_records_are_missing_is_refused(
+    tampered: Callable[[str], Path],
+) -> None:
+    """Rounds before the gap are explained nevertheless."""
+    run = tampered("qfedavg")
+    rows = pq.read_table(run / "clients").to_pylist()
+    write_table(run, "clients", [row for row in rows if row["round"] < 4])
+    recorded = read_recorded(run)
+    assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
+    for number in (4, 5):
+        with pytest.raises(RunError, match=rf"^clients/ has no rows of round {number}$"):
+            explain(recorded, 0, number)
+
+
+def test_a_decision_after_one_that_the_rules_refuse_is_refused(
+    tampered: Callable[[str], Path],
+) -> None:
+    """What follows from that round cannot be known; the rule's own words say why."""
+    run = tampered("term")
+    rows = pq.read_table(run / "clients").to_pylist()
+    write_table(run, "clients", [row | {"loss": None} for row in rows])
+    told = r"^round 1: the rules refuse what is recorded: weights by losses need each client's"
+    with pytest.raises(RunError, match=told):
+        explain(read_recorded(run), 0, 3)
 
 
 # --- composed strategies ------------------------------------------------------------------------

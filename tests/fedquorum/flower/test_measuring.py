@@ -6,17 +6,22 @@ import pytest
 from fedquorum.composition import Rules
 from fedquorum.flower.codec import EvaluateAnswer, Status
 from fedquorum.flower.communication import Communication
-from fedquorum.flower.measuring import Measuring, client_evaluations
+from fedquorum.flower.measuring import Measuring, client_evaluations, with_objective
 from fedquorum.flower.replies import Answers
 from fedquorum.flower.validation import MAX_LOSS
 from fedquorum.records.fairness import weighted_mean
 from fedquorum.report import priority_objective
 from fedquorum.selection import EpsilonGate, PriorityOnly, Sampling, Selection
-from fedquorum.types import Call, Population
+from fedquorum.server_state import ServerState
+from fedquorum.types import Call, Objective, Population
 from fedquorum.weighting import DataFraction
 
 POPULATION = Population((0, 1, 2), frozenset((0, 1)))
 HALF = Sampling(0.5, seed=1)
+
+
+MEASURINGS = ([(0, 2.0), (1, 1.0)], [(0, 4.0)])
+"""Clients and their losses after two rounds; client 1 misses the second measuring."""
 
 
 def answer(client: int, loss: float) -> EvaluateAnswer:
@@ -74,3 +79,20 @@ def test_a_gate_compares_with_all_priority_clients(
 
     assert measured(None) == expected
     assert measured(frozenset({1, 3, 5})) == (1, 3)
+
+
+def test_what_a_client_measured_last_stands_in_where_it_misses_a_measuring() -> None:
+    """Where a quorum may close it early: F then is of all, and says whose part is old."""
+    rules = Rules(PriorityOnly(HALF), DataFraction())
+    answers = [Answers(parts={k: answer(k, loss) for k, loss in each}) for each in MEASURINGS]
+    evaluations = [client_evaluations(one, POPULATION) for one in answers]
+    asked = frozenset({0, 1})
+    for stands_in, expected in (
+        (True, Objective(2.5, 0.5, stale=(1,))),
+        (False, Objective(4.0, 0.5)),
+    ):
+        state = ServerState.initial(rules, POPULATION)
+        for measured in evaluations:
+            state = with_objective(state, asked, measured, stands_in=stands_in)
+        assert state.objective == expected
+        assert state.measured.keys() == ({0, 1} if stands_in else set())

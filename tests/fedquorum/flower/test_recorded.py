@@ -31,7 +31,8 @@ from fedquorum.records import checkpoint, needed
 from fedquorum.records.reader import load_run, read_parts, read_runs
 from fedquorum.server_optimizer import Adam
 from fedquorum.weighting import TiltedLoss
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
 from client_app.app import app
@@ -48,6 +49,7 @@ from tests.builders_flower import (
     scripted_app,
     standard_app,
 )
+from tests.fedquorum.records.made import change_table
 from tests.server_app.made_runs import SMALL, real_run
 
 K, ROUNDS = 6, 5
@@ -97,10 +99,8 @@ class Comings(ChangingGrid):
         return ids
 
 
-def grid(protocol: str) -> InProcessGrid:
-    """Return nodes with an app of a protocol: a client each, or two clients each."""
-    if protocol == "standard":
-        return grid_of(standard_app(), K)
+def our_app() -> ClientApp:
+    """Return an app of the project's protocol, whose clients decide whether they train."""
     losses = {k: LOSSES[k % 3] for k in range(K)}
 
     def fit(client: int, task: TrainTask, model: NamedArrays) -> TrainAnswer:
@@ -111,7 +111,12 @@ def grid(protocol: str) -> InProcessGrid:
             return TrainAnswer(client, Status.SILENT)
         return moved(client, 0.1 * client, loss=loss)
 
-    return grid_of(scripted_app(K, fit, losses), K // 2)
+    return scripted_app(K, fit, losses)
+
+
+def grid(protocol: str) -> InProcessGrid:
+    """Return nodes with an app of a protocol: a client each, or two clients each."""
+    return grid_of(standard_app(), K) if protocol == "standard" else grid_of(our_app(), K // 2)
 
 
 def played(
@@ -216,6 +221,71 @@ def test_a_decision_is_explained(tmp_path: Path) -> None:
     recorded = read_recorded(tmp_path / "run")
     assert explain(recorded, 5, 1)[-1] == "asked: no; it joined in round 2"
     assert explain(recorded, 0, 3)[-1].startswith("weight recorded: ")
+
+
+def test_an_update_that_the_server_refused_is_explained(tmp_path: Path) -> None:
+    """In the standard protocol clients do not decide, and the server has both halves of the gate.
+
+    Client 3 reports a loss far above that of the priority clients.
+    """
+    strategy = FedALIGN(priority=[0, 1], num_rounds=2, warmup_rounds=1, records=tmp_path / "run")
+    played(strategy, grid("standard"), rounds=2)
+    (refused,) = [
+        r for r in rows(tmp_path / "run") if r["status"] == "rejected" and r["client"] == 3
+    ]
+    told = explain(read_recorded(tmp_path / "run"), 3, 2)
+    assert told[-2].startswith("admitted: no; F_k = 5 > F + eps_t = ")
+    assert told[-1] == "weight: 0; the server refused the update; recorded 0"
+    assert refused["weight"] == 0.0
+
+
+class Breaking(InProcessGrid):
+    """Nodes that fail in the first rounds, up to ``last``."""
+
+    def __init__(self, app: ClientApp, count: int, last: int) -> None:
+        super().__init__(app, {}, count)
+        self.last = last
+
+    def _answer(self, message: Message) -> Message:
+        kind, _, number = message.metadata.group_id.partition(" ")
+        if kind == "train" and int(number) <= self.last:
+            return Message(Error(1, "broken"), reply_to=message)
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_rounds_without_an_answer_are_no_recognition(last: int, tmp_path: Path) -> None:
+    """Nothing counted in them either, but the clients are those that there were."""
+    nodes = Breaking(standard_app(), K, last)
+    played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
+    assert read_recorded(tmp_path / "run").recognised_in == 0
+    found = checked(tmp_path / "run")
+    assert [record.admitted == 0 for record in found.run.rounds] == [n <= last for n in (1, 2, 3)]
+    assert found.rounds == 3
+
+
+def test_the_protocol_may_be_recognised_in_a_later_round(tmp_path: Path) -> None:
+    """Where nobody could answer before; none of these rounds is decided again."""
+    nodes = Breaking(our_app(), K // 2, 1)
+    played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
+    assert read_recorded(tmp_path / "run").recognised_in == 2
+    found = checked(tmp_path / "run")
+    assert found.rounds == 1
+    assert any(text.startswith("rounds 1 to 2, in which nothing") for text in found.unknown)
+
+
+def test_what_counted_before_the_recognition_is_found(tmp_path: Path) -> None:
+    """The clients of that round were no clients."""
+    run = tmp_path / "run"
+    played(made("FedAvg", records=run), grid("ours"), rounds=2)
+    assert read_recorded(run).recognised_in == 1
+
+    def count(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if row["round"] == 1 and row["client"] == 0)["weight"] = 0.5
+
+    change_table(run, "clients", count)
+    (problem, *_) = audit(run).problems
+    assert str(problem) == "round 1, client 0: weight is 0.5, the other records give 0"
 
 
 def test_they_are_the_apps_records(tmp_path: Path) -> None:
@@ -465,11 +535,31 @@ def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
         played(FedAvg(resume_from=run), asks_nobody())
 
 
-def test_a_run_that_was_stopped_before_its_first_round_begins(tmp_path: Path) -> None:
-    """With the model that it had."""
+def test_of_damaged_checkpoints_the_newest_whole_one_is_gone_on_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rounds after it are played again, and the log tells why."""
+    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    with pytest.raises(KeyboardInterrupt):
+        played(made("FedAU", records=tmp_path / "run"), grid("standard"), evaluate_fn=stopping(3))
+    *_, newest = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    newest.write_bytes(b"damaged")
+    assert played(made("FedAU", resume_from=tmp_path / "run"), grid("standard")) == whole
+    assert f"Not used: {newest.name} is damaged" in caplog.text
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_run_that_was_stopped_before_its_first_round_begins(
+    *, written: bool, tmp_path: Path
+) -> None:
+    """With the model that it had; with the one given if its first checkpoint was never finished."""
     with pytest.raises(KeyboardInterrupt):
         played(FedAU(records=tmp_path), grid("standard"), evaluate_fn=stopping(0))
-    arrays = encode_arrays({"w": np.zeros(3, dtype=np.float32)})
+    given = {"w": np.zeros(3, dtype=np.float32)} if written else MODEL
+    if not written:
+        (tmp_path / "checkpoints" / "round-000000.sha256").unlink()
+    arrays = encode_arrays(given)
     FedAU(resume_from=tmp_path).start(grid("standard"), arrays, num_rounds=ROUNDS)
     played(FedAU(records=tmp_path / "whole"), grid("standard"))
     assert rows(tmp_path) == rows(tmp_path / "whole")

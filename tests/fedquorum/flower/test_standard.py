@@ -529,6 +529,17 @@ def test_a_node_that_says_its_partition_id() -> None:
     assert [(d.client, d.loss) for d in strategy.outcome.report.decisions] == [(3, LOSSES[0])]
 
 
+def test_an_app_that_does_not_say_its_partition_id_ends_the_run() -> None:
+    """The error names the function that the ClientApp lacks, instead of Flower's own words."""
+    strategy = named(
+        "fedavg_priority",
+        Population.of(K, [3]),
+        communication=StandardProtocol(client_ids="query"),
+    )
+    with pytest.raises(ClientsMissingError, match=r"node \d+ never answers: .*@app\.query\(\)"):
+        play(strategy, grid_of(standard_app(), K))
+
+
 # --- what is refused -----------------------------------------------------------------------
 
 

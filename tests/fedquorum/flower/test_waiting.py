@@ -4,23 +4,32 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population, StandardProtocol
 from fedquorum.flower.codec import encode_arrays
-from fedquorum.flower.waiting import Arrival
+from fedquorum.flower.waiting import Arrival, AwaitableGrid, Unanswered, WaitingGrid
 from fedquorum.named import build
 from fedquorum.quorum import Quorum
 from fedquorum.report import LateReply
 from fedquorum.rule import RunFacts
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import Message as StoredMessage
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp import Grid
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
+from flwr.supercore.run import Run
+from flwr.superlink.servicer.runtime import runtime_handlers
 
+from server_app.in_process import InProcessGrid
 from tests.builders_superlink import Behaviour, Federation, SuperNode, announced, raw_object
 
 GROUP = "train 1"
@@ -305,6 +314,73 @@ def test_a_query_that_is_answered_as_another() -> None:
         assert grid.busy == frozenset()
 
 
+def failing(code: int, *, beyond: int = 0) -> Callable[..., Any]:
+    """Return a SuperLink's answer to questions for more than so many messages: an HTTP status."""
+    pull = runtime_handlers.pull_messages
+
+    def answered(request: PullAppMessagesRequest, *others: Any) -> Any:
+        if len(request.message_ids) <= beyond:
+            return pull(request, *others)
+        response = httpx.Response(code, request=httpx.Request("POST", "http://superlink"))
+        raise httpx.HTTPStatusError(f"status {code}", request=response.request, response=response)
+
+    return answered
+
+
+def test_replies_that_are_too_large_together_are_asked_for_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the SuperLink refuses to name several at once; another refusal ends the exchange."""
+    too_large = httpx.codes.REQUEST_ENTITY_TOO_LARGE
+    with Federation(honest, honest, honest) as federation:
+        monkeypatch.setattr(runtime_handlers, "pull_messages", failing(too_large, beyond=1))
+        arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        assert set(by_node(federation, arrivals)) == {0, 1, 2}
+    with Federation(honest) as federation:
+        monkeypatch.setattr(runtime_handlers, "pull_messages", failing(httpx.codes.UNAUTHORIZED))
+        with pytest.raises(httpx.HTTPStatusError, match="status 401"):
+            federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+
+
+def test_a_reply_counts_where_the_superlink_cannot_forget_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It forgets it with the run."""
+
+    def gone(*_: object) -> None:
+        raise httpx.ConnectError("the SuperLink is gone")
+
+    with Federation(honest) as federation:
+        monkeypatch.setattr(runtime_handlers, "confirm_message_received", gone)
+        for _ in range(2):
+            arrivals = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+            assert set(by_node(federation, arrivals)) == {0}
+
+
+def test_a_reply_of_too_many_objects_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would be a request to the SuperLink."""
+    monkeypatch.setattr("fedquorum.flower.stored_replies.MOST_OBJECTS", 3)
+    with Federation(honest) as federation:
+        [arrival] = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        told = "the reply cannot be used: it has more than 3 objects"
+        assert reason_of(arrival.message) == told
+
+
+def test_an_object_that_the_superlink_lost_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It will never come, unlike one that is on its way."""
+
+    def lost(*_: object) -> PullObjectResponse:
+        return PullObjectResponse(object_found=False)
+
+    with Federation(honest) as federation:
+        monkeypatch.setattr(runtime_handlers, "pull_object", lost)
+        [arrival] = federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        told = "the reply cannot be used: one of its objects is not there"
+        assert reason_of(arrival.message) == told
+
+
 # --- quorum ------------------------------------------------------------------------------------
 
 
@@ -433,6 +509,146 @@ def test_a_grid_that_fails_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(federation.grid.inner, "push_messages", fail)
         with pytest.raises(ConnectionError, match="is gone"):
             federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+
+
+def test_a_superlink_that_is_gone_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its error, at once: nobody waits for replies that cannot be fetched."""
+
+    def gone(*_: object) -> None:
+        raise ConnectionError("the SuperLink is gone")
+
+    with Federation(honest) as federation:
+        monkeypatch.setattr(runtime_handlers, "pull_messages", gone)
+        started = time.monotonic()
+        with pytest.raises(ConnectionError, match="is gone"):
+            federation.grid.exchange(asked(federation.nodes), timeout=ENOUGH)
+        assert time.monotonic() - started < ENOUGH / 2
+
+
+# --- other grids -------------------------------------------------------------------------------
+
+
+def answering() -> ClientApp:
+    """Return an app that answers each training and each query."""
+    app = ClientApp()
+
+    @app.train()
+    @app.query()
+    def reply(message: Message, context: Context) -> Message:
+        return answer(message, float(context.node_id))
+
+    return app
+
+
+class Patient(InProcessGrid, AwaitableGrid):
+    """Nodes of which one more has replied each time that somebody waits; some are never done."""
+
+    def __init__(self, count: int, never: Collection[int] = ()) -> None:
+        super().__init__(answering(), {}, count)
+        self.never = never
+        self.waited: list[tuple[int, float]] = []
+
+    def wait(self, message_ids: Collection[str], timeout: float) -> None:
+        self.waited.append((len(message_ids), timeout))
+        if len(self.waited) > self.num_nodes:
+            time.sleep(min(timeout, 0.05))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        heard = {node for node in range(1, len(self.waited) + 1) if node not in self.never}
+        there = {k for k, reply in self._answers.items() if reply.metadata.src_node_id in heard}
+        return super().pull_messages(k for k in message_ids if k in there)
+
+
+def to_nodes(grid: Grid, kind: str = MessageType.TRAIN) -> list[Message]:
+    """Return a message for each node of a grid."""
+    return [Message(RecordDict(), node, kind, group_id=GROUP) for node in grid.get_node_ids()]
+
+
+def test_a_grid_that_can_wait_is_asked_to() -> None:
+    """For what is still missing, a second at a time, without a thread that looks meanwhile."""
+    inner = Patient(3)
+    threads = set(threading.enumerate())
+    arrivals = WaitingGrid(inner).exchange(to_nodes(inner), timeout=ENOUGH)
+    assert [(a.node, value_of(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert [missing for missing, _ in inner.waited] == [3, 2, 1]
+    assert all(0 < seconds <= 1.0 for _, seconds in inner.waited)
+    assert set(threading.enumerate()) <= threads
+
+
+def test_a_grid_that_can_wait_does_so_until_the_deadline() -> None:
+    """And no longer; who has not replied then is busy no more, since its message expired."""
+    inner = Patient(2, never={2})
+    grid = WaitingGrid(inner)
+    started = time.monotonic()
+    arrivals = grid.exchange(to_nodes(inner), timeout=SOON)
+    assert SOON <= time.monotonic() - started < SOON + 2.0
+    assert [arrival.node for arrival in arrivals] == [1]
+    assert grid.busy == frozenset()
+    assert min(seconds for _, seconds in inner.waited) < SOON
+
+
+def test_queries_over_a_grid_that_can_wait_are_kept_until_they_are_fetched() -> None:
+    """They are in no exchange, and their nodes are not busy; each reply is given away once."""
+    inner = Patient(2)
+    grid = WaitingGrid(inner)
+    keys = list(grid.push_messages(to_nodes(inner, MessageType.QUERY)))
+    assert grid.busy == frozenset()
+    assert list(grid.pull_messages(keys)) == []
+    inner.wait(keys, 0.0)
+    inner.wait(keys, 0.0)
+    assert [*map(value_of, grid.pull_messages(keys[1:]))] == [2.0]
+    assert [*map(value_of, grid.pull_messages(keys))] == [1.0]
+    assert list(grid.pull_messages(keys)) == []
+
+
+def test_a_message_that_the_grid_does_not_take_is_not_waited_for() -> None:
+    """As one to a node that has just left: the exchange ends with the replies of the others."""
+
+    class Refusing(Patient):
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            left = [m for m in messages if m.metadata.dst_node_id != 1]
+            return super().push_messages(left)
+
+    inner = Refusing(2)
+    grid = WaitingGrid(inner)
+    started = time.monotonic()
+    arrivals = grid.exchange(to_nodes(inner), timeout=ENOUGH)
+    assert [arrival.node for arrival in arrivals] == [2]
+    assert time.monotonic() - started < ENOUGH / 2
+    assert not grid.closed_early
+
+
+def test_any_other_grid_waits_as_it_does() -> None:
+    """All goes through unchanged; how long its replies took is noted nevertheless."""
+    inner = InProcessGrid(answering(), {}, 2)
+    grid = WaitingGrid(inner)
+    run = Run.create_empty(7)
+    grid.set_run(run)
+    assert grid.run is inner.run is run
+    assert list(grid.get_node_ids()) == [1, 2]
+    arrivals = grid.exchange(to_nodes(grid), timeout=ENOUGH)
+    assert [(a.node, value_of(a.message)) for a in arrivals] == [(1, 1.0), (2, 2.0)]
+    assert grid.seconds.keys() == {1, 2}
+    keys = list(grid.push_messages(to_nodes(grid, MessageType.QUERY)))
+    assert [*map(value_of, grid.pull_messages(keys))] == [1.0, 2.0]
+    message = grid.create_message(RecordDict(), MessageType.TRAIN, 2, GROUP, ttl=5.0)
+    sent = message.metadata
+    assert (sent.dst_node_id, sent.message_type, sent.group_id, sent.ttl) == (
+        2,
+        "train",
+        GROUP,
+        5.0,
+    )
+
+
+def test_a_reply_without_records_is_refused() -> None:
+    """Whatever grid it came through."""
+    [message] = asked([Federation(honest).nodes[0]])
+    reply = Message(RecordDict(), reply_to=message)
+    reply.__dict__["_content"] = MetricRecord({"x": 1.0})
+    arrival = Unanswered(message, 1.0, 9.0, 10**6).arrival(reply, 3.5)
+    assert reason_of(arrival.message) == "the reply's content is a MetricRecord"
+    assert (arrival.node, arrival.seconds) == (message.metadata.dst_node_id, 2.5)
 
 
 def averaging(clients: int, quorum: Quorum) -> ComposedStrategy:

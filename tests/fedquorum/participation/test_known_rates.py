@@ -1,17 +1,19 @@
 """Known rates and the averages: what each client counts in the mean, over all outcomes."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from fedquorum.client.availability.periodic import InterleavedSine, Pattern, Sine, Staircase
 from fedquorum.errors import ParameterError
 from fedquorum.participation import KnownRates
+from fedquorum.participation.known_rates import RATES
 from fedquorum.rule import RunFacts
 from fedquorum.types import Call, FloatArray
 from fedquorum.weighting import AverageAll, AverageParticipating
 
-from tests.builders import took_part
+from tests.builders import decided, took_part
 
 
 def expected_weight(
@@ -27,6 +29,14 @@ def expected_weight(
         _, weights = rule.weigh(None, Call((), t=t), given, admitted)
         total[present] += probability * n * weights.weight
     return total
+
+
+def explained(rule: KnownRates, place: int, t: int = 0) -> list[str]:
+    """Return the explanation of one of two clients' weights in round ``t``, from 0."""
+    given, call = took_part([0, 1], 2), Call((0, 1), t=t)
+    _, weights = rule.weigh(None, call, given, np.ones(2))
+    made = replace(decided(rule, given, 2), call=call, weights=weights)
+    return [*rule.explain(made, place)]
 
 
 def test_known_statistics_is_unbiased() -> None:
@@ -97,3 +107,44 @@ def test_the_rates_that_a_simulation_knows_are_taken_where_none_are_given() -> N
     factors = KnownRates({1: 0.5}).proportions(None, Call((0, 1)))
     assert factors is not None
     assert factors.of_client == {0: 1.0, 1: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ([0.5, 1.0], True),
+        ({3: 0.5}, True),
+        ([0.5, 1.5], False),
+        ({3: 0.0}, False),
+        ("0.5", False),
+        (0.5, False),
+    ],
+)
+def test_rates_are_a_list_or_a_mapping(given: object, *, fits: bool) -> None:
+    """One number is no rate of every client, and a text is no list of its characters."""
+    assert RATES.contains(given) is fits
+
+
+def test_rates_that_change_with_time_have_no_bound() -> None:
+    """1 / p_n(t) of a later round may exceed any that was seen; the base's reason comes else."""
+    assert KnownRates([0.5]).unbounded == ""
+    changing = KnownRates([0.5], pattern=Sine())
+    assert changing.unbounded == "of rates that change with time no bound is worked out"
+
+
+def test_a_rate_is_explained() -> None:
+    """By the client's own rate, that of the round where it changes, and 1 where it has none."""
+    assert explained(KnownRates({0: 0.25}), 0)[0] == "omega_n = 1 / p_n = 4"
+    assert explained(KnownRates({0: 0.25}), 1)[0] == "omega_n = 1 = 1"
+    changing = KnownRates([0.5, 1.0], pattern=InterleavedSine())
+    rate = InterleavedSine().at(np.array([0.5, 1.0]), 3)[0]
+    assert explained(changing, 0, t=3)[0] == f"omega_n = 1 / p_n(3) = {1 / rate:.6g}"
+
+
+def test_a_client_that_cannot_take_part_in_a_round_is_told_so() -> None:
+    """Its rate is 0 in that round, and there is no 1 / 0 to explain."""
+    rule = KnownRates([0.12, 1.0], pattern=InterleavedSine())
+    t = next(t for t in range(40) if rule.omega(t)[0] == 0.0)
+    assert explained(rule, 0, t=t) == [
+        f"p_n({t}) = 0: the client cannot take part in this round, so omega_n = 0"
+    ]

@@ -112,6 +112,41 @@ def test_a_checkpoint_whose_records_are_gone_is_not_used(tmp_path: Path) -> None
     assert "6 bytes of rounds.jsonl" in found.problems[0]
 
 
+def test_a_run_without_checkpoints_begins_again_only_before_its_first_round(
+    tmp_path: Path,
+) -> None:
+    """What its rounds changed is nowhere else."""
+    files, rounds = Checkpoints(tmp_path), tmp_path / "rounds.jsonl"
+    start = Checkpoint(0, {}, {}, {}, {}, {}, {})
+    assert files.beginning() == start
+    rounds.write_text("")
+    assert files.beginning() == start
+    rounds.write_text("{}")
+    message = f"^resume needs a checkpoint, and the run in {tmp_path} wrote none$"
+    with pytest.raises(RunError, match=message):
+        files.beginning()
+
+
+def test_what_is_played_again_is_forgotten(tmp_path: Path) -> None:
+    """A resumed run writes later checkpoints anew; an older one would not be of its records."""
+    files = Checkpoints(tmp_path)
+    for server_round in (10, 20):
+        files.save(checkpoint(server_round))
+    files.forget_after(20)
+    assert len([*(tmp_path / "checkpoints").iterdir()]) == 4
+    files.forget_after(10)
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"round-000010.safetensors", "round-000010.sha256"}
+
+
+def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    """A file is in the way of their folder."""
+    (tmp_path / "checkpoints").write_text("")
+    message = f"^{tmp_path}/checkpoints cannot be made: File exists$"
+    with pytest.raises(RunError, match=message):
+        Checkpoints(tmp_path).save(checkpoint(0))
+
+
 # --- the settings ----------------------------------------------------------------------------
 
 BEFORE = {"rounds": 7, "client.lr": 0.1, "engine.jobs": 1, "engine.nodes": None}
@@ -214,6 +249,20 @@ def test_a_checkpoint_behind_a_link_is_not_used(tmp_path: Path, name: str) -> No
     os.mkfifo(path)
     with pytest.raises(RunError, match="expected a regular file"):
         files.newest()
+
+
+def test_checkpoints_of_another_folder_are_not_used(tmp_path: Path) -> None:
+    """Nor are any removed there."""
+    run = tmp_path / "run"
+    run.mkdir()
+    Checkpoints(tmp_path).save(checkpoint(10))
+    (run / "checkpoints").symlink_to(tmp_path / "checkpoints")
+    message = f"^{run}/checkpoints must be a folder of the run, got a link$"
+    with pytest.raises(RunError, match=message):
+        Checkpoints(run).newest()
+    with pytest.raises(RunError, match=message):
+        Checkpoints(run).forget_after(0)
+    assert Checkpoints(tmp_path).newest().checkpoint is not None
 
 
 def test_events_of_tensorboard_are_not_needed(tmp_path: Path) -> None:

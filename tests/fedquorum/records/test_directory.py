@@ -1,11 +1,13 @@
 """The directories of runs."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records.directory import (
+    locked,
     manifest_in,
     new_run_directory,
     refuse_links,
@@ -87,6 +89,31 @@ def test_records_are_cut_off_and_never_made_longer(run: Path) -> None:
     assert (run / "rounds.jsonl").read_text() == "123"
     assert (run / "tensorboard" / "events").read_text() == "12"
     assert not (run / "clients" / "part-00000.parquet").exists()
+
+
+def test_parts_that_were_merged_since_are_kept_whole(run: Path) -> None:
+    """A checkpoint knows them one by one; what is half written, or of later rounds, goes."""
+    clients = run / "clients"
+    for name in ("part-00000-00001", "part-00002", "part-00002-00003"):
+        (clients / f"{name}.parquet").write_text("12345")
+    for name in (".manifest.json.part", "checkpoints/.round-000003.safetensors.part"):
+        (run / name).write_text("12")
+    rewind(run, {f"clients/part-0000{number}.parquet": 5 for number in range(3)})
+    assert sorted(path.name for path in clients.iterdir()) == [
+        "part-00000-00001.parquet",
+        "part-00000.parquet",
+        "part-00002.parquet",
+    ]
+    assert [path for path in run.rglob("*.part") if path.is_file()] == []
+
+
+def test_one_process_at_a_time_works_on_a_run(run: Path) -> None:
+    """Two would write between each other's lines."""
+    lock = locked(run)
+    with pytest.raises(RunError, match=f"^another process is at work on the run in {run}$"):
+        locked(run)
+    os.close(lock)
+    os.close(locked(run))
 
 
 def test_of_a_link_the_link_is_removed(run: Path) -> None:

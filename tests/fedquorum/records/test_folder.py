@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.folder import RunFolder
+from fedquorum.records.folder import Identity, RunFolder
 
 
 @pytest.fixture(params=[True, False], ids=["by descriptor", "by path"])
@@ -54,6 +54,36 @@ def test_only_files_are_read(folder: RunFolder) -> None:
     """No folder is."""
     with pytest.raises(RunError, match="clients"):
         folder.content("clients")
+
+
+def test_a_file_that_is_too_large_is_not_read(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of anybody and fill the memory."""
+    monkeypatch.setattr("fedquorum.records.folder.LARGEST_FILE", len("content"))
+    assert folder.content("file") == b"content"
+    (folder.path / "file").write_text("content!")
+    with pytest.raises(RunError, match=f"^{folder.path}/file: expected at most 0 MiB, got more$"):
+        folder.content("file")
+
+
+def test_a_file_that_changed_has_another_identity(folder: RunFolder) -> None:
+    """Also where only its size tells; a link has its own, whatever it leads to."""
+    before = folder.identity("file")
+    assert before is not None
+    assert folder.identity("file") == before
+    with folder.opened("file") as file:
+        assert file is not None
+        assert Identity.of(file) == before
+    with (folder.path / "file").open("a") as more:
+        more.write("more")
+    os.utime(folder.path / "file", ns=(before.changed, before.changed))
+    assert folder.identity("file") == before._replace(size=before.size + 4)
+    (folder.path / "link").symlink_to(folder.path / "file")
+    link = folder.identity("link")
+    assert link is not None
+    assert link.inode != before.inode
+    assert folder.identity("nothing") is None
 
 
 def test_no_pipe_is_read(tmp_path: Path) -> None:

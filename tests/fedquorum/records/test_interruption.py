@@ -64,3 +64,17 @@ def test_other_threads_have_nothing_to_put_off() -> None:
     thread.start()
     thread.join()
     assert done == [True]
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As one of a scheduler that the program does not know: nothing happens afterwards."""
+    done: list[bool] = []
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGUSR1)
+            done.append(True)
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert done == [True]

@@ -75,3 +75,11 @@ def test_nothing_to_tell() -> None:
     none = evenness(np.zeros(3))
     assert (none["average"], none["jain"]) == (0.0, 1.0)
     assert math.isnan(none["cv"])
+
+
+def test_without_clients_there_is_no_gap() -> None:
+    """It is not a number, rather than that all were asked alike."""
+    nobody = np.zeros(0, dtype=np.int64)
+    found = Opportunities.of(nobody, nobody.astype(object), nobody.astype(np.float64), nobody)
+    assert math.isnan(found.selection_gap)
+    assert found.presence.tolist() == []

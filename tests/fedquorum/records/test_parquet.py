@@ -59,6 +59,23 @@ def test_what_a_table_cannot_hold_is_named(
     assert "\n" not in str(caught.value)
 
 
+def test_a_column_is_there_once(tmp_path: Path) -> None:
+    """Of two with one name nobody knows which counts."""
+    schema = pa.schema([pa.field("round", pa.int32()), pa.field("round", pa.int32())])
+    table = pa.Table.from_arrays([pa.array([1], pa.int32())] * 2, schema=schema)
+    pq.write_table(table, tmp_path / "file.parquet")
+    with pytest.raises(RunError, match=r"file\.parquet: expected columns with different names$"):
+        read_file(RunFolder(tmp_path), ("file.parquet",), SCHEMA)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    """By its path, as for whoever opened it."""
+    path = tmp_path / "clients" / "file.parquet"
+    expected = rf"^expected a file of a run, got {path} \(No such file or directory\)$"
+    with pytest.raises(RunError, match=expected):
+        read_file(RunFolder(tmp_path), ("clients", "file.parquet"), SCHEMA)
+
+
 def test_what_would_fill_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.reader import check_tables, find_runs, load_run, read_parts, read_runs
+from fedquorum.records.reader import (
+    check_tables,
+    find_runs,
+    load_run,
+    no_run,
+    parse_round,
+    read_manifest,
+    read_parts,
+    read_runs,
+    read_table,
+)
+from fedquorum.records.tables import CLIENTS_SCHEMA
+from fedquorum.report import LateReply
 
 from tests.fedquorum.records.made import (
     EVALUATIONS,
@@ -31,7 +43,13 @@ from tests.fedquorum.records.made import (
 def test_reads_what_run_records_writes(tmp_path: Path) -> None:
     """A run comes back as it was recorded, with an infinite epsilon and an unmeasured loss."""
     first = recorded(report(1, epsilon=math.inf))
-    second = replace(recorded(report(2)), global_loss=math.nan)
+    second = replace(
+        recorded(report(2)),
+        global_loss=math.nan,
+        late_replies=(LateReply(1, 7, 2.5),),
+        simulated_seconds=4.0,
+        validation={"all": {"accuracy": 0.75, "loss": 0.5}},
+    )
     with records_in(tmp_path / "run") as records:
         for record in (first, second):
             records.add_round(record, report(record.round), EVALUATIONS)
@@ -46,6 +64,9 @@ def test_reads_what_run_records_writes(tmp_path: Path) -> None:
     assert run.rounds[0] == first
     assert math.isnan(run.rounds[1].global_loss)
     assert (run.rounds[0].epsilon, run.rounds[1].test) == (math.inf, None)
+    assert run.rounds[1].late_replies == (LateReply(1, 7, 2.5),)
+    assert (run.rounds[1].simulated_seconds, run.rounds[0].simulated_seconds) == (4.0, None)
+    assert (run.rounds[1].validation or {})["all"] == {"accuracy": 0.75, "loss": 0.5}
 
 
 # --- the version before ----------------------------------------------------------------------
@@ -103,6 +124,26 @@ def test_a_folder_that_cannot_be_read_hides_no_other(
     runs, (problem,) = read_runs([tmp_path])
     assert [run.directory for run in runs] == [one]
     assert re.fullmatch(expected, problem)
+
+
+def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+    """Whether there is no run in it, or no such folder."""
+    expected = rf"^expected a folder with runs \(manifest.json\) in it, got {tmp_path}$"
+    with pytest.raises(RunError, match=expected):
+        find_runs([tmp_path])
+    missing = (
+        rf"^expected a folder that can be read, got {tmp_path}/a \(No such file or directory\)$"
+    )
+    with pytest.raises(RunError, match=missing):
+        read_runs([tmp_path / "a"])
+
+
+def test_why_a_folder_is_no_run_is_told(tmp_path: Path) -> None:
+    """There is none, it has no manifest, or the one that it has is damaged."""
+    run = make_run(tmp_path / "run", [])
+    assert no_run(tmp_path / "a") == f"{tmp_path}/a: there is no such folder"
+    assert no_run(tmp_path) == f"{tmp_path}: it has no manifest.json"
+    assert no_run(run, RunError("line 1")) == f"{run}: line 1"
 
 
 @pytest.mark.parametrize("torn", ['{"round": 3, "epsi', "{", '{"round": 3'])
@@ -193,6 +234,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"summary": {"mixing": [1]}}, "mixing must be a JSON object"),
         ({"summary": {"mixing": {"regret": "x"}}}, "regret must be a number, null or inf"),
         ({"summary": {"admitted_rounds": {"0": -1}}}, "0 must be a whole number >= 0"),
+        ({"experiment": 5}, "experiment must be a text, got 5"),
+        ({"overrides": "rounds=5"}, "overrides must be a list of texts, got 'rounds=5'"),
+        (
+            {"overrides": ["rounds=5", 5]},
+            r"overrides must be a list of texts, got \['rounds=5', 5\]",
+        ),
     ],
 )
 def test_a_manifest_that_nobody_can_use_is_refused(
@@ -246,3 +293,47 @@ def test_a_population_with_a_client_twice_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.concat_tables([table, table]), run / "population.parquet")
     with pytest.raises(RunError, match="expected each client once, got 0 again"):
         check_tables(run)
+
+
+# --- one record by itself ------------------------------------------------------------------------
+
+
+def test_a_manifest_of_an_older_run_is_read_with_what_it_lacks(tmp_path: Path) -> None:
+    """It was never resumed, and says nothing of the machine's arithmetic."""
+    manifest = read_manifest(make_run(tmp_path / "run", []))
+    assert (manifest["resumed"], manifest["arithmetic"]) == ([], {})
+    assert manifest["experiment"] == "fedalign/synth_low"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"resumed": {}}, "resumed must be a list, got {}"),
+        ({"arithmetic": [1]}, r"arithmetic must be a dict, got \[1\]"),
+    ],
+)
+def test_a_manifest_that_cannot_be_gone_on_with_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    """By its path and the field."""
+    run = make_run(tmp_path / "run", [], **changes)
+    with pytest.raises(RunError, match=rf"^{run}/manifest\.json: {problem}$"):
+        read_manifest(run)
+
+
+def test_a_line_is_read_by_itself() -> None:
+    """As whoever follows a run reads it, who knows the file and the line."""
+    assert parse_round(json.dumps(line(3)).encode()).round == 3
+    with pytest.raises(RunError, match=r"^round must be a whole number >= 0, got -3$"):
+        parse_round(json.dumps(line(-3)).encode())
+
+
+def test_a_table_without_parts_has_no_rows(tmp_path: Path) -> None:
+    """A run that stopped before its first part has all columns; one without a folder has none."""
+    run = make_run(tmp_path / "run", [])
+    (run / "clients").mkdir()
+    table = read_table(run / "clients")
+    assert (table.num_rows, table.schema) == (0, CLIENTS_SCHEMA)
+    missing = rf"^expected a folder of a run, got {run}/evaluations \(No such file or directory\)$"
+    with pytest.raises(RunError, match=missing):
+        read_table(run / "evaluations")

@@ -4,7 +4,12 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from fedquorum.records.round_record import RoundRecord, round_record
+from fedquorum.records.round_record import (
+    UNSEEN_GROUP,
+    RoundRecord,
+    evaluation_summary,
+    round_record,
+)
 from fedquorum.report import ClientEvaluation
 from fedquorum.types import Draws
 
@@ -80,3 +85,21 @@ def test_the_spread_is_of_the_metric_that_is_configured() -> None:
     assert (by_loss["left_out"], by_loss["worst"], by_loss["best"]) == (0, 3.0, 1.0)
     assert by_loss["loss"] == by_auroc["loss"] == pytest.approx(160 / 70)
     assert "auroc" not in by_loss
+
+
+def test_clients_that_never_train_are_a_group_of_their_own() -> None:
+    """They count in no other, also not among all; without any there is no such group."""
+    known = [
+        ClientEvaluation(k, priority, 10, 1.0, 0.5, 4, loss, 0.5)
+        for k, (priority, loss) in enumerate([(1.0, 1.0), (0.0, 3.0)])
+    ]
+    unseen = ClientEvaluation(2, 0.0, 30, 1.0, 0.5, 4, 8.0, 0.25, unseen=True)
+    without = evaluation_summary(known, "accuracy", all_evaluated=True)
+    found = evaluation_summary([*known, unseen], "accuracy", all_evaluated=True)
+    assert without is not None
+    assert found is not None
+    assert {group: found[group] for group in without} == without
+    assert found.keys() - without.keys() == {UNSEEN_GROUP}
+    of_unseen = found[UNSEEN_GROUP]
+    assert of_unseen is not None
+    assert (of_unseen["loss"], of_unseen["accuracy"]) == (8.0, 0.25)

@@ -1,5 +1,6 @@
 """The diagnostics of a whole run, as a checkpoint keeps them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,10 +68,10 @@ def estimates() -> list[FloatArray]:
     return found
 
 
-def of_decisions() -> Summary:
-    """Return the summary of rounds in which p of many clients was decided."""
+def of_decisions(given: Sequence[FloatArray] | None = None) -> Summary:
+    """Return the summary of rounds in which p was decided, by default of many clients."""
     made = Summary(lambda _decisions, _clients: Bound(1.0, proven=True))
-    for number, estimate in enumerate(estimates(), 1):
+    for number, estimate in enumerate(given or estimates(), 1):
         decided = replace(report(number), decision_loss=-0.1 * number, estimate=estimate)
         made.add(recorded(decided), decided)
     return made
@@ -94,6 +95,22 @@ def test_clients_that_were_never_sampled_are_one_column(monkeypatch: pytest.Monk
     found = of_decisions().as_dict()["mixing"]
     assert found == pytest.approx(expected, rel=1e-9)
     assert found["regret"] is not None
+
+
+def test_where_all_were_sampled_each_has_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large table, too: no client is like another one."""
+    given = list(np.random.default_rng(5).random((ROUNDS, 4)))
+    expected = of_decisions(given).as_dict()["mixing"]
+    monkeypatch.setattr(regret, "MOST_NUMBERS", 1)
+    assert of_decisions(given).as_dict()["mixing"] == pytest.approx(expected, rel=1e-9)
+    assert expected["regret"] is not None
+
+
+def test_a_regret_that_would_take_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses that were summed and the bound are there nevertheless."""
+    expected = of_decisions().as_dict()["mixing"]
+    monkeypatch.setattr(regret, "MAX_WORK", ROUNDS * SIZE * ROUNDS - 1)
+    assert of_decisions().as_dict()["mixing"] == {**expected, "regret": None}
 
 
 @pytest.mark.parametrize("place", [-1, SIZE])

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import resource
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -267,6 +268,38 @@ def test_a_run_that_dies(
     assert len(pq.read_table(tmp_path / "run" / "clients")) == 3
 
 
+def test_a_run_that_is_interrupted_from_outside_stays_so(tmp_path: Path) -> None:
+    """Another thread's next round is refused, and its end changes nothing."""
+    with records_in(tmp_path / "run") as records:
+        add(records, 1)
+        records.interrupt()
+        with pytest.raises(RunError, match=f"^the run in {tmp_path}/run is interrupted$"):
+            add(records, 2)
+    run = load_run(tmp_path / "run")
+    assert (run.status, len(run.rounds)) == ("interrupted", 1)
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path: Path, room: int) -> None:
+    """Nothing of it is left, however much went in, so the run can go on after its last round."""
+    lines = tmp_path / "run" / "rounds.jsonl"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with records_in(tmp_path / "run") as records:
+        add(records, 1)
+        whole = lines.read_bytes()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + room, limits[1]))
+            with pytest.raises(
+                RunError, match=r"/run cannot be written: (File too large|No space)"
+            ):
+                add(records, 2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert lines.read_bytes() == whole
+        add(records, 2)
+    assert [record.round for record in load_run(tmp_path / "run").rounds] == [1, 2]
+
+
 def test_rows_are_written_in_whole_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts appear while the run goes on; none is ever half written."""
     monkeypatch.setattr("fedquorum.records.tables.FLUSH_SECONDS", -1.0)
@@ -362,7 +395,7 @@ def test_numbers_that_are_not_defined_are_not_told(tmp_path: Path) -> None:
     assert "round/decision_loss" not in scalars
 
 
-@pytest.mark.parametrize("refused", ["start", "log_round", "flush"])
+@pytest.mark.parametrize("refused", ["start", "log_round", "flush", "close"])
 def test_an_observer_that_cannot_write_ends_the_run(tmp_path: Path, refused: str) -> None:
     """It is part of the records: one line says that they cannot be written, and all are closed."""
     told: list[object] = []
@@ -373,9 +406,12 @@ def test_an_observer_that_cannot_write_ends_the_run(tmp_path: Path, refused: str
             add(records, 1)
             records.position()
 
-    with pytest.raises(RunError, match=r"run cannot be written: No space left on device"):
+    with pytest.raises(RunError, match=r"run cannot be written: No space left on device") as caught:
         play()
     assert ("a", "close") in told
+    if refused != "start":  # before that there is no run
+        run = load_run(tmp_path / "run")
+        assert (run.status, run.error) == ("failed", f"RunError: {caught.value}")
 
 
 def test_the_bound_stands_beside_the_regret(tmp_path: Path) -> None:

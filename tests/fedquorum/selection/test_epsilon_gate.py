@@ -253,6 +253,16 @@ UPPER = "F_k = 0.9 <= F + eps_t = 1 + 0.2 = 1.2"
 ABOVE = "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"
 
 
+def explained(call: Call, objective: Objective, given: Responses) -> list[str]:
+    """Return what a gate says of two clients' admission."""
+    gate = EpsilonGate(num_rounds=1)
+    admission = gate.admit(call, objective, given)
+    decided = Decided(
+        call, objective, given, admission.share, admission.reason, None, None, None, ""
+    )
+    return [gate.explain_admission(decided, place) for place in range(2)]
+
+
 @pytest.mark.parametrize(
     ("clients_decide", "loss", "priority", "told"),
     [
@@ -273,6 +283,12 @@ ABOVE = "F_k = 1.5 > F + eps_t = 1 + 0.2 = 1.2"
             0.25,
             f"share lambda_k + (1 - lambda_k) [inside] = 0.25, lambda_k = 0.25; {ABOVE}",
         ),
+        (
+            True,
+            math.nan,
+            0.25,
+            "share lambda_k + (1 - lambda_k) [inside] = 0.25, lambda_k = 0.25; it reported no loss",
+        ),
     ],
 )
 def test_the_halves_that_the_server_decided_are_explained(
@@ -280,11 +296,18 @@ def test_the_halves_that_the_server_decided_are_explained(
 ) -> None:
     """An update that is admitted shows all of them, one that is not those that failed."""
     call = Call((0, 1), epsilon=0.2, clients_decide=clients_decide)
-    gate, objective = EpsilonGate(num_rounds=1), Objective(1.0, 0.5)
     given = answered([1.0, loss], priority=[1.0, priority])
-    admission = gate.admit(call, objective, given)
-    decided = Decided(
-        call, objective, given, admission.share, admission.reason, None, None, None, ""
-    )
-    assert gate.explain_admission(decided, 0) == "whole; the client has priority"
-    assert gate.explain_admission(decided, 1) == told
+    assert explained(call, Objective(1.0, 0.5), given) == ["whole; the client has priority", told]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "overall", "told"),
+    [
+        (0.0, 1.0, "no; the gate is closed (eps_t = 0)"),
+        (0.2, math.nan, "no; the priority clients' loss is unknown: the gate is closed"),
+    ],
+)
+def test_a_closed_gate_is_explained(epsilon: float, overall: float, told: str) -> None:
+    """No inequality is shown that decided nothing."""
+    call, objective = Call((0, 1), epsilon=epsilon), Objective(overall, 0.5)
+    assert explained(call, objective, answered([1.0, 0.9]))[1] == told

@@ -1,15 +1,16 @@
 """Weights by data: FedALIGN's p_k / (1 + A), FedAvg's fractions, and those of all known clients."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from fedquorum.types import Call
+from fedquorum.types import Call, Draws
 from fedquorum.weighting import DataFraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import responses
+from tests.builders import decided, responses
 
 cohorts = st.lists(
     st.tuples(st.integers(1, 10**6), st.booleans(), st.booleans()), min_size=1, max_size=40
@@ -42,3 +43,35 @@ def test_nobody_admitted_means_zero_weights() -> None:
     """Zero total weight gives zeros, not a division by zero."""
     _, weights = DataFraction().weigh(None, Call((0, 1)), responses([1.0, 2.0]), np.zeros(2))
     assert weights.weight.tolist() == [0.0, 0.0]
+
+
+def test_without_priority_clients_there_is_no_inclusion_mass() -> None:
+    """The fraction is explained by itself, since A divides by the priority clients' data."""
+    given = responses([1.0, 1.0], data=[10, 30], priority=0.0)
+    _, weights = DataFraction().weigh(None, Call((0, 1)), given, np.ones(2))
+    made = replace(decided(DataFraction(), given, 2), responses=given, weights=weights)
+    assert [*DataFraction().explain(made, 1)] == [
+        "c_k = s_k D_k / sum of s_i D_i; s_k D_k = 1 x 30, the sum is 40: c_k = 0.75"
+    ]
+
+
+# Client 0 was drawn twice and client 1 once, of priority clients with 60 examples in all.
+DRAWN = Call((0, 1, 2), draws=Draws({0: 2, 1: 1}, 60.0))
+
+
+def test_a_weight_by_draws_is_explained_with_its_numbers() -> None:
+    """n_k / |S| of a drawn priority client, p_k of another one, both over 1 + A = 1 + 30 / 60."""
+    rule = DataFraction()
+    given = responses([1.0] * 3, data=[10, 20, 30], priority=[1, 1, 0])
+    _, weights = rule.weigh(None, DRAWN, given, np.ones(3))
+    np.testing.assert_allclose(weights.weight, [2 / 3 / 1.5, 1 / 3 / 1.5, 0.5 / 1.5])
+    made = replace(decided(rule, given, 3), call=DRAWN, responses=given, weights=weights)
+    assert [list(rule.explain(made, place)) for place in range(3)] == [
+        ["c_k = n_k / |S| / (1 + A) = 2 / 3 / (1 + 0.5) = 0.444444"],
+        ["c_k = n_k / |S| / (1 + A) = 1 / 3 / (1 + 0.5) = 0.222222"],
+        [
+            "p_k = D_k / sum of D_i over P = 30 / 60 = 0.5",
+            "c_k = p_k / (1 + A) = 0.5 / (1 + 0.5) = 0.333333",
+        ],
+    ]
+    assert [*rule.explain(replace(made, weights=None), 0)] == []

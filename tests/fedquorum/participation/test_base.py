@@ -1,0 +1,46 @@
+"""What all corrections for participation have in common."""
+
+from typing import Any
+
+import pytest
+from fedquorum.errors import ParameterError
+from fedquorum.participation import PARTICIPATIONS, Participation
+from fedquorum.weighting import AverageAll, DataFraction, DoublyRobustMixing
+
+from tests.builders import corrected
+
+OPTIONS: dict[str, dict[str, Any]] = {"known_statistics": {"probabilities": [0.5, 0.5]}}
+ALL = list(PARTICIPATIONS.items())
+
+
+@pytest.mark.parametrize(("key", "correction"), ALL)
+def test_only_weights_over_a_fixed_population_are_corrected(
+    key: str, correction: type[Participation[Any]]
+) -> None:
+    """Divided by the clients there, a weight rises with their absence already."""
+    options = OPTIONS.get(key, {})
+    message = (
+        r"^base must be a weighting over a fixed population, as over_known\(\) returns it, got"
+    )
+    with pytest.raises(ParameterError, match=message):
+        correction(**options, base=DataFraction())
+    assert correction(**options, base=DataFraction().over_known()).fixed_divisor
+
+
+@pytest.mark.parametrize("key", PARTICIPATIONS)
+def test_a_correction_has_the_regret_bound_of_its_base(key: str) -> None:
+    """The base decides p in the same way; one that decides no p has none."""
+    options = OPTIONS.get(key, {})
+    base = DoublyRobustMixing()
+    bound = base.regret_bound(10, 2, 1.0)
+    assert bound is not None
+    assert corrected(base.over_known(), key, **options).regret_bound(10, 2, 1.0) == bound
+    assert corrected(AverageAll(), key, **options).regret_bound(10, 2, 1.0) is None
+
+
+@pytest.mark.parametrize("key", PARTICIPATIONS)
+def test_nothing_is_corrected_twice(key: str) -> None:
+    """The second correction would divide by the first one's rates."""
+    rule = corrected(AverageAll(), key, **OPTIONS.get(key, {}))
+    with pytest.raises(ParameterError, match="participation must be corrected for once"):
+        rule.over_known()

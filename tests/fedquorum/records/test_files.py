@@ -1,0 +1,53 @@
+"""Files that are replaced whole, and what brings them to the disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+from fedquorum.errors import RunError
+from fedquorum.records.files import replacing, sync, sync_above
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
+    """One line names it, and nothing half written is left."""
+    file = tmp_path / "model"
+    file.write_text("before")
+
+    def write() -> None:
+        with replacing(file) as part:
+            part.write_text("half")
+            raise OSError(28, os.strerror(28))
+
+    message = f"^{file} cannot be written: No space left on device$"
+    with pytest.raises(RunError, match=message):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert file.read_text() == "before"
+
+
+def test_folders_are_not_synced_where_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows opens none; files are synced there, too."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    monkeypatch.delattr(os, "O_DIRECTORY")
+    (tmp_path / "file").write_text("content")
+    sync(tmp_path)
+    assert synced == []
+    sync(tmp_path / "file")
+    assert synced == [(tmp_path / "file").stat().st_ino]
+
+
+def test_the_names_of_all_folders_above_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the mount, or to the working directory for a relative path."""
+    synced: list[Path] = []
+    monkeypatch.setattr("fedquorum.records.files.sync", synced.append)
+    monkeypatch.setattr(os.path, "ismount", lambda folder: folder == tmp_path)
+    sync_above(tmp_path / "a" / "b" / "run")
+    assert synced == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+    synced.clear()
+    sync_above(Path("a/run"))
+    assert synced == [Path("a"), Path()]

@@ -1,0 +1,118 @@
+"""Requirements read from records: of a run of local models, and those that a run had itself."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.appeal import Requirements
+from fedquorum.errors import RunError
+from fedquorum.records.requirements import local_requirements, recorded_requirements
+from fedquorum.types import Population
+
+from tests.fedquorum.records.made import (
+    line,
+    make_run,
+    records_in,
+    write_population,
+    write_table,
+)
+
+LOCAL = "strategy:\n  name: local_only\ndata:\n  alpha: 0.5\n  root: /here\n"
+SETTINGS = {"seed": 1, "data.alpha": 0.5, "data.root": "/there", "data.unseen_fraction": 0.2}
+"""Those of a run with the same clients: who counts and where files lie changes no rows."""
+
+MEASURED = ((0, 7, 0.1, 0.1), (1, 7, 0.9, 0.5), (2, 7, 0.4, 0.75))
+"""Round, client, training loss and test accuracy."""
+
+
+def local_run(
+    directory: Path,
+    measured: Sequence[tuple[int, int, float | None, float | None]] = MEASURED,
+    *,
+    settings: str = LOCAL,
+    **manifest: Any,
+) -> Path:
+    """Write a run in which each client trained a model of its own."""
+    run = make_run(directory, [line(1), line(2)], settings=settings, **manifest)
+    names = ("round", "client", "loss", "test_accuracy")
+    rows = [dict(zip(names, one, strict=True)) | {"priority": True} for one in measured]
+    write_table(run, "evaluations", rows)
+    return run
+
+
+def test_a_requirement_is_the_last_loss_that_a_client_measured(tmp_path: Path) -> None:
+    """Beside its test accuracy then, if any; before it trained no client has a model of its own."""
+    measured = (
+        (2, 3, None, 0.9),
+        (1, 3, 0.25, None),
+        (0, 5, 0.125, 0.1),
+        *reversed(MEASURED),
+    )
+    found = local_requirements(local_run(tmp_path / "run", measured), SETTINGS)
+    assert found.loss == {3: 0.25, 7: 0.4}
+    assert found.accuracy.keys() == {3, 7}
+    assert math.isnan(found.accuracy[3])
+    assert found.accuracy[7] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"settings": "strategy:\n  name: fedavg\n", "strategy": "fedavg"},
+            ": expected a run of local_only, in which every client trains a model of its own, got",
+        ),
+        ({"status": "interrupted"}, ": expected a completed run, got one that is interrupted"),
+        ({"settings": "data: {}\n"}, "/config.yaml: 'strategy' is missing"),
+        (
+            {"settings": "strategy:\n  name: none\n"},
+            "/config.yaml: strategy must be one of fedalign, ",
+        ),
+        (
+            {"settings": "strategy:\n  name: custom\n  path: os.system\n"},
+            "/config.yaml: path must be absent from records that are only read",
+        ),
+        (
+            {"seed": 2},
+            ": expected a run of the same clients, got one with seed=2 where this run has 1",
+        ),
+        (
+            {"settings": LOCAL.replace("0.5", "2.0")},
+            ": expected a run of the same clients, got one with data.alpha=2.0 where this run has",
+        ),
+        (
+            {"measured": ((0, 7, 0.5, 0.5), (1, 7, None, 0.5))},
+            ": expected the training losses of the clients' models in evaluations/, got none",
+        ),
+    ],
+)
+def test_a_run_without_comparable_losses_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    """With its folder and what is expected instead."""
+    run = local_run(tmp_path / "run", **changes)
+    with pytest.raises(RunError, match=f"^{re.escape(f'{run}{problem}')}"):
+        local_requirements(run, SETTINGS)
+
+
+def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
+    """Also infinite ones, which no table of a run holds, and none of a client without."""
+    given = Requirements({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})
+    with records_in(tmp_path / "run") as records:
+        records.save_population(Population.of(4, [0]), None, requirements=given)
+    assert recorded_requirements(tmp_path / "run") == given
+
+
+def test_a_run_may_have_no_requirements(tmp_path: Path) -> None:
+    """As all had none before there were any, and one that stopped before it wrote its clients."""
+    run = make_run(tmp_path / "run", [])
+    assert recorded_requirements(run) is None
+    write_population(run, [0.5, 0.5], [True, False])
+    assert recorded_requirements(run) is None
+    path = run / "population.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["requirement", "local_accuracy"]), path)
+    assert recorded_requirements(run) is None

@@ -1,0 +1,97 @@
+"""A strategy's state between rounds, as named arrays and back."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.composition import Rules
+from fedquorum.errors import StateError
+from fedquorum.report import ClientEvaluation
+from fedquorum.round import RoundState
+from fedquorum.selection import PowerOfChoice
+from fedquorum.server_optimizer import Adam
+from fedquorum.server_state import ServerState
+from fedquorum.state import StateArrays
+from fedquorum.types import Objective, Population, Told
+from fedquorum.virtual_clock import Clock, OnItsWay
+from fedquorum.weighting import AverageAll
+from numpy.typing import NDArray
+
+POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}), {2: 0.25})
+MODEL = {"w": np.arange(3.0)}
+RULES = Rules(PowerOfChoice(), AverageAll(), Adam())
+
+
+def measured(client: int, weight: float) -> ClientEvaluation:
+    """Return what a client last measured of the objective."""
+    nothing = math.nan
+    return ClientEvaluation(client, weight, 10.0, 0.5, 0.75, nothing, nothing, nothing)
+
+
+FULL = ServerState(
+    RoundState(
+        None,
+        np.array([1.0, 0.0, 0.25, 1.0]),
+        Told({0: 5.0, 3: 7.0}, losses={3: 2.0}, measured={0: 1.0, 2: 0.5}),
+    ),
+    RULES.server_optimizer.init(MODEL),
+    Objective(1.5, 0.25, (2,)),
+    {0: measured(0, 1.0), 2: measured(2, 0.25)},
+    Clock(12.5, (OnItsWay(3, 1, 10.0, 4.0), OnItsWay(4, 2, 11.0, 2.5))),
+    0.125,
+)
+"""A state with all that there can be; some of it is of no use to these rules."""
+
+
+def arrays_of(state: ServerState) -> StateArrays:
+    """Return a state as arrays, with three known clients."""
+    return state.arrays(RULES, None, np.arange(3))
+
+
+def again(arrays: StateArrays) -> ServerState:
+    """Return the state that arrays describe."""
+    return ServerState.of_arrays(arrays, RULES, POPULATION, MODEL)
+
+
+@pytest.mark.parametrize("state", [ServerState.initial(RULES, POPULATION), FULL])
+def test_a_state_comes_back_as_it_was(state: ServerState) -> None:
+    """All that the next round needs: who is late, what was measured, and what was told."""
+    arrays = arrays_of(state)
+    found = again(arrays)
+    for name in ("objective", "measured", "clock", "clipping_norm"):
+        assert getattr(found, name) == getattr(state, name)
+    assert found.rounds.told == state.rounds.told
+    assert (found.optimizer is None) == (state.optimizer is None)
+    written = arrays_of(found)
+    assert written.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(written[name], array, strict=True)
+
+
+def test_what_stands_still_takes_no_space() -> None:
+    """Without a virtual clock, a bound or measurements nothing is written of them."""
+    assert arrays_of(ServerState.initial(RULES, POPULATION)).keys() == {
+        *("told.client", "told.loss", "ahead.client", "ahead.loss"),
+        *("examples.client", "examples.data", "known"),
+    }
+    nobody_late = replace(FULL, clock=Clock(3.0))
+    assert again(arrays_of(nobody_late)).clock == Clock(3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("clock.now", np.zeros(1)),
+        ("clock.replies", np.zeros((2, 3))),
+        ("measured.values", np.zeros((2, 2))),
+        ("covered", np.zeros(3)),
+        ("measure", np.zeros(3)),
+        ("told.loss", np.zeros(2)),
+    ],
+)
+def test_a_state_of_something_else_is_refused(name: str, array: NDArray[Any]) -> None:
+    """The array that does not fit is named."""
+    with pytest.raises(StateError, match=f"^'{name}' is float64 of shape "):
+        again({**arrays_of(FULL), name: array})
