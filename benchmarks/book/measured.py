@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class Measurement:
     def origin(self) -> str:
         """Return where the numbers come from, as a line."""
         parts = [f"Measured on {self.date} with {self.commit}"]
-        seeds = in_spans(self.seeds, ", ", "{} to {}")
+        seeds = in_spans(self.seeds, ", ", "{} to {}".format)
         parts += [words for words in (seeds, self.rounds) if words]
         if self.seconds is not None:
             parts.append(f"{_duration(self.seconds)} of computing")
@@ -113,15 +113,15 @@ class Measurement:
         return f"{line[:-1]} {self.note}*" if self.note else line
 
 
-def in_spans(text: str, separator: str, span: str) -> str:
-    """Return a text whose one list of four or more consecutive numbers is replaced by its ends."""
+def in_spans(text: str, separator: str, span: Callable[[int, int], str]) -> str:
+    """Replace a text's one list of four or more consecutive numbers by what its ends give."""
     found = re.search(rf"\d+(?:{separator}\d+){{3,}}", text)
     if found is None:
         return text
     listed = [int(number) for number in found[0].split(separator)]
     if listed != list(range(listed[0], listed[-1] + 1)):
         return text
-    return text[: found.start()] + span.format(listed[0], listed[-1]) + text[found.end() :]
+    return text[: found.start()] + span(listed[0], listed[-1]) + text[found.end() :]
 
 
 def numbers(values: Sequence[float]) -> Number | None:

@@ -120,8 +120,7 @@ def _short(word: str) -> str:
     """Return a sweep's word, with many seeds as Hydra's range, whose end is not part of it."""
     if not word.startswith("seed="):
         return word
-    first, to, last = in_spans(word.removeprefix("seed="), ",", "{} to {}").partition(" to ")
-    return f"seed=range({first},{int(last) + 1})" if to else word
+    return in_spans(word, ",", lambda first, last: f"range({first},{last + 1})")
 
 
 def _tables(chapter: Chapter, measured: Measurement) -> Iterator[str]:

@@ -142,7 +142,7 @@ def test_a_measurement_tells_where_it_comes_from() -> None:
 )
 def test_many_seeds_are_told_by_their_ends(text: str, short: str) -> None:
     """Only where none is missing between them."""
-    assert in_spans(text, ", ", "{} to {}") == short
+    assert in_spans(text, ", ", "{} to {}".format) == short
 
 
 def test_a_conclusion_from_older_numbers_says_so(tmp_path: Path) -> None:
