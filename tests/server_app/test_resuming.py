@@ -31,7 +31,6 @@ import server_app.loop
 from client_app.arithmetic import VERSION
 from client_app.node import compute_device
 from conf.compose import compose_words
-from server_app.arithmetic import FIRST
 from server_app.job import run_in_process
 from server_app.resuming import check_resumable, resumed_words
 from tests.builders import NEEDED_WORDS
@@ -508,7 +507,7 @@ def test_a_run_of_the_version_before_goes_on(
         "compiled": False,
         "instructions": instructions_here(),
         "same_bits": False,
-        "earlier": [FIRST],
+        "earlier": [{"version": 1, "way": None, "device": None, "instructions": None}],
     }
 
 
@@ -535,7 +534,9 @@ def test_a_run_of_another_arithmetic_is_refused(tmp_path: Path) -> None:
     manifest = json.loads((directory / "manifest.json").read_text())
     assert manifest["rounds_completed"] == 14
     assert manifest["arithmetic"]["same_bits"] is False
-    assert manifest["arithmetic"]["earlier"] == [FIRST]
+    assert manifest["arithmetic"]["earlier"] == [
+        {"version": 1, "way": None, "device": None, "instructions": None}
+    ]
 
 
 def test_another_way_of_training_is_refused(tmp_path: Path) -> None:
@@ -553,7 +554,8 @@ def test_another_way_of_training_is_refused(tmp_path: Path) -> None:
         run(directory, "rounds=3", f"resume={directory}")
     run(directory, "rounds=3", f"resume={directory}", "engine.arithmetic=any")
     again = json.loads(path.read_text())["arithmetic"]
-    assert again["earlier"] == [{key: manifest["arithmetic"][key] for key in FIRST}]
+    there = {key: again[key] for key in ("device", "instructions")}
+    assert again["earlier"] == [{"version": VERSION, "way": "alone, autograd", **there}]
 
 
 # --- disks that are full ---------------------------------------------------------------------
