@@ -319,7 +319,7 @@ class ClientDirectory:
             raise ClientsMissingError(NEEDS_QUERY.format("no ClientApp here"))
 
     def _refused_query(self, node: int, reason: str) -> str:
-        """Return why a node did not answer the query."""
+        """Return why a node did not answer the query, and note if its ClientApp never will."""
         if not (self._standard and NO_QUERY in reason):
             return shown(reason, LONGEST_REASON)
         self._without_query.add(node)
