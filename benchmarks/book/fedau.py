@@ -12,13 +12,14 @@ from fedquorum.records.reader import Run
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from benchmarks.book.methods import Method, methods, paired
-from server_app.report.groups import metric_after_round
+from server_app.report.groups import ascending, metric_after_round
 from server_app.report.published import published_values
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
 LATE = 10  # evaluations, the last ones, whose mean is a run's accuracy
 TOLD = {"client.lr": "lr", "availability.minimum": "p_min"}
 """Settings that stand behind a method's name where a chapter varies them."""
+CUTOFF = ", K = "
 ByProcess = Mapping[str, Mapping[str, Method]]
 
 
@@ -48,8 +49,9 @@ def fedau_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     ``test``: accuracy, percent, the mean of the last ten evaluations. ``training``: that of the
     last model. ``steps``: how unsteady the test
     accuracy is, the standard deviation of its steps from evaluation to evaluation over the second
-    half of the run. ``differences``: test accuracy of FedAU minus each other method, seed by seed.
-    ``weight_error``: that of Theorem 3, mean over rounds. ``state``: the server's beside the model.
+    half of the run. ``differences``: test accuracy of FedAU minus each other method, and of each
+    cutoff K minus none (K = inf), seed by seed. ``weight_error``: that of Theorem 3, mean over
+    rounds. ``state``: the server's beside the model.
     """
     found = {run.numbers["process"] for run in runs}
     by_process = {
@@ -87,7 +89,7 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
     for method, *_ in table.rows:
         if any(f", {told} = " in str(method) for told in TOLD.values()):
             continue  # the paper's are with its rates and p_min
-        strategy, _, cutoff = str(method).partition(", K = ")
+        strategy, _, cutoff = str(method).partition(CUTOFF)
         settings = {"data.name": experiment.partition("/")[2], "strategy.name": strategy}
         with_cutoff = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
         cells: list[Cell] = []
@@ -100,7 +102,7 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
 
 def _name(run: KeptRun) -> str:
     cutoff = run.numbers["cutoff"]
-    name = run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
+    name = run.strategy if cutoff is None else run.strategy + CUTOFF + cutoff
     told = {told: run.settings[key] for key, told in TOLD.items() if key in run.settings}
     return ", ".join([name, *(f"{key} = {value}" for key, value in told.items())])
 
@@ -166,12 +168,23 @@ def _differences(by_process: ByProcess) -> Table:
 
 
 def _meets(other: str, ours: str) -> bool:
-    """Return whether a method is none of FedAU's and meets the same participation."""
+    """Return whether a variant of FedAU is compared to this method: under the same participation.
+
+    Of FedAU's own variants the one without a cutoff is, with those that have one.
+    """
     least = f", {TOLD['availability.minimum']} = "
-    return not other.startswith("fedau") and other.partition(least)[2] == ours.partition(least)[2]
+    (ours, p_min), (other, same) = (name.partition(least)[::2] for name in (ours, other))
+    no_cutoff = ours.partition(CUTOFF)[0] + CUTOFF + "inf"
+    return p_min == same and other != ours and (not other.startswith("fedau") or other == no_cutoff)
 
 
 def _names(by_process: ByProcess) -> list[str]:
-    """Return the names of all methods, FedAU first."""
+    """Return the names of all methods, FedAU first, each ascending by its settings' values."""
     names = {name for found in by_process.values() for name in found}
-    return sorted(names, key=lambda name: (not name.startswith("fedau"), name))
+    return sorted(names, key=_order)
+
+
+def _order(name: str) -> tuple[bool, str, list[tuple[int, float, str]]]:
+    strategy, *settings = name.split(", ")
+    values = [ascending(setting.partition(" = ")[2]) for setting in settings]
+    return not strategy.startswith("fedau"), strategy, values

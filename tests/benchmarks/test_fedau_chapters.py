@@ -1,0 +1,72 @@
+"""FedAU's chapters: the order of their rows, and what is subtracted from what."""
+
+from benchmarks.book.fedau import fedau_tables
+from benchmarks.book.kept import KeptRun
+from benchmarks.book.measured import Number
+
+
+def run(strategy: str, seed: int, accuracy: float, **settings: str) -> KeptRun:
+    """Return a run of 20 rounds under Bernoulli participation, as if it had been measured."""
+    words = {"experiment": "fedau/fmnist", "strategy": strategy, "seed": str(seed)} | settings
+    numbers = {
+        "process": "bernoulli",
+        "cutoff": settings.get("strategy.cutoff"),
+        "test": dict.fromkeys(map(str, range(1, 21)), accuracy),
+        "training": accuracy,
+        "weight_error": 0.1,
+        "state_bytes": 8000,
+    }
+    told = tuple(f"{key}={value}" for key, value in words.items())
+    return KeptRun(told, strategy, seed, 20, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+
+
+def fedau(cutoff: str, seed: int, accuracy: float) -> KeptRun:
+    return run("fedau", seed, accuracy, **{"strategy.cutoff": cutoff})
+
+
+def test_rows_ascend_by_the_cutoff() -> None:
+    """FedAU's come first; 2 stands before 10 and inf last."""
+    runs = [fedau(cutoff, 1, 0.5) for cutoff in ("10", "inf", "1000", "2")]
+    tables = fedau_tables([run("average_all", 1, 0.5), *runs])
+    assert [row[0] for row in tables["test"].rows] == [
+        "fedau, K = 2",
+        "fedau, K = 10",
+        "fedau, K = 1000",
+        "fedau, K = inf",
+        "average_all",
+    ]
+
+
+def test_cutoffs_are_compared_to_none_seed_by_seed() -> None:
+    """K = 10 meets K = inf and the other method, K = inf the other method alone."""
+    runs = [
+        *(fedau("10", 1, 0.5), fedau("10", 2, 0.7)),
+        *(fedau("inf", 1, 0.4), fedau("inf", 2, 0.8)),
+        *(run("average_all", 1, 0.3), run("average_all", 2, 0.3)),
+    ]
+    rows = {row[0]: row[1] for row in fedau_tables(runs)["differences"].rows}
+    means = {
+        name: (round(cell.mean, 9), cell.above)
+        for name, cell in rows.items()
+        if isinstance(cell, Number)
+    }
+    assert means == {
+        "fedau, K = 10 - average_all": (30, 2),
+        "fedau, K = 10 - fedau, K = inf": (0, 1),
+        "fedau, K = inf - average_all": (30, 2),
+    }
+
+
+def test_only_the_same_participation_is_compared() -> None:
+    runs = [
+        run("fedau", 1, 0.5, **{"strategy.cutoff": cutoff, "availability.minimum": least})
+        for cutoff in ("10", "inf")
+        for least in ("0.02", "0.2")
+    ]
+    other = run("average_all", 1, 0.3, **{"availability.minimum": "0.2"})
+    assert {row[0] for row in fedau_tables([*runs, other])["differences"].rows} == {
+        "fedau, K = 10, p_min = 0.02 - fedau, K = inf, p_min = 0.02",
+        "fedau, K = 10, p_min = 0.2 - fedau, K = inf, p_min = 0.2",
+        "fedau, K = 10, p_min = 0.2 - average_all, p_min = 0.2",
+        "fedau, K = inf, p_min = 0.2 - average_all, p_min = 0.2",
+    }
