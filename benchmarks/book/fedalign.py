@@ -250,10 +250,13 @@ def _admissions(run: Run) -> Mapping[str, Mapping[str, int]]:
 
 def _admission_table(found: Sequence[Method]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for method in (one for one in found if has_gate(one.strategy)):
+    for method in found:
+        counted = [run for run in method.runs if "admissions" in run.numbers]
+        if not counted:
+            continue
         cells: list[Cell] = []
         for where in (INSIDE, OTHERS):
-            of = [run.numbers["admissions"][where] for run in method.runs]
+            of = [run.numbers["admissions"][where] for run in counted]
             admitted, asked = (sum(counts[name] for counts in of) for name in ("admitted", "asked"))
             share = Number(round(100 * admitted / asked, 2)) if asked else None
             cells += [admitted, asked, share]

@@ -13,7 +13,7 @@ from fedquorum.records.reader import load_run
 from benchmarks.book.bound import bound_numbers, bound_tables
 from benchmarks.book.chapters import CHAPTERS, Sweeps
 from benchmarks.book.declared import CLAIMS
-from benchmarks.book.fedalign import fedalign_numbers, synth_tables
+from benchmarks.book.fedalign import fedalign_numbers, fedalign_tables, synth_tables
 from benchmarks.book.kept import KeptRun, kept
 from benchmarks.book.local_only import _models_kept, local_only_numbers, local_only_tables
 from benchmarks.book.measured import Number
@@ -91,6 +91,25 @@ def test_the_training_loss_of_kept_runs() -> None:
     assert gaps[-1] == Number(-0.25, None, 0, 1)
     without = synth_tables([kept_run((*words, "strategy=fedalign", "seed=1"), accuracy)])
     assert without.keys().isdisjoint({"objective", "objective_differences"})
+
+
+def test_admissions_are_of_the_runs_that_counted_them() -> None:
+    """One preset has its data in shards, the other has not; 3 + 1 of 8 + 4 asked are a third."""
+    accuracy = {"priority": at_moments([0.5] * 4)}
+    counts = [{"inside": (3, 8), "others": (0, 0)}, {"inside": (1, 4), "others": (2, 2)}]
+    sharded = [
+        kept_run(
+            ("experiment=fedalign/mnist", "strategy=fedalign", f"seed={seed}"),
+            accuracy
+            | {"admissions": {k: {"admitted": n, "asked": of} for k, (n, of) in where.items()}},
+        )
+        for seed, where in enumerate(counts, 1)
+    ]
+    whole = ("experiment=fedalign/mnist_writers", "strategy=fedalign", "seed=1")
+    tables = fedalign_tables([*sharded, kept_run(whole, accuracy)])
+    assert tables["admissions"].rows == (
+        ("mnist, fedalign", 4, 12, Number(33.33), 2, 2, Number(100.0)),
+    )
 
 
 def test_clients_that_are_better_off() -> None:
