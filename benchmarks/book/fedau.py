@@ -19,7 +19,6 @@ PROCESSES = ("bernoulli", "markov", "cyclic")
 LATE = 10  # evaluations, the last ones, whose mean is a run's accuracy
 TOLD = {"client.lr": "lr", "availability.minimum": "p_min"}
 """Settings that stand behind a method's name where a chapter varies them."""
-CUTOFF = ", K = "
 ByProcess = Mapping[str, Mapping[str, Method]]
 
 
@@ -89,7 +88,7 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
     for method, *_ in table.rows:
         if any(f", {told} = " in str(method) for told in TOLD.values()):
             continue  # the paper's are with its rates and p_min
-        strategy, _, cutoff = str(method).partition(CUTOFF)
+        strategy, _, cutoff = str(method).partition(", K = ")
         settings = {"data.name": experiment.partition("/")[2], "strategy.name": strategy}
         with_cutoff = settings | ({"strategy.cutoff": float(cutoff)} if cutoff else {})
         cells: list[Cell] = []
@@ -102,7 +101,7 @@ def fedau_published(experiment: str, measured: Mapping[str, Table]) -> Mapping[s
 
 def _name(run: KeptRun) -> str:
     cutoff = run.numbers["cutoff"]
-    name = run.strategy if cutoff is None else run.strategy + CUTOFF + cutoff
+    name = run.strategy if cutoff is None else f"{run.strategy}, K = {cutoff}"
     told = {told: run.settings[key] for key, told in TOLD.items() if key in run.settings}
     return ", ".join([name, *(f"{key} = {value}" for key, value in told.items())])
 
@@ -146,17 +145,17 @@ def _table(
                 for found in by_process.values()
             ),
         )
-        for name in _names(by_process)
-        if not fedau_only or name.startswith("fedau")
+        for name, run in _variants(by_process).items()
+        if not fedau_only or _is_fedau(run)
     )
     return Table((title, *by_process), rows, digits)
 
 
 def _differences(by_process: ByProcess) -> Table:
-    names = _names(by_process)
+    variants = _variants(by_process)
     rows: list[tuple[Cell, ...]] = []
-    for ours in (n for n in names if n.startswith("fedau")):
-        for other in (n for n in names if _meets(n, ours)):
+    for ours in (name for name, run in variants.items() if _is_fedau(run)):
+        for other in (name for name, run in variants.items() if _meets(run, variants[ours])):
             cells = [
                 differences(paired(found[ours], found[other], _test_accuracy))
                 if {ours, other} <= found.keys()
@@ -167,24 +166,30 @@ def _differences(by_process: ByProcess) -> Table:
     return Table(("difference of test accuracy, points", *by_process), tuple(rows))
 
 
-def _meets(other: str, ours: str) -> bool:
-    """Return whether a variant of FedAU is compared to this method: under the same participation.
+def _meets(other: KeptRun, ours: KeptRun) -> bool:
+    """Return whether a variant of FedAU is compared to this one: under the same participation.
 
-    Of FedAU's own variants the one without a cutoff is, with those that have one.
+    Of FedAU's own variants the one without a cutoff is, with those that differ in the cutoff alone.
     """
-    least = f", {TOLD['availability.minimum']} = "
-    (ours, p_min), (other, same) = (name.partition(least)[::2] for name in (ours, other))
-    no_cutoff = ours.partition(CUTOFF)[0] + CUTOFF + "inf"
-    return p_min == same and other != ours and (not other.startswith("fedau") or other == no_cutoff)
+    same = ("availability.minimum",)
+    if _is_fedau(other):
+        if other.numbers["cutoff"] != "inf" or ours.numbers["cutoff"] == "inf":
+            return False
+        same = tuple(TOLD)
+    return all(other.settings.get(key) == ours.settings.get(key) for key in same)
 
 
-def _names(by_process: ByProcess) -> list[str]:
-    """Return the names of all methods, FedAU first, each ascending by its settings' values."""
-    names = {name for found in by_process.values() for name in found}
-    return sorted(names, key=_order)
+def _is_fedau(run: KeptRun) -> bool:
+    return run.strategy.startswith("fedau")
 
 
-def _order(name: str) -> tuple[bool, str, list[tuple[int, float, str]]]:
-    strategy, *settings = name.split(", ")
-    values = [ascending(setting.partition(" = ")[2]) for setting in settings]
-    return not strategy.startswith("fedau"), strategy, values
+def _variants(by_process: ByProcess) -> Mapping[str, KeptRun]:
+    """Return a run of each method by its name, FedAU's first, ascending by the values it tells."""
+    runs = {name: of.runs[0] for found in by_process.values() for name, of in found.items()}
+    return dict(sorted(runs.items(), key=lambda entry: _order(entry[1])))
+
+
+def _order(run: KeptRun) -> tuple[bool, str, list[tuple[int, float, str]]]:
+    values = [run.numbers["cutoff"], *(run.settings.get(key) for key in TOLD)]
+    told = [ascending(value) for value in values if value is not None]
+    return not _is_fedau(run), run.strategy, told

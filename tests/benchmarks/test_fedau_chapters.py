@@ -70,3 +70,13 @@ def test_only_the_same_participation_is_compared() -> None:
         "fedau, K = 10, p_min = 0.2 - average_all, p_min = 0.2",
         "fedau, K = inf, p_min = 0.2 - average_all, p_min = 0.2",
     }
+
+
+def test_cutoffs_with_other_rates_are_not_compared() -> None:
+    """Then it would not be the cutoff that tells them apart; with other methods it is no matter."""
+    cutoff = {"strategy.cutoff": "10", "client.lr": "0.1"}
+    runs = [fedau("inf", 1, 0.4), run("fedau", 1, 0.5, **cutoff), run("average_all", 1, 0.3)]
+    assert {row[0] for row in fedau_tables(runs)["differences"].rows} == {
+        "fedau, K = 10, lr = 0.1 - average_all",
+        "fedau, K = inf - average_all",
+    }
