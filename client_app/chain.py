@@ -4,7 +4,8 @@ Automatic differentiation records every operation and gives each gradient memory
 each layer keeps what its gradient needs, calls the kernels of torch directly, and the gradient of
 a fully connected layer is added by the product that computes it.
 
-Shapes: b samples in a batch; c channels, images of h x w: (b, c, h, w); u units: (b, u).
+Shapes: b samples in a batch; c channels, images of h x w: (b, c, h, w); u units: (b, u); sound of
+length l: (b, c, l).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +18,14 @@ from torch.nn import functional
 from client_app.dropout import GivenDropout
 from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
+from client_app.models.m5 import M5, RowConvolution, SoundAsImage
 from client_app.models.small_cnn import SmallCNN
 from client_app.tasks import CrossEntropy, Task
 
 aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
+
+OF_SOUND = 3  # axes of the weights of sound's convolutions
 
 
 class Link(Protocol):
@@ -41,11 +45,16 @@ class Link(Protocol):
 
 
 class Convolution:
-    """z = W * x + b with the strides, padding and groups of the layer."""
+    """z = W * x + b with the strides, padding and groups of the layer.
 
-    def __init__(self, layer: nn.Conv2d, places: tuple[int, ...]) -> None:
+    Sound is an image of one row, and its layers have weights (c', c, k) for (c', c, 1, k).
+    """
+
+    def __init__(self, layer: nn.Conv2d | RowConvolution, places: tuple[int, ...]) -> None:
         self._places = places
-        self._geometry = (layer.stride, layer.padding, layer.dilation)
+        rows = ((1,), (0,), (1,)) if isinstance(layer, RowConvolution) else ((), (), ())
+        sizes = (layer.stride, layer.padding, layer.dilation)
+        self._geometry = [[*row, *size] for row, size in zip(rows, sizes, strict=True)]
         self._groups = layer.groups
         self._x = torch.empty(0)
 
@@ -54,7 +63,7 @@ class Convolution:
         self._x = x
         weight, bias = (weights[i] for i in self._places)
         z: torch.Tensor = aten.convolution(
-            x, weight, bias, *self._geometry, False, [0, 0], self._groups
+            x, _of_images(weight), bias, *self._geometry, False, [0, 0], self._groups
         )
         return z
 
@@ -64,12 +73,41 @@ class Convolution:
         """Add both gradients, and return that of x."""
         weight, bias = self._places
         below, of_weight, of_bias = aten.convolution_backward(
-            *(slope, self._x, weights[weight], list(weights[bias].shape), *self._geometry),
-            *(False, [0, 0], self._groups, [not first, True, True]),
+            *(slope, self._x, _of_images(weights[weight]), list(weights[bias].shape)),
+            *(*self._geometry, False, [0, 0], self._groups, [not first, True, True]),
         )
-        into[weight].add_(of_weight)
+        _of_images(into[weight]).add_(of_weight)
         into[bias].add_(of_bias)
         return slope if first else below
+
+
+def _of_images(weight: torch.Tensor) -> torch.Tensor:
+    """Return the weights (c', c, h, w) of a convolution of images, those of sound with one row."""
+    return weight.unsqueeze(2) if weight.ndim == OF_SOUND else weight
+
+
+class WaveformConvolution(Convolution):
+    """The first convolution of a waveform, which has one channel.
+
+    Row i of X (b w', k) is what the kernel sees at position i, and row i of S (b w', c') is the
+    slope there. The gradient of the weights is S^T X: for one channel in the layout of the others
+    torch's own kernel takes five times as long.
+    """
+
+    def __init__(self, layer: RowConvolution, places: tuple[int, ...]) -> None:
+        super().__init__(layer, places)
+        (self._size,), (self._stride,) = layer.kernel_size, layer.stride
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Add both gradients; nobody needs that of x, which is an input."""
+        weight, bias = (into[i] for i in self._places)
+        seen = self._x.flatten(start_dim=1).unfold(1, self._size, self._stride)
+        slopes = slope.movedim(1, -1).flatten(end_dim=2)
+        weight.squeeze(1).addmm_(slopes.t(), seen.flatten(end_dim=1))
+        bias.add_(slopes.sum(dim=0))
+        return slope
 
 
 class Dense:
@@ -194,6 +232,43 @@ class Flattening:
         return slope.view(self._shape).contiguous(memory_format=torch.channels_last)
 
 
+class Imaging:
+    """Sound (b, c, l) as images of one row (b, c, 1, l)."""
+
+    def __init__(self, layer: SoundAsImage) -> None:
+        self._layer = layer
+
+    def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return the images."""
+        image: torch.Tensor = self._layer(x)
+        return image
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Return the slope as that of sound."""
+        return slope.squeeze(2)
+
+
+class Averaging:
+    """The mean of each channel (b, c, 1, 1)."""
+
+    def __init__(self) -> None:
+        self._shape = torch.Size()
+
+    def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return the means."""
+        self._shape = x.shape
+        return x.mean(dim=(2, 3), keepdim=True)
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Return a share of the slope at each position, in the layout of the convolutions."""
+        share = slope / (self._shape[2] * self._shape[3])
+        return share.expand(self._shape).contiguous(memory_format=torch.channels_last)
+
+
 class Mask:
     """Dropout whose mask is given."""
 
@@ -240,7 +315,7 @@ class Chain:
         Parameters
         ----------
         x, y : tensor
-            Inputs (b, c, h, w) and labels (b,).
+            Inputs, (b, c, h, w) or (b, c, l), and labels (b,).
         weights, into : sequence of tensor
             One for each parameter, and where its gradient goes; may be the same.
         factor : float
@@ -287,6 +362,8 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     parts: Sequence[nn.Module] = []
     if type(model) is SmallCNN:
         parts = [*model.features, model.logits]
+    elif type(model) is M5:
+        parts = [model.image, *model.features, model.logits]
     elif type(model) in {CNN, CelebaCNN}:
         parts = list(cast("CNN | CelebaCNN", model).layers)
     for layer in parts:
@@ -294,13 +371,21 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
             yield layer
 
 
+def _row_convolution(layer: RowConvolution, places: tuple[int, ...]) -> Convolution:
+    of_waveform = layer.in_channels == 1 and layer.padding == (0,)
+    return (WaveformConvolution if of_waveform else Convolution)(layer, places)
+
+
 _LINKS: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]], Link]] = {
     nn.Conv2d: Convolution,
+    RowConvolution: _row_convolution,
     nn.Linear: Dense,
     nn.BatchNorm1d: Normalisation,
     nn.BatchNorm2d: Normalisation,
+    SoundAsImage: lambda layer, _: Imaging(layer),
     nn.MaxPool2d: lambda layer, _: Pooling(layer),
     nn.ReLU: lambda *_: Rectifier(),
+    nn.AdaptiveAvgPool2d: lambda *_: Averaging(),
     nn.Flatten: lambda *_: Flattening(),
     GivenDropout: lambda layer, _: Mask(layer),
 }
