@@ -21,7 +21,7 @@ VERSION = 4
    and sums in the order of the replies; manifests of that time do not say so
 2  a client's arithmetic follows from the settings and its own rows, and sums are exact on a grid
 3  models in closed form train with units padded to whole cache lines
-4  m5 computes with its channels last in memory, and trains in closed form
+4  m5 trains in closed form, and is measured with its channels last in memory
 """
 
 TOGETHER_CLOSED = "batched, closed form"

@@ -18,7 +18,7 @@ from torch.nn import functional
 from client_app.dropout import GivenDropout
 from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
-from client_app.models.m5 import M5, RowConvolution, SoundAsImage
+from client_app.models.m5 import M5, RowConvolution, SoundAsImage, channels_last
 from client_app.models.small_cnn import SmallCNN
 from client_app.tasks import CrossEntropy, Task
 
@@ -26,6 +26,7 @@ aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
 
 OF_SOUND = 3  # axes of the weights of sound's convolutions
+POSITIONS = (0, 2, 3)  # the axes of images but that of their channels
 
 
 class Link(Protocol):
@@ -169,6 +170,53 @@ class Normalisation:
         return slope if first else below
 
 
+class SoundNormalisation:
+    """Batch normalisation of sound, whose statistics are exact to rounding.
+
+    With the channels last torch's kernels add all numbers of a channel one after the other. Where
+    a recording is silent they are alike and round alike: of 40,000 numbers in a batch of spoken
+    digits the mean was off by 0.002 standard deviations.
+    """
+
+    def __init__(self, layer: nn.BatchNorm2d, places: tuple[int, ...]) -> None:
+        self._layer: Any = layer
+        self._places = places
+        self._saved: tuple[torch.Tensor, ...] = ()
+
+    def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return w (x - m) / s + b, with the mean m and the standard deviation s of channels."""
+        mean = x.mean(POSITIONS, keepdim=True)
+        centred = x - mean
+        variance = centred.square().mean(POSITIONS, keepdim=True)
+        count = x.numel() // mean.numel()
+        self._layer.num_batches_tracked.add_(1)
+        for running, now in (
+            (self._layer.running_mean, mean),
+            (self._layer.running_var, variance * (count / (count - 1))),
+        ):
+            running.lerp_(now.flatten(), self._layer.momentum)
+        inverse = (variance + self._layer.eps).rsqrt()
+        self._saved = (centred, inverse)
+        weight, bias = (weights[i].view_as(mean) for i in self._places)
+        return torch.addcmul(bias, centred, weight * inverse)
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Add both gradients, and return that of x."""
+        weight, bias = self._places
+        centred, inverse = self._saved
+        mean = slope.mean(POSITIONS, keepdim=True)
+        along = (slope * centred).mean(POSITIONS, keepdim=True) * inverse
+        scale = weights[weight].view_as(inverse) * inverse
+        below = torch.addcmul(-scale * mean, centred, -scale * along * inverse)
+        below.addcmul_(slope, scale)
+        count = slope.numel() // mean.numel()
+        into[weight].add_(along.flatten(), alpha=count)
+        into[bias].add_(mean.flatten(), alpha=count)
+        return below
+
+
 class Pooling:
     """The maximum of each window."""
 
@@ -235,13 +283,9 @@ class Flattening:
 class Imaging:
     """Sound (b, c, l) as images of one row (b, c, 1, l)."""
 
-    def __init__(self, layer: SoundAsImage) -> None:
-        self._layer = layer
-
     def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
         """Return the images."""
-        image: torch.Tensor = self._layer(x)
-        return image
+        return channels_last(x)
 
     def backward(
         self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
@@ -286,6 +330,9 @@ class Mask:
         return slope * self._layer.mask
 
 
+WITH_WEIGHTS = (Convolution, Dense, Normalisation, SoundNormalisation)
+
+
 class Chain:
     """Closed form of the gradient of a chain of layers with cross entropy on its logits.
 
@@ -304,7 +351,7 @@ class Chain:
     def __init__(self, links: Sequence[Link], class_weights: torch.Tensor | None) -> None:
         self._links = links
         self._class_weights = class_weights
-        weighted = [isinstance(link, Convolution | Dense | Normalisation) for link in links]
+        weighted = [isinstance(link, WITH_WEIGHTS) for link in links]
         self._first = weighted.index(True)
 
     def add(
@@ -345,13 +392,14 @@ def chain_of(model: nn.Module, task: Task) -> Chain | None:
     if type(task) is not CrossEntropy or not all(p.requires_grad for p in model.parameters()):
         return None
     layers = list(_layers(model))
-    if not layers or any(type(layer) not in _LINKS for layer in layers):
+    kinds = _LINKS_OF_SOUND if type(model) is M5 else _LINKS
+    if not layers or any(type(layer) not in kinds for layer in layers):
         return None
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return None
     places = {id(parameter): i for i, parameter in enumerate(model.parameters())}
     links = [
-        _LINKS[type(layer)](layer, tuple(places[id(p)] for p in layer.parameters()))
+        kinds[type(layer)](layer, tuple(places[id(p)] for p in layer.parameters()))
         for layer in layers
     ]
     return Chain(_pooled_first(links), task.class_weights)
@@ -378,16 +426,20 @@ def _row_convolution(layer: RowConvolution, places: tuple[int, ...]) -> Convolut
 
 _LINKS: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]], Link]] = {
     nn.Conv2d: Convolution,
-    RowConvolution: _row_convolution,
     nn.Linear: Dense,
     nn.BatchNorm1d: Normalisation,
     nn.BatchNorm2d: Normalisation,
-    SoundAsImage: lambda layer, _: Imaging(layer),
     nn.MaxPool2d: lambda layer, _: Pooling(layer),
     nn.ReLU: lambda *_: Rectifier(),
-    nn.AdaptiveAvgPool2d: lambda *_: Averaging(),
     nn.Flatten: lambda *_: Flattening(),
     GivenDropout: lambda layer, _: Mask(layer),
+}
+_LINKS_OF_SOUND: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]], Link]] = {
+    **_LINKS,
+    SoundAsImage: lambda *_: Imaging(),
+    RowConvolution: _row_convolution,
+    nn.BatchNorm2d: SoundNormalisation,
+    nn.AdaptiveAvgPool2d: lambda *_: Averaging(),
 }
 
 

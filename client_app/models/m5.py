@@ -13,14 +13,26 @@ FOLLOWING = 3
 """Convolutions after the first."""
 
 
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    """Return sound (n, c, l) as images of one row (n, c, 1, l), with the channels last in memory.
+
+    torch has this layout for images alone. On CPUs convolutions and poolings are faster in it.
+    """
+    numbers = x.transpose(1, 2).flatten(start_dim=1)
+    rows: torch.Tensor = numbers.unflatten(1, (1, -1, x.shape[1]))
+    return rows.movedim(3, 1)
+
+
 class SoundAsImage(nn.Module):
-    """Sound (n, c, l) as images of one row (n, c, 1, l), with the channels last in memory."""
+    """Sound (n, c, l) as images of one row (n, c, 1, l).
+
+    Their channels are last in memory but in training, where torch's batch normalisation adds the
+    numbers of a channel less accurately in that layout.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the images."""
-        numbers = x.transpose(1, 2).flatten(start_dim=1)
-        rows: torch.Tensor = numbers.unflatten(1, (1, -1, x.shape[1]))
-        return rows.movedim(3, 1)
+        return x.unsqueeze(2) if self.training else channels_last(x)
 
 
 class RowConvolution(nn.Conv1d):
@@ -49,9 +61,7 @@ class M5(nn.Module):
     The running means and variances of the batch normalisation are part of the model: they are
     sent, and averaged with the same weights as the parameters.
 
-    The parameters have the shapes of ``torch.nn.Conv1d``. But inside, the waveform is an image of
-    one row: torch has a channels-last layout for images alone, and in it convolutions, poolings
-    and normalisation are faster on CPUs.
+    The parameters have the shapes of ``torch.nn.Conv1d``, though inside the waveform is an image.
 
     Parameters
     ----------

@@ -102,6 +102,29 @@ def test_the_gradient_is_that_of_autograd(
     assert any(gradient.abs().max() > 0 for gradient in expected) is (weights != [0.0] * CLASSES)
 
 
+def test_silence_does_not_add_up_to_errors() -> None:
+    """Half silent recordings in float32: running statistics and gradients are those of float64."""
+    torch.manual_seed(3)
+    double = M5((1, 8000), CLASSES, 16).double().train()
+    single = M5((1, 8000), CLASSES, 16).train()
+    single.load_state_dict(double.state_dict())
+    single_x = 0.1 * torch.randn(20, 1, 8000)
+    single_x[..., 4000:] = 0
+    y = torch.arange(20) % CLASSES
+    found: list[list[torch.Tensor]] = []
+    for model, x in ((double, single_x.double()), (single, single_x)):
+        chain = chain_of(model, CrossEntropy())
+        assert chain is not None
+        parameters = [p.detach() for p in model.parameters()]
+        into = [torch.zeros_like(p) for p in parameters]
+        chain.add(x, y, parameters, into, 1.0)
+        found.append([*into, *(b for b in model.buffers() if b.is_floating_point())])
+    sizes = [tensor.norm() for tensor in found[0]]
+    for exact, tensor, size in zip(*found, sizes, strict=True):
+        if size > 1e-9:  # biases before a normalisation have no gradient
+            assert (tensor.double() - exact).norm() < 2e-5 * size
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", ["small_cnn", "m5"])
 def test_a_gradient_repeats_its_bits(name: str, threads: int) -> None:
