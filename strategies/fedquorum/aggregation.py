@@ -20,7 +20,9 @@ def inner_products(
 ) -> FloatArray:
     """Return <Delta_i, Delta_j> over all floating arrays, shape (n, n).
 
-    Whole numbers, such as counters, are no directions. Memory is n blocks of ``BLOCK`` numbers.
+    Whole numbers, such as counters, are no directions. Running statistics count, as in the code of
+    AAggFF's authors: rules divide by these lengths, and a client that trained next to nothing would
+    otherwise move the statistics at will. Memory is n blocks of ``BLOCK`` numbers.
     """
     total = np.zeros((len(client_models), len(client_models)))
     for name, array in model.items():

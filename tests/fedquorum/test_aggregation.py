@@ -41,17 +41,17 @@ def test_truth_values_are_rounded_too() -> None:
 
 
 def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """<Delta_i, Delta_j> over all floating arrays, however they are cut into blocks."""
+    """<Delta_i, Delta_j> over all floating arrays, statistics too, in blocks of any size."""
     rng = np.random.default_rng(0)
     model: NamedArrays = {
         "a": rng.normal(size=(3, 5)),
-        "b": rng.normal(size=7).astype(np.float32),
+        "bn.running_var": rng.normal(size=7).astype(np.float32),
         "counter": np.array(4),
     }
     clients: list[NamedArrays] = [
         {
             "a": rng.normal(size=(3, 5)),
-            "b": rng.normal(size=7).astype(np.float32),
+            "bn.running_var": rng.normal(size=7).astype(np.float32),
             "counter": np.array(100),
         }
         for _ in range(4)
@@ -59,7 +59,10 @@ def test_inner_products_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     updates = np.array(
         [
             np.concatenate(
-                [(arrays[n].astype(np.float64) - model[n]).reshape(-1) for n in ("a", "b")]
+                [
+                    (arrays[n].astype(np.float64) - model[n]).reshape(-1)
+                    for n in ("a", "bn.running_var")
+                ]
             )
             for arrays in clients
         ]
