@@ -4,7 +4,8 @@ Automatic differentiation records every operation and gives each gradient memory
 each layer keeps what its gradient needs, calls the kernels of torch directly, and the gradient of
 a fully connected layer is added by the product that computes it.
 
-Shapes: b samples in a batch; c channels, images of h x w: (b, c, h, w); u units: (b, u).
+Shapes: b samples in a batch; c channels, images of h x w: (b, c, h, w); u units: (b, u); sound of
+length l: (b, c, l).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +18,15 @@ from torch.nn import functional
 from client_app.dropout import GivenDropout
 from client_app.models.celeba_cnn import CelebaCNN
 from client_app.models.cnn import CNN
+from client_app.models.m5 import M5, RowConvolution, SoundAsImage, channels_last
 from client_app.models.small_cnn import SmallCNN
 from client_app.tasks import CrossEntropy, Task
 
 aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
+
+OF_SOUND = 3  # axes of the weights of sound's convolutions
+POSITIONS = (0, 2, 3)  # the axes of images but that of their channels
 
 
 class Link(Protocol):
@@ -41,11 +46,16 @@ class Link(Protocol):
 
 
 class Convolution:
-    """z = W * x + b with the strides, padding and groups of the layer."""
+    """z = W * x + b with the strides, padding and groups of the layer.
 
-    def __init__(self, layer: nn.Conv2d, places: tuple[int, ...]) -> None:
+    Sound is an image of one row, and its layers have weights (c', c, k) for (c', c, 1, k).
+    """
+
+    def __init__(self, layer: nn.Conv2d | RowConvolution, places: tuple[int, ...]) -> None:
         self._places = places
-        self._geometry = (layer.stride, layer.padding, layer.dilation)
+        rows = ((1,), (0,), (1,)) if isinstance(layer, RowConvolution) else ((), (), ())
+        sizes = (layer.stride, layer.padding, layer.dilation)
+        self._geometry = [[*row, *size] for row, size in zip(rows, sizes, strict=True)]
         self._groups = layer.groups
         self._x = torch.empty(0)
 
@@ -54,7 +64,7 @@ class Convolution:
         self._x = x
         weight, bias = (weights[i] for i in self._places)
         z: torch.Tensor = aten.convolution(
-            x, weight, bias, *self._geometry, False, [0, 0], self._groups
+            x, _of_images(weight), bias, *self._geometry, False, [0, 0], self._groups
         )
         return z
 
@@ -64,12 +74,41 @@ class Convolution:
         """Add both gradients, and return that of x."""
         weight, bias = self._places
         below, of_weight, of_bias = aten.convolution_backward(
-            *(slope, self._x, weights[weight], list(weights[bias].shape), *self._geometry),
-            *(False, [0, 0], self._groups, [not first, True, True]),
+            *(slope, self._x, _of_images(weights[weight]), list(weights[bias].shape)),
+            *(*self._geometry, False, [0, 0], self._groups, [not first, True, True]),
         )
-        into[weight].add_(of_weight)
+        _of_images(into[weight]).add_(of_weight)
         into[bias].add_(of_bias)
         return slope if first else below
+
+
+def _of_images(weight: torch.Tensor) -> torch.Tensor:
+    """Return the weights (c', c, h, w) of a convolution of images, those of sound with one row."""
+    return weight.unsqueeze(2) if weight.ndim == OF_SOUND else weight
+
+
+class WaveformConvolution(Convolution):
+    """The first convolution of a waveform, which has one channel.
+
+    Row i of X (b w', k) is what the kernel sees at position i, and row i of S (b w', c') is the
+    slope there. The gradient of the weights is S^T X: for one channel in the layout of the others
+    torch's own kernel takes five times as long.
+    """
+
+    def __init__(self, layer: RowConvolution, places: tuple[int, ...]) -> None:
+        super().__init__(layer, places)
+        (self._size,), (self._stride,) = layer.kernel_size, layer.stride
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Add both gradients; nobody needs that of x, which is an input."""
+        weight, bias = (into[i] for i in self._places)
+        seen = self._x.flatten(start_dim=1).unfold(1, self._size, self._stride)
+        slopes = slope.movedim(1, -1).flatten(end_dim=2)
+        weight.squeeze(1).addmm_(slopes.t(), seen.flatten(end_dim=1))
+        bias.add_(slopes.sum(dim=0))
+        return slope
 
 
 class Dense:
@@ -129,6 +168,53 @@ class Normalisation:
         into[weight].add_(of_weight)
         into[bias].add_(of_bias)
         return slope if first else below
+
+
+class SoundNormalisation:
+    """Batch normalisation of sound, whose statistics are exact to rounding.
+
+    With the channels last torch's kernels add all numbers of a channel one after the other. Where
+    a recording is silent they are alike and round alike: of 40,000 numbers in a batch of spoken
+    digits the mean was off by 0.002 standard deviations.
+    """
+
+    def __init__(self, layer: nn.BatchNorm2d, places: tuple[int, ...]) -> None:
+        self._layer: Any = layer
+        self._places = places
+        self._saved: tuple[torch.Tensor, ...] = ()
+
+    def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return w (x - m) / s + b, with the mean m and the standard deviation s of channels."""
+        mean = x.mean(POSITIONS, keepdim=True)
+        centred = x - mean
+        variance = centred.square().mean(POSITIONS, keepdim=True)
+        count = x.numel() // mean.numel()
+        self._layer.num_batches_tracked.add_(1)
+        for running, now in (
+            (self._layer.running_mean, mean),
+            (self._layer.running_var, variance * (count / (count - 1))),
+        ):
+            running.lerp_(now.flatten(), self._layer.momentum)
+        inverse = (variance + self._layer.eps).rsqrt()
+        self._saved = (centred, inverse)
+        weight, bias = (weights[i].view_as(mean) for i in self._places)
+        return torch.addcmul(bias, centred, weight * inverse)
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Add both gradients, and return that of x."""
+        weight, bias = self._places
+        centred, inverse = self._saved
+        mean = slope.mean(POSITIONS, keepdim=True)
+        along = (slope * centred).mean(POSITIONS, keepdim=True) * inverse
+        scale = weights[weight].view_as(inverse) * inverse
+        below = torch.addcmul(-scale * mean, centred, -scale * along * inverse)
+        below.addcmul_(slope, scale)
+        count = slope.numel() // mean.numel()
+        into[weight].add_(along.flatten(), alpha=count)
+        into[bias].add_(mean.flatten(), alpha=count)
+        return below
 
 
 class Pooling:
@@ -194,6 +280,39 @@ class Flattening:
         return slope.view(self._shape).contiguous(memory_format=torch.channels_last)
 
 
+class Imaging:
+    """Sound (b, c, l) as images of one row (b, c, 1, l)."""
+
+    def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return the images."""
+        return channels_last(x)
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Return the slope as that of sound."""
+        return slope.squeeze(2)
+
+
+class Averaging:
+    """The mean of each channel (b, c, 1, 1)."""
+
+    def __init__(self) -> None:
+        self._shape = torch.Size()
+
+    def forward(self, x: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return the means."""
+        self._shape = x.shape
+        return x.mean(dim=(2, 3), keepdim=True)
+
+    def backward(
+        self, slope: torch.Tensor, weights: Tensors, into: Tensors, *, first: bool
+    ) -> torch.Tensor:
+        """Return a share of the slope at each position, in the layout of the convolutions."""
+        share = slope / (self._shape[2] * self._shape[3])
+        return share.expand(self._shape).contiguous(memory_format=torch.channels_last)
+
+
 class Mask:
     """Dropout whose mask is given."""
 
@@ -209,6 +328,9 @@ class Mask:
     ) -> torch.Tensor:
         """Return the slope times the mask."""
         return slope * self._layer.mask
+
+
+WITH_WEIGHTS = (Convolution, Dense, Normalisation, SoundNormalisation)
 
 
 class Chain:
@@ -229,7 +351,7 @@ class Chain:
     def __init__(self, links: Sequence[Link], class_weights: torch.Tensor | None) -> None:
         self._links = links
         self._class_weights = class_weights
-        weighted = [isinstance(link, Convolution | Dense | Normalisation) for link in links]
+        weighted = [isinstance(link, WITH_WEIGHTS) for link in links]
         self._first = weighted.index(True)
 
     def add(
@@ -240,7 +362,7 @@ class Chain:
         Parameters
         ----------
         x, y : tensor
-            Inputs (b, c, h, w) and labels (b,).
+            Inputs, (b, c, h, w) or (b, c, l), and labels (b,).
         weights, into : sequence of tensor
             One for each parameter, and where its gradient goes; may be the same.
         factor : float
@@ -270,13 +392,14 @@ def chain_of(model: nn.Module, task: Task) -> Chain | None:
     if type(task) is not CrossEntropy or not all(p.requires_grad for p in model.parameters()):
         return None
     layers = list(_layers(model))
-    if not layers or any(type(layer) not in _LINKS for layer in layers):
+    kinds = _LINKS_OF_SOUND if type(model) is M5 else _LINKS
+    if not layers or any(type(layer) not in kinds for layer in layers):
         return None
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         return None
     places = {id(parameter): i for i, parameter in enumerate(model.parameters())}
     links = [
-        _LINKS[type(layer)](layer, tuple(places[id(p)] for p in layer.parameters()))
+        kinds[type(layer)](layer, tuple(places[id(p)] for p in layer.parameters()))
         for layer in layers
     ]
     return Chain(_pooled_first(links), task.class_weights)
@@ -287,11 +410,18 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
     parts: Sequence[nn.Module] = []
     if type(model) is SmallCNN:
         parts = [*model.features, model.logits]
+    elif type(model) is M5:
+        parts = [model.image, *model.features, model.logits]
     elif type(model) in {CNN, CelebaCNN}:
         parts = list(cast("CNN | CelebaCNN", model).layers)
     for layer in parts:
         if not (isinstance(layer, nn.Dropout | GivenDropout) and layer.p == 0):
             yield layer
+
+
+def _row_convolution(layer: RowConvolution, places: tuple[int, ...]) -> Convolution:
+    of_waveform = layer.in_channels == 1 and layer.padding == (0,)
+    return (WaveformConvolution if of_waveform else Convolution)(layer, places)
 
 
 _LINKS: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]], Link]] = {
@@ -303,6 +433,13 @@ _LINKS: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]], Link]] = {
     nn.ReLU: lambda *_: Rectifier(),
     nn.Flatten: lambda *_: Flattening(),
     GivenDropout: lambda layer, _: Mask(layer),
+}
+_LINKS_OF_SOUND: Mapping[type[nn.Module], Callable[[Any, tuple[int, ...]], Link]] = {
+    **_LINKS,
+    SoundAsImage: lambda *_: Imaging(),
+    RowConvolution: _row_convolution,
+    nn.BatchNorm2d: SoundNormalisation,
+    nn.AdaptiveAvgPool2d: lambda *_: Averaging(),
 }
 
 

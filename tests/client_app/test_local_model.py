@@ -236,7 +236,7 @@ def test_a_round_is_that_of_torch(kind: str, option: str) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("kind", ["small_cnn, dropout", "cnn", "celeba_cnn"])
+@pytest.mark.parametrize("kind", ["small_cnn, dropout", "cnn", "celeba_cnn", "m5"])
 def test_a_round_without_the_closed_form(kind: str, option: str) -> None:
     """The same models by automatic differentiation, as on a GPU."""
     how, model_kind = OPTIONS[option], KINDS[kind]
