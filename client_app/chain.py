@@ -53,9 +53,9 @@ class Convolution:
 
     def __init__(self, layer: nn.Conv2d | RowConvolution, places: tuple[int, ...]) -> None:
         self._places = places
-        rows = ((1,), (0,), (1,)) if isinstance(layer, RowConvolution) else ((), (), ())
-        sizes = (layer.stride, layer.padding, layer.dilation)
-        self._geometry = [[*row, *size] for row, size in zip(rows, sizes, strict=True)]
+        self._geometry: tuple[Any, ...] = (layer.stride, layer.padding, layer.dilation)
+        if isinstance(layer, RowConvolution):
+            self._geometry = layer.geometry
         self._groups = layer.groups
         self._x = torch.empty(0)
 

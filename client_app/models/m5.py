@@ -38,11 +38,14 @@ class SoundAsImage(nn.Module):
 class RowConvolution(nn.Conv1d):
     """A ``torch.nn.Conv1d`` whose inputs and outputs are images of one row."""
 
+    @property
+    def geometry(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Stride, padding and dilation of the convolution of images."""
+        return (1, self.stride[0]), (0, int(self.padding[0])), (1, self.dilation[0])
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return images (n, c', 1, l') of images (n, c, 1, l)."""
-        return functional.conv2d(
-            *(x, self.weight.unsqueeze(2), self.bias, (1, *self.stride), (0, int(self.padding[0])))
-        )
+        return functional.conv2d(x, self.weight.unsqueeze(2), self.bias, *self.geometry)
 
 
 class M5(nn.Module):
