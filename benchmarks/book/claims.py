@@ -21,7 +21,7 @@ ONE_SEED = "no verdict: one seed"
 
 @dataclass(frozen=True)
 class Place:
-    """The cell of a chapter's table that decides a claim: a difference, or two rows to subtract.
+    """The cell of a chapter's table that decides a claim: a difference, seed by seed.
 
     Parameters
     ----------
@@ -31,26 +31,20 @@ class Place:
         Regular expression of the first cell of the row, matched in full.
     column : str
         Regular expression of the heading, matched in full.
-    minus : str
-        Regular expression of the row to subtract; empty where the cell is a difference already.
     """
 
     table: str
     row: str
     column: str
-    minus: str = ""
 
-    def cells(self, tables: Mapping[str, Table]) -> tuple[Cell, ...]:
-        """Return the cells in the order of subtraction, empty if one of them is not there."""
+    def cell(self, tables: Mapping[str, Table]) -> Cell:
+        """Return the cell, None if it is not there."""
         table = tables.get(self.table)
         if table is None:
-            return ()
+            return None
         columns = [i for i, h in enumerate(table.headings) if re.fullmatch(self.column, h)]
-        wanted = (self.row, self.minus) if self.minus else (self.row,)
-        rows = [next((r for r in table.rows if re.fullmatch(w, str(r[0]))), None) for w in wanted]
-        if not columns or None in rows:
-            return ()
-        return tuple(row[columns[0]] for row in rows if row is not None)
+        rows = [row for row in table.rows if re.fullmatch(self.row, str(row[0]))]
+        return rows[0][columns[0]] if rows and columns else None
 
 
 @dataclass(frozen=True)
@@ -135,18 +129,18 @@ class Verdict:
         noise = stats.t.ppf(LEVEL, self.seeds - 1) * difference.sd / math.sqrt(self.seeds)
         if claimed > noise:
             return REPRODUCED
-        reason = "the opposite" if claimed < -noise else f"within the noise of {self.seeds} seeds"
-        return f"{NOT_REPRODUCED}, {reason}"
+        if claimed < -noise:
+            return f"{NOT_REPRODUCED}, the opposite"
+        reason = "within the noise of" if difference.sd else "no difference in any of"
+        return f"{NOT_REPRODUCED}, {reason} {self.seeds} seeds"
 
 
 def judged(claim: Claim, measured: Measurement | None) -> Verdict:
     """Return the verdict on a claim from its chapter's numbers, None where there are none."""
-    cells = () if measured is None or claim.place is None else claim.place.cells(measured.tables)
-    found = [cell for cell in cells if isinstance(cell, Number)]
-    if measured is None or not found or len(found) < len(cells):
+    found = None if measured is None or claim.place is None else claim.place.cell(measured.tables)
+    if measured is None or not isinstance(found, Number) or found.seeds is None:
         return Verdict(claim)
-    seeds = found[0].seeds or measured.num_seeds
-    return Verdict(claim, _subtracted(found), seeds, measured.rounds.removesuffix(" rounds"))
+    return Verdict(claim, found, found.seeds, measured.rounds.removesuffix(" rounds"))
 
 
 def claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str:
@@ -193,15 +187,6 @@ def _lacking(verdicts: list[Verdict]) -> Iterator[str]:
     for v in (one for one in verdicts if not one.measured):
         why = v.claim.lacking if v.difference is None else "There is one seed only."
         yield f"- {v.claim.paper}: {v.claim.claim} *{why}*"
-
-
-def _subtracted(cells: list[Number]) -> Number:
-    """Return a difference, or that of two means whose seeds are not paired."""
-    if len(cells) == 1:
-        return cells[0]
-    one, other = cells
-    spread = None if one.sd is None or other.sd is None else math.hypot(one.sd, other.sd)
-    return Number(one.mean - other.mean, spread)
 
 
 def _told(verdict: Verdict) -> str:

@@ -9,14 +9,12 @@ import numpy as np
 from fedquorum.participation import MeanInterval
 from fedquorum.types import BoolArray, Call, FloatArray, Population, Responses
 
-from benchmarks.book.measured import Cell, Number, Table, numbers
+from benchmarks.book.measured import Cell, Number, Table, differences, numbers
 from client_app.availability import client_processes, simulated_rates
 from client_app.data import load_data
 from conf import compose
 
 CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 1000, math.inf)
-
-
 PROCESSES = ("bernoulli", "markov", "cyclic")
 
 
@@ -29,23 +27,30 @@ def cutoff_tables(
     the processes as the simulation has them. The error is the mean over rounds of
     (1 / N) sum_n (p_n omega_n - 1)^2, for each number T of ``rounds``. The table of Bernoulli
     participation, of which Theorem 3 is, has the bias term (1 / N) sum_n (1 - p_n)^(2K) and the
-    shape of the variance term K log T / T for the first T. Corollary 4's K is in every table.
+    shape of the variance term K log T / T for the first T. ``over_none`` has for the same the
+    error of each K minus that of no cutoff, seed by seed. Corollary 4's K is in every table.
     """
     chosen = {corollary_cutoff(seeds, total): total for total in rounds}
-    tables = {}
-    for process in PROCESSES:
-        played = [participation(process, seed, max(rounds)) for seed in seeds]
-        rows = [
-            (_name(cutoff, chosen), *_errors(played, cutoff, rounds))
-            for cutoff in sorted({*cutoffs, *chosen})
-        ]
-        tables[process] = Table((process, *(f"T = {t:,}" for t in rounds)), tuple(rows), digits=3)
+    every = sorted({*cutoffs, math.inf, *chosen})
+    errors = {process: _errors(process, seeds, rounds, every) for process in PROCESSES}
+    tables = {
+        process: Table(
+            (process, *(f"T = {t:,}" for t in rounds)),
+            tuple((_name(k, chosen), *map(numbers, found[k])) for k in every),
+            digits=3,
+        )
+        for process, found in errors.items()
+    }
     rates = [probabilities(seed) for seed in seeds]
-    terms = tuple(_terms(rates, cutoff, rounds[0]) for cutoff in sorted({*cutoffs, *chosen}))
+    terms = [_terms(rates, cutoff, rounds[0]) for cutoff in every]
     plain = tables.pop(PROCESSES[0])
     headings = (*plain.headings[1:], "bias term", f"K log T / T, T = {rounds[0]:,}")
-    rows = [(*row, *more) for row, more in zip(plain.rows, terms, strict=True)]
-    return {"weight_error": Table(("K", *headings), tuple(rows), digits=3), **tables}
+    rows = tuple((*row, *more) for row, more in zip(plain.rows, terms, strict=True))
+    return {
+        "weight_error": Table(("K", *headings), rows, digits=3),
+        "over_none": _over_none(errors[PROCESSES[0]], plain.headings[1:]),
+        **tables,
+    }
 
 
 def corollary_cutoff(seeds: Sequence[int], total: int) -> float:
@@ -60,11 +65,30 @@ def _name(cutoff: float, chosen: Mapping[float, int]) -> str:
 
 
 def _errors(
-    played: Sequence[tuple[FloatArray, BoolArray]], cutoff: float, rounds: Sequence[int]
-) -> list[Cell]:
-    return [
-        numbers([weight_error(p, cutoff, there[:total]) for p, there in played]) for total in rounds
-    ]
+    process: str, seeds: Sequence[int], rounds: Sequence[int], cutoffs: Sequence[float]
+) -> Mapping[float, list[list[float]]]:
+    """Return by cutoff, for each number of rounds, the weight error of each seed."""
+    played = [participation(process, seed, max(rounds)) for seed in seeds]
+    return {
+        cutoff: [[weight_error(p, cutoff, there[:t]) for p, there in played] for t in rounds]
+        for cutoff in cutoffs
+    }
+
+
+def _over_none(errors: Mapping[float, list[list[float]]], headings: Sequence[str]) -> Table:
+    """Return the error of each cutoff minus that of none."""
+    rows = tuple(
+        (
+            f"{cutoff:g} - inf",
+            *(
+                differences([a - b for a, b in zip(ours, none, strict=True)])
+                for ours, none in zip(found, errors[math.inf], strict=True)
+            ),
+        )
+        for cutoff, found in errors.items()
+        if cutoff < math.inf
+    )
+    return Table(("difference of the weight error", *headings), rows, digits=3)
 
 
 def _terms(rates: Sequence[FloatArray], cutoff: float, total: int) -> tuple[Cell, Cell]:

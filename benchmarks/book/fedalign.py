@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -108,15 +109,28 @@ def one_client_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """Return the tables of a gate that compares with one priority client, client 0.
 
     ``clients``: the last test accuracy of this client and, unweighted, of the other priority
-    clients, percent. ``gains``: the same of every FedALIGN variant minus each baseline.
+    clients, percent. ``gains``: the same of every FedALIGN variant minus each baseline, and of the
+    gate that compares with client 0 minus the one that compares with all priority clients.
     """
     found = methods(runs)
     tested = {"client 0, end": _of_first, "other priority clients, end": _of_others}
+    gains = to_baselines(found, "difference, points", tested)
+    gates = (
+        gaps(f"{one.name} - {other.name}", one, other, tested)
+        for one in found
+        for other in found
+        if (_compares_with(one), _compares_with(other)) == ("0", "null")
+    )
     return {
         **fedalign_tables(runs),
         "clients": of_methods(found, "test accuracy, %", tested),
-        "gains": to_baselines(found, "difference, points", tested),
+        "gains": replace(gains, rows=(*gains.rows, *gates)),
     }
+
+
+def _compares_with(method: Method) -> str | None:
+    """Return with whom the gate compares, as the words have it, None without a gate."""
+    return method.runs[0].settings.get("strategy.objective_client")
 
 
 def _of_first(run: KeptRun) -> float:
@@ -143,16 +157,18 @@ def of_methods(found: Sequence[Method], heading: str, values: Values, digits: in
 def to_baselines(found: Sequence[Method], heading: str, values: Values, digits: int = 2) -> Table:
     """Return values of every method with a gate minus those of each baseline, seed by seed."""
     rows = tuple(
-        (
-            f"{method.name} - {_baseline(baseline)}",
-            *(differences(paired(method, baseline, value)) for value in values.values()),
-        )
+        gaps(f"{method.name} - {_baseline(baseline)}", method, baseline, values)
         for method in found
         if has_gate(method.strategy)
         for baseline in found
         if _met_the_same(baseline, method)
     )
     return Table((heading, *values), rows, digits)
+
+
+def gaps(name: str, one: Method, other: Method, values: Values) -> tuple[Cell, ...]:
+    """Return a row of one method's values minus the other's, seed by seed."""
+    return name, *(differences(paired(one, other, value)) for value in values.values())
 
 
 def moments_of(found: Sequence[Method], values: Values) -> Values:
@@ -163,7 +179,7 @@ def moments_of(found: Sequence[Method], values: Values) -> Values:
 
 def accuracies(found: Sequence[Method], clients: str = "priority") -> Values:
     """Return the test accuracies of clients, percent, at the moments compared."""
-    percent = {m: partial(_accuracy, moment=m, clients=clients) for m in _moments(1)}
+    percent = {m: partial(accuracy, moment=m, clients=clients) for m in _moments(1)}
     return moments_of(found, percent)
 
 
@@ -182,8 +198,8 @@ def _moments(total: int) -> dict[str, int]:
     }
 
 
-def _accuracy(run: KeptRun, moment: str, clients: str = "priority") -> float:
-    """Return these clients' test accuracy at a moment, in percent."""
+def accuracy(run: KeptRun, moment: str, clients: str = "priority") -> float:
+    """Return the clients' test accuracy at a moment, in percent."""
     return 100 * run.number(clients, str(_moments(run.rounds)[moment]))
 
 
@@ -207,7 +223,7 @@ def _changes(found: Sequence[Method]) -> Table:
 
 
 def _gain(run: KeptRun, first: str, last: str) -> float:
-    return _accuracy(run, last) - _accuracy(run, first)
+    return accuracy(run, last) - accuracy(run, first)
 
 
 def _met_the_same(baseline: Method, method: Method) -> bool:

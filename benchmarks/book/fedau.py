@@ -46,11 +46,11 @@ def fedau_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     """Return the tables, a row a method and a column a process, all clients by their data.
 
     ``test``: accuracy, percent, the mean of the last ten evaluations. ``training``: that of the
-    last model. ``steps``: how unsteady the test
-    accuracy is, the standard deviation of its steps from evaluation to evaluation over the second
-    half of the run. ``differences``: test accuracy of FedAU minus each other method, and of each
-    cutoff K minus none (K = inf), seed by seed. ``weight_error``: that of Theorem 3, mean over
-    rounds. ``state``: the server's beside the model.
+    last model. ``steps``: how unsteady the test accuracy is, the standard deviation of its steps
+    from evaluation to evaluation over the second half of the run. ``differences``: test accuracy of
+    FedAU minus each other method, and of each cutoff K minus none (K = inf) and minus the least
+    (K = 1), seed by seed. ``weight_error``: that of Theorem 3, mean over rounds. ``state``: the
+    server's beside the model.
     """
     found = {run.numbers["process"] for run in runs}
     by_process = {
@@ -169,11 +169,13 @@ def _differences(by_process: ByProcess) -> Table:
 def _meets(other: KeptRun, ours: KeptRun) -> bool:
     """Return whether a variant of FedAU is compared to this one: under the same participation.
 
-    Of FedAU's own variants the one without a cutoff is, with those that differ in the cutoff alone.
+    Of FedAU's own variants those at both ends, K = 1 and no cutoff, are compared to those that
+    differ in the cutoff alone.
     """
     same = ("availability.minimum",)
     if _is_fedau(other):
-        if other.numbers["cutoff"] != "inf" or ours.numbers["cutoff"] == "inf":
+        cutoffs = ours.numbers["cutoff"], other.numbers["cutoff"]
+        if cutoffs[0] in ("inf", cutoffs[1]) or cutoffs[1] not in ("1", "inf"):
             return False
         same = tuple(TOLD)
     return all(other.settings.get(key) == ours.settings.get(key) for key in same)

@@ -13,7 +13,9 @@ from torch import nn
 
 from benchmarks.book.fedalign import (
     accuracies,
+    accuracy,
     fedalign_numbers,
+    gaps,
     of_methods,
     to_baselines,
 )
@@ -64,6 +66,7 @@ def local_only_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     test parts of all clients together. ``better_off``: the share of the clients without priority
     whose accuracy with the global model is above that of the model they train alone, percent; a tie
     is not above. ``better_off_differences``: the same of FedALIGN minus each baseline.
+    ``over_local``: the accuracy of each global model minus that of the models trained alone.
     """
     found = methods(runs)
     alone = {run.seed: run for one in found if trains_alone(one.strategy) for run in one.runs}
@@ -75,9 +78,18 @@ def local_only_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
         "better_off": of_methods(together, "better off with the global model, %", shares),
         "better_off_differences": to_baselines(together, "difference of the share, points", shares),
     }
+    whole = partial(_mean_accuracy, key=WHOLE)
     if any(WHOLE in run.numbers for run in runs):
-        told = "accuracy on all classes, %"
-        tables[WHOLE] = of_methods(found, told, {"end": partial(_mean_accuracy, key=WHOLE)})
+        tables[WHOLE] = of_methods(found, "accuracy on all classes, %", {"end": whole})
+    own = partial(accuracy, moment="end", clients="non_priority")
+    ends = dict(zip(PARTS.values(), (own, whole), strict=True))
+    rows = (
+        gaps(f"{one.name} - {other.name}", one, other, ends)
+        for one in together
+        for other in found
+        if trains_alone(other.strategy)
+    )
+    tables["over_local"] = Table(("difference of the accuracy, points", *ends), tuple(rows))
     return tables
 
 
@@ -129,12 +141,12 @@ def _on_all_test_parts(run: Run) -> dict[int, float]:
     x, y = Examples(data.pool("test", everyone), torch.device("cpu")).of(everyone)
     others = [k for k in everyone if k not in data.priority]
 
-    def accuracy(tested: nn.Module) -> float:
+    def measured(tested: nn.Module) -> float:
         return evaluate(tested, x, y, [len(y)])[0].accuracy
 
     if not trains_alone(run.strategy):
-        return dict.fromkeys(others, accuracy(model))
-    return {k: accuracy(kept) for k, kept in _models_kept(run, model) if k in set(others)}
+        return dict.fromkeys(others, measured(model))
+    return {k: measured(kept) for k, kept in _models_kept(run, model) if k in set(others)}
 
 
 def _models_kept(run: Run, model: nn.Module) -> Iterator[tuple[int, nn.Module]]:

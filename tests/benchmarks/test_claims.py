@@ -42,7 +42,7 @@ def measured(*rows: tuple[Cell, ...]) -> Measurement:
         (Number(1.17, 1.0, 4, 4), 1, f"{NOT_REPRODUCED}, within the noise of 4 seeds"),
         (Number(-1.18, 1.0, 0, 4), 1, f"{NOT_REPRODUCED}, the opposite"),
         (Number(-1.18, 1.0, 0, 4), -1, REPRODUCED),
-        (Number(0.0, 0.0, 0, 4), 1, f"{NOT_REPRODUCED}, within the noise of 4 seeds"),
+        (Number(0.0, 0.0, 0, 4), 1, f"{NOT_REPRODUCED}, no difference in any of 4 seeds"),
         (Number(9.0, None, 1, 1), 1, ONE_SEED),
         (None, 1, NOT_MEASURED),
     ],
@@ -54,15 +54,15 @@ def test_a_verdict_is_of_the_spread_over_seeds(cell: Cell, sign: int, words: str
     assert verdict.words() == words
 
 
-def test_rows_without_pairs_are_subtracted() -> None:
-    """Of two means the spreads add up as of independent numbers, seeds as of the chapter."""
-    claim = replace(CLAIM, place=Place("differences", "ours", "half.*", minus="theirs"))
-    rows = (("ours", Number(5.0, 3.0), None), ("theirs", Number(1.0, 4.0), None))
-    verdict = judged(claim, measured(*rows))
-    assert verdict.difference == Number(4.0, 5.0)
-    assert (verdict.seeds, verdict.rounds) == (3, "10")
-    assert judged(claim, measured(rows[0])).words() == NOT_MEASURED
-    assert judged(claim, None).words() == NOT_MEASURED
+def test_a_claim_needs_seeds_that_pair() -> None:
+    """A cell that is no difference seed by seed, or that is not there, decides nothing."""
+    assert (
+        judged(CLAIM, measured(("ours - theirs", None, Number(5.0, 0.1)))).words() == NOT_MEASURED
+    )
+    assert judged(CLAIM, measured(("others", None, Number(5.0, 0.1, 3, 3)))).words() == NOT_MEASURED
+    elsewhere = replace(CLAIM, place=Place("elsewhere", ".*", ".*"))
+    assert judged(elsewhere, measured(("ours", None, None))).words() == NOT_MEASURED
+    assert judged(CLAIM, None).words() == NOT_MEASURED
 
 
 def test_the_tables_say_all_there_is() -> None:

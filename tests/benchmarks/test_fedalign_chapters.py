@@ -1,5 +1,6 @@
 """FedALIGN's chapters: their tables of runs kept, and the claims that look into these tables."""
 
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,12 @@ from fedquorum.records.reader import load_run
 from benchmarks.book.bound import bound_numbers, bound_tables
 from benchmarks.book.chapters import CHAPTERS, Sweeps
 from benchmarks.book.declared import CLAIMS
-from benchmarks.book.fedalign import fedalign_numbers, fedalign_tables, synth_tables
+from benchmarks.book.fedalign import (
+    fedalign_numbers,
+    fedalign_tables,
+    one_client_tables,
+    synth_tables,
+)
 from benchmarks.book.kept import KeptRun, kept
 from benchmarks.book.local_only import _models_kept, local_only_numbers, local_only_tables
 from benchmarks.book.measured import Number
@@ -65,9 +71,9 @@ def test_every_claim_finds_its_cell_once_all_runs_are_made(chapter: Sweeps) -> N
     claims = [claim for claim in CLAIMS if claim.chapter == chapter.name]
     for claim in claims:
         assert claim.place is not None
-        cells = claim.place.cells(tables)
-        assert cells, claim.claim
-        assert all(isinstance(cell, Number) for cell in cells)
+        cell = claim.place.cell(tables)
+        assert isinstance(cell, Number), claim.claim
+        assert cell.seeds, claim.claim
 
 
 def test_the_training_loss_of_kept_runs() -> None:
@@ -122,7 +128,11 @@ def test_clients_that_are_better_off() -> None:
     runs = [
         kept_run(
             ("experiment=fedalign/local_only", f"strategy={name}", "seed=1"),
-            {"tested": values, "admitted": [2, 3]},
+            {
+                "non_priority": at_moments([statistics.mean(values.values())] * 4),
+                "tested": values,
+                "admitted": [2, 3],
+            },
         )
         for name, values in tested.items()
     ]
@@ -135,6 +145,28 @@ def test_clients_that_are_better_off() -> None:
         ("fedalign - priority only", Number(25.0, None, 1, 1), None),
     )
     assert "whole" not in tables
+    assert tables["over_local"].rows == (
+        ("fedalign - local_only", Number(2.5, None, 1, 1), None),
+        ("fedavg_priority - local_only", Number(-12.5, None, 0, 1), None),
+    )
+
+
+def test_one_gate_is_compared_with_the_other_seed_by_seed() -> None:
+    """That of client 0 alone minus that of all priority clients; 0 is the first of them."""
+    runs = [
+        kept_run(
+            (
+                *("experiment=fedalign/fmnist", "strategy=fedalign"),
+                *(f"strategy.objective_client={client}", f"seed={seed}"),
+            ),
+            {"priority": at_moments([0.5] * 4), "tested": {"0": first, "1": second}},
+        )
+        for client, tested in {"0": [(0.5, 0.25), (0.75, 0.5)], "null": [(0.25, 0.5)] * 2}.items()
+        for seed, (first, second) in enumerate(tested, 1)
+    ]
+    ((name, *gains),) = one_client_tables(runs)["gains"].rows
+    assert name == "fedalign (objective_client=0) - fedalign (objective_client=null)"
+    assert gains == [Number(37.5, 17.6777, 2, 2), Number(-12.5, 17.6777, 0, 2)]
 
 
 def test_the_bounds_terms_of_kept_runs() -> None:

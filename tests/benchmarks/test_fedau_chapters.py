@@ -1,5 +1,8 @@
 """FedAU's chapters: the order of their rows, and what is subtracted from what."""
 
+import pytest
+
+from benchmarks.book.cutoff import cutoff_tables
 from benchmarks.book.fedau import fedau_tables
 from benchmarks.book.kept import KeptRun
 from benchmarks.book.measured import Number
@@ -37,9 +40,10 @@ def test_rows_ascend_by_the_cutoff() -> None:
     ]
 
 
-def test_cutoffs_are_compared_to_none_seed_by_seed() -> None:
-    """K = 10 meets K = inf and the other method, K = inf the other method alone."""
+def test_cutoffs_are_compared_to_both_ends_seed_by_seed() -> None:
+    """K = 10 meets K = 1, K = inf and the other method, K = inf the other method alone."""
     runs = [
+        *(fedau("1", 1, 0.1), fedau("1", 2, 0.1)),
         *(fedau("10", 1, 0.5), fedau("10", 2, 0.7)),
         *(fedau("inf", 1, 0.4), fedau("inf", 2, 0.8)),
         *(run("average_all", 1, 0.3), run("average_all", 2, 0.3)),
@@ -51,7 +55,10 @@ def test_cutoffs_are_compared_to_none_seed_by_seed() -> None:
         if isinstance(cell, Number)
     }
     assert means == {
+        "fedau, K = 1 - average_all": (-20, 0),
+        "fedau, K = 1 - fedau, K = inf": (-50, 0),
         "fedau, K = 10 - average_all": (30, 2),
+        "fedau, K = 10 - fedau, K = 1": (50, 2),
         "fedau, K = 10 - fedau, K = inf": (0, 1),
         "fedau, K = inf - average_all": (30, 2),
     }
@@ -80,3 +87,18 @@ def test_cutoffs_with_other_rates_are_not_compared() -> None:
         "fedau, K = 10, lr = 0.1 - average_all",
         "fedau, K = inf - average_all",
     }
+
+
+def test_weight_errors_are_compared_to_no_cutoff_seed_by_seed() -> None:
+    """The mean of the differences is that of the means; no cutoff is there unasked."""
+    tables = cutoff_tables((1, 2), (30, 60), (1,))
+    means = {
+        row[0]: [cell.mean for cell in row[1:3] if isinstance(cell, Number)]
+        for row in tables["weight_error"].rows
+    }
+    (name, *gaps), *_ = tables["over_none"].rows
+    assert name == "1 - inf"
+    found = [gap for gap in gaps if isinstance(gap, Number)]
+    expected = [a - b for a, b in zip(means["1"], means["inf"], strict=True)]
+    assert [gap.mean for gap in found] == pytest.approx(expected, abs=1e-5)
+    assert [gap.seeds for gap in found] == [2, 2]
