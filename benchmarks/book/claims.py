@@ -197,7 +197,8 @@ def _told(verdict: Verdict) -> str:
     if verdict.claim.sign < 0 and number.above is not None and number.seeds is not None:
         same = number.mean == 0 and not number.sd
         number = replace(number, above=0 if same else number.seeds - number.above)
-    digits = 2 if abs(number.mean) >= 0.01 or number.mean == 0 else 4  # noqa: PLR2004
+    size = max(abs(number.mean), number.sd or 0)
+    digits = 4 if 0 < size < 0.01 else 2  # noqa: PLR2004
     where = f"; {verdict.claim.here}" if verdict.claim.here else ""
     return f"{number.text(digits)}{where}"
 

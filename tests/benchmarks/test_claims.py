@@ -94,6 +94,19 @@ def test_the_seeds_counted_are_those_that_agree() -> None:
     assert " 0.00 ± 0.00 (0/4) " in claim_table([same], {"chapter": ""})
 
 
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (Number(-0.0026, 0.0083, 1, 3), "-0.0026 ± 0.0083 (1/3)"),
+        (Number(0.001, 1.3652, 1, 3), "0.00 ± 1.37 (1/3)"),
+        (Number(0.0, 0.0, 0, 3), "0.00 ± 0.00 (0/3)"),
+    ],
+)
+def test_as_many_digits_as_a_difference_and_its_spread_need(number: Number, told: str) -> None:
+    verdict = judged(CLAIM, measured(("ours - theirs", None, number)))
+    assert f" {told} " in claim_table([verdict], {"chapter": ""})
+
+
 def test_a_claim_says_where_or_why_not() -> None:
     """Without a place in the book, and without a reason, it could never be judged."""
     with pytest.raises(ValueError, match="needs a chapter and a place"):
