@@ -3,6 +3,9 @@
 Priority client k (Li et al. 2020, the set-up that FedALIGN follows), N(m, s2) with variance s2:
 u_k ~ N(0, alpha); entries of W_k (10 x 60) and b_k (10) ~ N(u_k, 1); B_k ~ N(0, beta); entries
 of v_k ~ N(B_k, 1); x ~ N(v_k, diag(j^-1.2)), j = 1..60; y = argmax softmax(W_k x + b_k).
+``alpha`` is theirs and changes nothing: u_k adds u_k (1 + sum_j x_j) to every logit, of which
+neither softmax nor argmax takes notice. What tells the clients apart are the entries of W_k, b_k
+and v_k, of variance 1, and ``beta``.
 
 Non-priority client j = 1..M holds samples of the pooled priority data with two noises. The
 papers name them, their factors and two skews, equal in their runs, but do not define them; two

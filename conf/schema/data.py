@@ -59,7 +59,7 @@ class DataSettings:
 class SynthSettings(DataSettings):
     """SYNTH(alpha, beta) for priority clients, and noisy samples of their pooled data for others.
 
-    See ``client_app.data.synth``.
+    See ``client_app.data.synth``, also for why ``alpha`` changes nothing.
     """
 
     name: str = "synth"

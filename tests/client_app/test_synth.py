@@ -73,6 +73,14 @@ def test_other_seed_other_data(client: int) -> None:
     assert not np.array_equal(one.client(client).x_train, two.client(client).x_train)
 
 
+@pytest.mark.parametrize("noise", ["additive", "flip"])
+def test_alpha_changes_nothing(noise: str) -> None:
+    """u_k moves all logits of a row alike, so that rows and labels are those of alpha 0."""
+    settings = {"num_clients": 5, "num_priority": 3, "noise": noise}
+    none, wide = equal(200, alpha=0.0, **settings), equal(200, alpha=25.0, **settings)
+    assert all(same(none.client(k), wide.client(k)) for k in range(5))
+
+
 def test_every_client_differs() -> None:
     """No two priority clients share a row."""
     data = equal(20, num_clients=4, num_priority=4)
