@@ -1,8 +1,9 @@
 """What is kept of every finished run of the book: its words, where it ran, and its raw numbers.
 
-The runs of a chapter are lines of ``docs/results/runs/NAME.jsonl``, one line a run, in the order in
-which they ended. Tables are made of these lines, so no run is measured twice, on whatever machine
-the next one runs.
+The runs of a chapter are lines of ``docs/results/runs/NAME.ndjson``, one line a run, in the order
+in which they ended. Tables are made of these lines, so no run is measured twice, on whatever
+machine the next one runs. Flower's Hub takes 1,000 files at most, and none of this type: an app
+needs none.
 """
 
 import json

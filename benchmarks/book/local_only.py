@@ -81,8 +81,8 @@ def local_only_tables(runs: Sequence[KeptRun]) -> Mapping[str, Table]:
     whole = partial(_mean_accuracy, key=WHOLE)
     if any(WHOLE in run.numbers for run in runs):
         tables[WHOLE] = of_methods(found, "accuracy on all classes, %", {"end": whole})
-    own = partial(accuracy, moment="end", clients="non_priority")
-    ends = dict(zip(PARTS.values(), (own, whole), strict=True))
+    tested = partial(accuracy, moment="end", clients="non_priority")
+    ends = dict(zip(PARTS.values(), (tested, whole), strict=True))
     rows = (
         gaps(f"{one.name} - {other.name}", one, other, ends)
         for one in together

@@ -71,7 +71,7 @@ def kept_of(chapter: Sweeps, results: Path) -> tuple[KeptRun, ...]:
 
 def path_of(name: str, results: Path) -> Path:
     """Return the file of a chapter's runs."""
-    return results / KEPT / f"{name}.jsonl"
+    return results / KEPT / f"{name}.ndjson"
 
 
 def waiting(chapters: Sequence[Sweeps], results: Path) -> tuple[Job, ...]:

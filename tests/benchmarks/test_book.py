@@ -287,7 +287,7 @@ def test_a_run_that_fails_is_not_kept(tmp_path: Path) -> None:
     assert not path_of(chapter.name, tmp_path).exists()
 
 
-@pytest.mark.parametrize("path", sorted((DOCS / "results" / "runs").glob("*.jsonl")), ids=str)
+@pytest.mark.parametrize("path", sorted((DOCS / "results" / "runs").glob("*.ndjson")), ids=str)
 def test_what_is_kept_of_runs_is_what_the_book_says(path: Path) -> None:
     """The numbers of a chapter follow from its lines; a line that no chapter has would be lost.
 
