@@ -174,8 +174,8 @@ def _meets(other: KeptRun, ours: KeptRun) -> bool:
     """
     same = ("availability.minimum",)
     if _is_fedau(other):
-        cutoffs = ours.numbers["cutoff"], other.numbers["cutoff"]
-        if cutoffs[0] in ("inf", cutoffs[1]) or cutoffs[1] not in ("1", "inf"):
+        cutoff, end = ours.numbers["cutoff"], other.numbers["cutoff"]
+        if end not in ("1", "inf") or cutoff in ("inf", end):
             return False
         same = tuple(TOLD)
     return all(other.settings.get(key) == ours.settings.get(key) for key in same)
