@@ -75,6 +75,23 @@ def test_the_book_is_what_its_data_says() -> None:
     assert (DOCS / "results.md").read_text() == write_book(DOCS, quick=False)
 
 
+def test_the_baseline_quotes_the_book() -> None:
+    """The rows of Fashion-MNIST in the baseline's README are the chapter's, method by method."""
+    readme = (ROOT / "examples" / "baseline" / "fedau" / "README.md").read_text()
+    table = read_measurement(DOCS / "results" / "fedau-fmnist.json").tables["test"]
+    names = {
+        "FedAU, K = ∞": "fedau, K = inf",
+        "FedAU, K = 50": "fedau, K = 50",
+        "Average participating": "average_participating",
+        "Average all": "average_all",
+        "Known statistics": "known_statistics",
+    }
+    quoted = [row for row in readme.splitlines() if "±" in row]
+    assert len(quoted) == len(names)
+    for row, (quoting, name) in zip(quoted, names.items(), strict=True):
+        assert row.replace(quoting, name) in table.markdown().splitlines(), quoting
+
+
 def test_every_preset_on_data_that_is_here_has_a_chapter() -> None:
     """All but those whose data must be fetched, and new ones, which are named here."""
     conf = ROOT / "conf" / "experiment"

@@ -91,8 +91,8 @@ def test_the_readme_follows_the_template() -> None:
     assert not [word for word in (":warning:", "[!IMPORTANT]", "TODO") if word in README]
 
 
-def test_numbers_of_the_readme_are_the_defaults_and_the_results() -> None:
-    """Hyperparameters are those of the configuration, measured rows those of docs/results.md."""
+def test_hyperparameters_of_the_readme_are_the_defaults() -> None:
+    """What the README's table says is what the configuration has."""
     rows = dict(re.findall(r"^\| ([a-z (A-Z)]+) \| (\S+)(?: \|| \()", README, re.MULTILINE))
     for name, key in {
         "total clients": "num-clients",
@@ -106,10 +106,6 @@ def test_numbers_of_the_readme_are_the_defaults_and_the_results() -> None:
         "seed": "seed",
     }.items():
         assert float(rows[name]) == CONFIG[key], name
-    results = (ROOT / "docs" / "results.md").read_text()
-    measured = re.findall(r"\| (\d\d\.\d\d ± .+) \|", README)
-    assert len(measured) == 5
-    assert all(f"| {row} |" in results for row in measured)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
