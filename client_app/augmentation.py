@@ -12,7 +12,7 @@ from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from client_app.data.base import Inputs
+from client_app.data.base import Inputs, PixelScale
 from client_app.randomness import Draws
 from client_app.transfers import sent
 
@@ -46,9 +46,8 @@ class Step:
 def cropped(images: torch.Tensor, corner: NDArray[np.int64]) -> torch.Tensor:
     """Return the h x w window of each image after padding whose upper left is at ``corner``.
 
-    The padding is 4 zeros on each side; ``corner`` (2, n) has row and column, 0 to 8. FedAU's
-    published code normalises colours first, so its zeros are the mean colour; here they are
-    black.
+    The padding is 4 zeros on each side: the mean colour of normalised images, as in FedAU's
+    published code, and black otherwise. ``corner`` (2, n) has row and column, 0 to 8.
     """
     n, c, h, w = images.shape
     top, left = corner[:, :, None]
@@ -194,6 +193,20 @@ recolour = Step(
 )
 """Other colours, for images (n, 3, h, w) in [0, 1]."""
 
+
+def recolour_inputs(scale: PixelScale) -> Step:
+    """Return the step that gives images other colours which are normalised by ``scale``.
+
+    Rounding does not matter: what becomes bytes are multiples of 1 / 255 up to rounding, whose
+    bytes are cut off far from the next whole number.
+    """
+
+    def change(images: torch.Tensor, *numbers: Drawn) -> torch.Tensor:
+        return scale.inputs(recolour.change(scale.pixels(images), *numbers))
+
+    return Step(recolour.draw, change)
+
+
 _STEPS: dict[str, tuple[Step, ...]] = {
     "none": (),
     "crop": (crop,),
@@ -212,6 +225,8 @@ class Augmentation:
         CINIC-10; ``cifar100`` on CIFAR-100, new colours before crop and flip; ``none``.
     draws : sequence of callable
         For each client; its ``"augmentation"`` is where the random numbers come from.
+    scale : PixelScale, optional
+        Of images that are normalised.
 
     Notes
     -----
@@ -224,8 +239,11 @@ class Augmentation:
     Averaging", ICLR 2024; https://github.com/IBM/fedau, config.py.
     """
 
-    def __init__(self, name: str, draws: Sequence[Draws]) -> None:
+    def __init__(self, name: str, draws: Sequence[Draws], scale: PixelScale | None = None) -> None:
         self._steps = _STEPS[name]
+        if scale is not None:
+            recolouring = recolour_inputs(scale)
+            self._steps = tuple(recolouring if s is recolour else s for s in self._steps)
         self._rngs = [draw("augmentation") for draw in draws] if self._steps else []
 
     def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
@@ -242,13 +260,15 @@ class Augmentation:
         return images
 
 
-def augmentation(name: str, draws: Draws) -> Augment:
+def augmentation(name: str, draws: Draws, scale: PixelScale | None = None) -> Augment:
     """Return the function that changes one batch of one client after the other."""
-    joint = Augmentation(name, [draws])
+    joint = Augmentation(name, [draws], scale)
     return lambda images: joint(images, [len(images)])
 
 
-def check_augmentation(name: str, inputs: Inputs | torch.Tensor) -> None:
+def check_augmentation(
+    name: str, inputs: Inputs | torch.Tensor, scale: PixelScale | None = None
+) -> None:
     """Refuse inputs that the augmentation does not support.
 
     Parameters
@@ -257,6 +277,8 @@ def check_augmentation(name: str, inputs: Inputs | torch.Tensor) -> None:
         As in ``augmentation``.
     inputs : array or tensor of float32
         A client's (n, *input_shape).
+    scale : PixelScale, optional
+        Of images that are normalised: their pixels were in [0, 1].
 
     Raises
     ------
@@ -277,7 +299,7 @@ def check_augmentation(name: str, inputs: Inputs | torch.Tensor) -> None:
             "client.augmentation must be none, crop or crop_flip where images do not have 3 "
             f"colour channels, got {name} for inputs {input_shape}"
         )
-    if len(inputs) == 0:
+    if len(inputs) == 0 or scale is not None:
         return
     if float(inputs.min()) < 0 or float(inputs.max()) > 1:
         raise SettingsError(  # without the pixels' range: the server may not see values of data

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.data.base import Pool, as_inputs, inputs_of
+from client_app.data.base import PixelScale, Pool, as_inputs, inputs_of
 
 KEPT_BYTES = 2**30
 """Samples up to this size are kept on the device; of larger ones batch by batch is read."""
@@ -30,7 +30,14 @@ class Examples:
     kept_bytes : int
         Up to which size all samples are kept on the device. Larger ones stay where the pool has
         them, perhaps mapped from a file.
+
+    Attributes
+    ----------
+    pixel_scale : PixelScale or None
+        Of images that are normalised.
     """
+
+    pixel_scale: PixelScale | None
 
     def __init__(
         self,
@@ -41,6 +48,7 @@ class Examples:
     ) -> None:
         self.device = device
         self.dtype = dtype
+        self.pixel_scale = pool.pixel_scale
         self._rows = pool.rows
         source = pool.rows.flat
         self._y = torch.from_numpy(pool.y[source]).to(device)

@@ -109,12 +109,15 @@ class Node:
         parts = VALIDATED_PARTS if self._settings.data.validation_fraction else PARTS
         examples = {part: Examples(self._data.pool(part, everyone), self._device) for part in parts}
         settings = self._settings.client
+        set_by_users = {item.name for item in fields(LocalTraining)} - {"pixel_scale"}
         how = LocalTraining(
-            **{item.name: getattr(settings, item.name) for item in fields(LocalTraining)}
+            pixel_scale=examples["train"].pixel_scale,
+            **{name: getattr(settings, name) for name in set_by_users},
         )
         if how.augmentation != "none":
             for client in everyone:
-                check_augmentation(how.augmentation, examples["train"].of([client])[0])
+                inputs, _ = examples["train"].of([client])
+                check_augmentation(how.augmentation, inputs, how.pixel_scale)
         self._examples = examples["train"]
         task = build_task(self._settings, self._data)
         self.measurements = Measurements(

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from client_app.arrays import put
 from client_app.augmentation import augmentation
 from client_app.chain import chain_of
+from client_app.data.base import PixelScale
 from client_app.descent import Descent
 from client_app.dropout import dropouts
 from client_app.randomness import Draws, draws_numbers, torch_seeded
@@ -34,7 +35,8 @@ class LocalTraining:
 
     With ``local_steps`` it takes that many steps instead, whatever the number of its samples:
     through one epoch after the other, the last one left unfinished. ``augmentation`` changes
-    the inputs of a batch, see ``client_app.augmentation``.
+    the inputs of a batch, see ``client_app.augmentation``; ``pixel_scale`` is that of images
+    which are normalised.
 
     The last batch of an epoch may be smaller. Where the model has batch normalisation, which
     needs more than one sample, a last batch of one is left out, as by ``drop_last`` of PyTorch's
@@ -64,6 +66,7 @@ class LocalTraining:
     local_steps: int | None = None
     augmentation: str = "none"
     lr_decay_from: int = 0
+    pixel_scale: PixelScale | None = None
 
     def steps(self, num_examples: int, *, normalises: bool = False) -> int:
         """Return the number of steps of a round on that many samples; see ``batch_sizes``."""
@@ -170,7 +173,7 @@ class LocalModel:
         """Train the model in place in round ``t``; see ``client_app.training.train``."""
         self._model.train()
         self._descent.begin(momentum=how.momentum, weight_decay=how.weight_decay, mu=how.mu)
-        augment = augmentation(how.augmentation, draws)
+        augment = augmentation(how.augmentation, draws, how.pixel_scale)
         sizes = batch_sizes(len(y), how.batch_size, normalises=self._normalises)
         batches = _batches(y, sizes, draws)
         steps = how.steps(len(y), normalises=self._normalises)

@@ -212,7 +212,7 @@ class BatchedTraining:
             schedule,
             self._gradients,
             scale,
-            augmentation=self._how.augmentation,
+            how=self._how,
             draws=[draws[i] for i in schedule.order],
             masked=self._masked,
         )
@@ -328,14 +328,14 @@ class _Batches:
         gradients: Gradients,
         scale: torch.Tensor,
         *,
-        augmentation: str,
+        how: LocalTraining,
         draws: Sequence[Draws],
         masked: Sequence[tuple[str, GivenDropout]],
     ) -> None:
         self._examples = examples
         self._schedule = schedule
-        self._augments = augmentation != "none"
-        self._augment = Augmentation(augmentation, draws)
+        self._augments = how.augmentation != "none"
+        self._augment = Augmentation(how.augmentation, draws, how.pixel_scale)
         self._masked = masked
         self._drops = [draw("dropout") for draw in draws] if masked else []
         self._rooms: dict[str, torch.Tensor] = {}

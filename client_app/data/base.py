@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.data.account import Account
+from client_app.transfers import sent
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -176,6 +177,37 @@ class ClientRows(Mapping[int, NDArray[np.int64]]):
 
 
 @dataclass(frozen=True)
+class PixelScale:
+    """Images whose pixels x in [0, 1] are inputs (x - mean_c) / spread_c, channel by channel.
+
+    Attributes
+    ----------
+    mean, spread : tuple of float
+        For each channel; float32 numbers, spread above 0.
+    """
+
+    mean: tuple[float, ...]
+    spread: tuple[float, ...]
+
+    def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of pixels (n, channels, height, width)."""
+        mean, spread = self._channels(pixels)
+        return pixels.sub(mean).div_(spread)
+
+    def pixels(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the pixels of inputs (n, channels, height, width), up to rounding."""
+        mean, spread = self._channels(inputs)
+        return inputs.mul(spread).add_(mean)
+
+    def _channels(self, like: torch.Tensor) -> list[torch.Tensor]:
+        """Return mean and spread, (channels, 1, 1), on the device and in the type of a tensor."""
+        return [
+            sent(torch.tensor(numbers, dtype=like.dtype), like.device)[:, None, None]
+            for numbers in (self.mean, self.spread)
+        ]
+
+
+@dataclass(frozen=True)
 class Pool:
     """One part of several clients in arrays that they share.
 
@@ -188,11 +220,14 @@ class Pool:
         Targets (N, ...).
     rows : ClientRows
         Which rows are a client's.
+    pixel_scale : PixelScale, optional
+        Of images that are normalised.
     """
 
     x: NDArray[Any] | Collection
     y: Targets
     rows: ClientRows
+    pixel_scale: PixelScale | None = None
 
 
 class FederatedData(Protocol):

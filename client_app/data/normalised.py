@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 from fedquorum.errors import SettingsError
+from numpy.typing import NDArray
 
-from client_app.data.base import as_inputs
+from client_app.data.base import PixelScale, as_inputs
 from client_app.data.sources.base import LabelledArrays
 
 NEEDS_IMAGES = "data.normalise must be false where samples are no images in memory, got true"
 
 
-def normalised(arrays: LabelledArrays) -> LabelledArrays:
+def normalised(
+    arrays: LabelledArrays, training: NDArray[np.int64]
+) -> tuple[LabelledArrays, PixelScale]:
     """Return the arrays with (x - mean_c) / sd_c in place of every pixel x of channel c.
 
     Mean and standard deviation are of all training images of the data set, in [0, 1], as the
@@ -19,6 +22,20 @@ def normalised(arrays: LabelledArrays) -> LabelledArrays:
     images become float32 (n, channels, height, width), four times the memory of uint8. What an
     augmentation fills in, zeros, is then the mean colour. A channel without any spread keeps its
     scale.
+
+    Parameters
+    ----------
+    arrays : LabelledArrays
+        The data set.
+    training : array of int
+        Rows that clients train on, which count where the test images are of the same array.
+
+    Returns
+    -------
+    LabelledArrays
+        The data set with normalised images.
+    PixelScale
+        How they were changed.
 
     Raises
     ------
@@ -31,11 +48,13 @@ def normalised(arrays: LabelledArrays) -> LabelledArrays:
     if x_train.dtype != np.uint8:
         raise SettingsError(NEEDS_IMAGES)
     train, test = as_inputs(x_train), as_inputs(x_test)  # (n, c, h, w), new arrays
-    mean = train.mean(axis=(0, 2, 3), dtype=np.float64, keepdims=True)
-    spread = train.std(axis=(0, 2, 3), dtype=np.float64, keepdims=True)
+    known = train[training] if arrays.x_test is arrays.x_train else train
+    mean = known.mean(axis=(0, 2, 3), dtype=np.float64, keepdims=True)
+    spread = known.std(axis=(0, 2, 3), dtype=np.float64, keepdims=True)
     spread[spread == 0.0] = 1.0
     centre, scale = mean.astype(np.float32), spread.astype(np.float32)
     for images in (train, test):
         np.subtract(images, centre, out=images)
         np.divide(images, scale, out=images)
-    return replace(arrays, x_train=train, x_test=test)
+    changed = PixelScale(tuple(centre.ravel().tolist()), tuple(scale.ravel().tolist()))
+    return replace(arrays, x_train=train, x_test=test), changed

@@ -15,6 +15,7 @@ from client_app.data.base import (
     ClientData,
     Labels,
     Part,
+    PixelScale,
     Pool,
     Targets,
     as_inputs,
@@ -71,8 +72,9 @@ class PartitionedData:
         self._shares = _validated(arrays, shares, settings.validation_fraction, seed)
         if arrays.of_training is not None:
             arrays = arrays.of_training(self._shares.train.flat)
+        self._scale: PixelScale | None = None
         if settings.normalise:
-            arrays = normalised(arrays)
+            arrays, self._scale = normalised(arrays, self._shares.train.flat)
         self._arrays = arrays
         self.num_clients = len(self._shares)
         self.num_classes = arrays.num_classes
@@ -124,9 +126,10 @@ class PartitionedData:
         """Return the arrays as read, whole, and the rows of these clients."""
         arrays = self._arrays
         if part == "test":
-            return Pool(arrays.x_test, arrays.y_test, self._shares.test.of_clients(clients))
+            rows = self._shares.test.of_clients(clients)
+            return Pool(arrays.x_test, arrays.y_test, rows, self._scale)
         shares = self._shares.train if part == "train" else self._shares.validation
-        return Pool(arrays.x_train, arrays.y_train, shares.of_clients(clients))
+        return Pool(arrays.x_train, arrays.y_train, shares.of_clients(clients), self._scale)
 
 
 def whole_client(

@@ -24,6 +24,7 @@ from client_app.augmentation import (
     recolour,
     recoloured,
 )
+from client_app.data.base import PixelScale
 from conf import SettingsError, compose
 
 CHANGES = [name for name in AUGMENTATION.choices if name != "none"]
@@ -203,6 +204,26 @@ def test_colours_change_before_crop_and_flip() -> None:
     images, rng = scaled(colours(8)), stream(3, "augmentation")
     expected = flip(crop(recolour(images, rng), rng), rng)
     assert torch.equal(augmentation("cifar100", partial(stream, 3))(images), expected)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1)), min_size=3, max_size=3))
+def test_the_pixels_of_normalised_images(numbers: list[tuple[float, float]]) -> None:
+    """All 256 bytes of each channel come back, whatever its mean and spread."""
+    mean, spread = np.array(numbers, np.float32).T.tolist()
+    scale = PixelScale(tuple(mean), tuple(spread))
+    pixels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(2, 3, 16, 16)
+    found = scale.pixels(scale.inputs(scaled(pixels)))
+    assert torch.equal(torchvision.to_dtype(found, torch.uint8, scale=True), pixels)
+
+
+def test_normalised_images_change_colours_as_their_pixels_do() -> None:
+    """They are those images, recoloured and normalised anew; the margins of a window are zero."""
+    scale = PixelScale((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # CIFAR-100's
+    images, rng = scaled(colours(8)), stream(3, "augmentation")
+    expected = flip(crop(scale.inputs(recolour(images, rng)), rng), rng)
+    found = augmentation("cifar100", partial(stream, 3), scale)(scale.inputs(images))
+    assert torch.equal(found, expected)
+    check_augmentation("cifar100", scale.inputs(images), scale)
 
 
 @pytest.mark.parametrize("name", CHANGES)

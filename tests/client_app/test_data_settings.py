@@ -170,7 +170,7 @@ def test_unknown_priority() -> None:
         ("fmnist", "dirichlet", False),
         ("fmnist_authors", "proportional", True),
         ("cifar10", "proportional", True),
-        ("cifar100", "proportional", False),
+        ("cifar100", "proportional", True),
         ("svhn", "proportional", True),
         ("cinic10", "proportional", True),
     ],

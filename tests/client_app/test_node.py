@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from client_app.data.base import Part, Pool
 from client_app.data.synth import Synth
@@ -131,6 +133,29 @@ def test_no_augmentation_of_what_is_no_image() -> None:
     message = r"client.augmentation must be none .*inputs \(60,\)"
     with pytest.raises(SettingsError, match=message):
         node_of("client.augmentation=crop_flip").host([0])
+
+
+def test_normalised_images_change_colours(tmp_path: Path) -> None:
+    """As FedAU's CIFAR-100 asks for; what trains on them differs from what trains without."""
+    rng = np.random.default_rng(2)
+    x, y = rng.integers(256, size=(40, 8, 8, 3), dtype=np.uint8), np.arange(40) % 4
+    np.savez(tmp_path / "data.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
+    words = (
+        f"data=npz data.path={tmp_path}/data.npz data.partition=iid data.num_clients=2 "
+        "data.priority=all model=mlp client.device=cpu client.local_epochs=1"
+    )
+
+    def trained(more: str) -> list[NDArray[Any]]:
+        node = Node(compose("custom", f"{words} {more}").settings)
+        node.host([0, 1])
+        start = [tensor.numpy().copy() for tensor in node._model.state_dict().values()]
+        return node.trainer.alone(start, 1, 0)
+
+    normalised = "data.normalise=true client.augmentation="
+    changed = trained(normalised + "cifar100")
+    assert all(np.isfinite(array).all() for array in changed)
+    for other in (normalised + "none", normalised + "crop_flip", "client.augmentation=cifar100"):
+        assert not np.array_equal(changed[0], trained(other)[0])
 
 
 def test_precision_of_products() -> None:

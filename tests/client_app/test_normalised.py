@@ -23,7 +23,7 @@ def images(*shape: int) -> LabelledArrays:
 def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
     """Of the training images; test images go by the same numbers, channels come first."""
     given = images(*shape)
-    found = normalised(given)
+    found, scale = normalised(given, np.arange(3))
     channels = shape[2] if len(shape) > 2 else 1
     assert found.x_train.shape == (40, channels, 6, 5)
     for c in range(channels):
@@ -32,15 +32,30 @@ def test_every_channel_has_mean_0_and_spread_1(shape: tuple[int, ...]) -> None:
         parts = (given.x_train[:], given.x_test[:])
         raw, test = (np.asarray(x).reshape(len(x), 6, 5, channels)[..., c] for x in parts)
         by_hand = (test - raw.mean()) / raw.std()
+        assert scale.mean[c] == pytest.approx(raw.mean() / 255)
+        assert scale.spread[c] == pytest.approx(raw.std() / 255)
         np.testing.assert_allclose(found.x_test[:, c], by_hand, rtol=0, atol=1e-4)
     assert given.x_train.dtype == np.uint8
+
+
+def test_test_images_of_the_same_array_do_not_count() -> None:
+    """Where clients divide one set into training and test images, only the former decide."""
+    whole = images(4, 4, 3)
+    training = np.array([0, 7, 8, 30])
+    found, scale = normalised(replace(whole, x_test=whole.x_train, y_test=whole.y_train), training)
+    known = whole.x_train[training] / 255
+    assert scale.mean == pytest.approx(known.mean(axis=(0, 1, 2)))
+    assert scale.spread == pytest.approx(known.std(axis=(0, 1, 2)))
+    np.testing.assert_array_equal(found.x_test, found.x_train)
 
 
 def test_a_channel_without_spread_is_finite() -> None:
     """As of images that are all black."""
     black = replace(images(4, 4), x_train=np.zeros((40, 4, 4), np.uint8))
-    assert np.isfinite(normalised(black).x_test[:]).all()
-    assert not normalised(black).x_train[:].any()
+    found, scale = normalised(black, np.arange(40))
+    assert np.isfinite(found.x_test[:]).all()
+    assert not found.x_train[:].any()
+    assert (scale.mean, scale.spread) == ((0.0,), (1.0,))
 
 
 def test_what_is_no_image_is_refused() -> None:
@@ -49,4 +64,4 @@ def test_what_is_no_image_is_refused() -> None:
         images(4, 4), x_train=np.zeros((40, 4), np.float32), x_test=np.zeros((10, 4), np.float32)
     )
     with pytest.raises(SettingsError, match=r"data\.normalise must be false where samples are no"):
-        normalised(floats)
+        normalised(floats, np.arange(40))

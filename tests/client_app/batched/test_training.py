@@ -18,7 +18,7 @@ from torch import nn
 
 from client_app.arrays import put
 from client_app.batched import BatchedTraining
-from client_app.data.base import part_of, pooled
+from client_app.data.base import PixelScale, part_of, pooled
 from client_app.dropout import give_dropout
 from client_app.examples import Examples
 from client_app.models import CNN, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN
@@ -190,6 +190,8 @@ def test_augmentation(name: str, kind: str) -> None:
     }
     images = Kind(makers[kind], shape, RAGGED, 0.05)
     check(images, LocalTraining(0.05, 8, 2, augmentation=name))
+    scale = PixelScale((0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
+    check(images, LocalTraining(0.05, 8, 2, augmentation=name, pixel_scale=scale))
 
 
 WEIGHTS = torch.tensor([0.5, 0.0, 2.0, 1.5], dtype=torch.float64)
