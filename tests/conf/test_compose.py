@@ -69,6 +69,14 @@ def test_presets_hold_the_papers_values() -> None:
     assert (fmnist.client.lr, fmnist.client.local_epochs) == (0.1, 5)
 
 
+def test_another_synth_is_that_of_its_chapter() -> None:
+    """The preset says in a word what the chapter of the book measures."""
+    for strategy in ("fedalign", "fedavg_priority", "fedavg"):
+        preset = compose("fedalign/synth_other", f"strategy={strategy}")
+        words = f"strategy={strategy} data.alpha=0.5 data.beta=0.5"
+        assert preset.settings == compose("fedalign/synth_low", words).settings
+
+
 def test_overrides_win_over_the_preset() -> None:
     """The last word is the command line's."""
     strategy = compose("fedalign/synth_high", "strategy.epsilon=inf").settings.strategy
