@@ -347,7 +347,8 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedalign(
         "fedalign-cifar10",
         "FedALIGN on a part of CIFAR-10 (paper: Figure 1, on all of it)",
-        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=10 seed=1",
+        f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 {ALL_THREE} rounds=20 "
+        "seed=1,2,3",
         **{"data.num_clients": "4", "data.shard_size": "32", "strategy": "fedalign"},
     ),
     _fedalign(
