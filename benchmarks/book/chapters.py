@@ -443,9 +443,9 @@ CHAPTERS: tuple[Chapter, ...] = (
         "fedau-cifar10",
         "FedAU on a part of CIFAR-10 (paper: Table 2, on all of it)",
         f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
-        f"availability=bernoulli strategy=fedau,{AVERAGES}",
-        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
         "availability=bernoulli strategy.cutoff=50",
+        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
+        f"availability=bernoulli strategy=fedau,{AVERAGES}",
         strategy="fedau",
     ),
     Direct(
