@@ -546,7 +546,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     _aaggff(
         "aaggff-mqp",
         "AAggFF-S on medical question pairs (paper: Table 2, with DistilBERT)",
-        *_both_forms("experiment=aaggff/mqp seed=1,2", OF_EVERYBODY, "10"),
+        *_both_forms("experiment=aaggff/mqp seed=1,2,3", OF_EVERYBODY, "10"),
         **{"data.length": "10", "client.local_steps": "1"},
     ),
     _aaggff(
