@@ -116,19 +116,20 @@ def _fedau(
     sign: int = 1,
     *,
     chapter: str = "fedau-fmnist",
-    here: str = ON_FMNIST,
+    data: str = "",
     headline: bool = False,
 ) -> Claim:
-    """Return a comparison of FedAU's Table 2, on CIFAR-10 there and what is ``here``."""
+    """Return a comparison of FedAU's Table 2, on CIFAR-10; here on ``data`` or Fashion-MNIST."""
     words = {1: "is above", -1: "is below"}[sign]
+    setting = f"{process.capitalize()} participation" + (f", {data}" if data else "")
     return Claim(
         "FedAU, Table 2",
-        f"{process.capitalize()} participation: FedAU (K = {cutoff}) {words} {other}.",
+        f"{setting}: FedAU (K = {cutoff}) {words} {other}.",
         _fedau_gap(cutoff, other, process),
         chapter,
         Place("differences", f"fedau, K = {cutoff} - {other}", process),
         sign,
-        here,
+        "" if data else ON_FMNIST,
         headline=headline,
     )
 
@@ -313,7 +314,7 @@ CLAIMS: tuple[Claim, ...] = (
     _fedau("50", "fedvarp", "bernoulli", -1),
     _fedau("50", "mifa", "cyclic", headline=True),
     *(
-        _fedau("50", other, "bernoulli", sign, chapter="fedau-cifar10", here="a part of CIFAR-10")
+        _fedau("50", other, "bernoulli", sign, chapter="fedau-cifar10", data="a part of CIFAR-10")
         for other, sign in (
             ("average_participating", 1),
             ("average_all", 1),
