@@ -10,7 +10,6 @@ from benchmarks.book.claims import Claim, Place
 from server_app.report.published import published_values
 
 CURVES = "curves"
-QUEUED = "Its runs are declared and were not made yet."
 NO_DATA = "Its data is not on the machine that measures; preset and loader are there."
 
 ON_FMNIST = "Fashion-MNIST, logistic regression"
@@ -38,7 +37,6 @@ def _above(
             chapter,
             Place("differences", f"({variant}) - {baseline}", LAST),
             here=here,
-            lacking=QUEUED,
             headline=headline,
         )
 
@@ -54,7 +52,6 @@ def _loss_below(level: str) -> Iterator[Claim]:
             Place("objective_differences", f"({SYNTH[level]}) - {baseline}", LAST),
             -1,
             "nats",
-            lacking=QUEUED,
         )
 
 
@@ -68,7 +65,6 @@ def _bound(term: str, words: str, sign: int) -> Claim:
         Place("steps", BOUND_STEP, term),
         sign,
         "SYNTH, low noise",
-        lacking=QUEUED,
     )
 
 
@@ -82,7 +78,6 @@ def _local_only(chapter: str, data: str, here: str = "") -> Iterator[Claim]:
         chapter,
         Place("over_local", "fedalign - local_only", "classes of the client"),
         here=here,
-        lacking=QUEUED,
     )
     yield Claim(
         "FedALIGN, Figure 3",
@@ -91,7 +86,6 @@ def _local_only(chapter: str, data: str, here: str = "") -> Iterator[Claim]:
         chapter,
         Place("over_local", "fedalign - local_only", "all classes"),
         here=here,
-        lacking=QUEUED,
     )
     for baseline, words, sign in (
         (ALONE, "more clients than that of FedAvg on the priority clients", 1),
@@ -105,7 +99,6 @@ def _local_only(chapter: str, data: str, here: str = "") -> Iterator[Claim]:
             Place("better_off_differences", f"fedalign - {baseline}", "classes of the client"),
             sign,
             here,
-            lacking=QUEUED,
         )
 
 
@@ -115,21 +108,21 @@ def _fedau(
     process: str,
     sign: int = 1,
     *,
+    setting: str = "",
     chapter: str = "fedau-fmnist",
-    data: str = "",
+    here: str = ON_FMNIST,
     headline: bool = False,
 ) -> Claim:
-    """Return a comparison of FedAU's Table 2, on CIFAR-10; here on ``data`` or Fashion-MNIST."""
+    """Return a comparison of FedAU's Table 2, on CIFAR-10 there and what is ``here``."""
     words = {1: "is above", -1: "is below"}[sign]
-    setting = f"{process.capitalize()} participation" + (f", {data}" if data else "")
     return Claim(
         "FedAU, Table 2",
-        f"{setting}: FedAU (K = {cutoff}) {words} {other}.",
+        f"{process.capitalize()} participation{setting}: FedAU (K = {cutoff}) {words} {other}.",
         _fedau_gap(cutoff, other, process),
         chapter,
         Place("differences", f"fedau, K = {cutoff} - {other}", process),
         sign,
-        "" if data else ON_FMNIST,
+        here,
         headline=headline,
     )
 
@@ -232,7 +225,6 @@ CLAIMS: tuple[Claim, ...] = (
         "fedalign-fmnist",
         Place("changes", "fedavg", EARLY),
         -1,
-        lacking=QUEUED,
         headline=True,
     ),
     *_above(
@@ -301,7 +293,6 @@ CLAIMS: tuple[Claim, ...] = (
         "future work",
         "fedalign-one_client",
         Place("gains", "fedalign .*client=0\\) - fedalign .*client=null\\)", "client 0.*"),
-        lacking=QUEUED,
     ),
     _bound("theta_T", "theta_T falls", -1),
     _bound("rho_T", "rho_T grows", 1),
@@ -314,7 +305,15 @@ CLAIMS: tuple[Claim, ...] = (
     _fedau("50", "fedvarp", "bernoulli", -1),
     _fedau("50", "mifa", "cyclic", headline=True),
     *(
-        _fedau("50", other, "bernoulli", sign, chapter="fedau-cifar10", data="a part of CIFAR-10")
+        _fedau(
+            "50",
+            other,
+            "bernoulli",
+            sign,
+            setting=", a part of CIFAR-10",
+            chapter="fedau-cifar10",
+            here="",
+        )
         for other, sign in (
             ("average_participating", 1),
             ("average_all", 1),
@@ -347,7 +346,6 @@ CLAIMS: tuple[Claim, ...] = (
         "fedau-fmnist_cutoff",
         Place("differences", "fedau, K = 50 - fedau, K = 1", "bernoulli"),
         here=ON_FMNIST,
-        lacking=QUEUED,
     ),
     Claim(
         "FedAU, supplement",
@@ -360,17 +358,14 @@ CLAIMS: tuple[Claim, ...] = (
             "bernoulli",
         ),
         here=ON_FMNIST,
-        lacking=QUEUED,
     ),
-    Claim(
-        "FedAU, Table 2",
-        "Bernoulli participation, the authors' settings: FedAU (K = 50) is above "
-        "average_participating.",
-        _fedau_gap("50", "average_participating", "bernoulli"),
-        "fedau-fmnist_authors",
-        Place("differences", "fedau, K = 50 - average_participating", "bernoulli"),
+    _fedau(
+        "50",
+        "average_participating",
+        "bernoulli",
+        setting=", the authors' settings",
+        chapter="fedau-fmnist_authors",
         here="Fashion-MNIST, the paper's network",
-        lacking=QUEUED,
     ),
     _aaggff("Table 2", "aaggff-berka", "Berka", "average"),
     _aaggff("Table 2", "aaggff-berka", "Berka", "worst client", headline=True),
@@ -410,7 +405,6 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         "aaggff-berka",
         Place("differences", "aaggff_s, authors' code - fedavg", "worst"),
-        lacking=QUEUED,
     ),
     *(
         Claim(
@@ -419,7 +413,6 @@ CLAIMS: tuple[Claim, ...] = (
             "a table",
             "aaggff-plug_and_play",
             Place("differences", f"aaggff_s{suffix} - fedavg{suffix}", "worst"),
-            lacking=QUEUED,
         )
         for name in ("FedAvg", "FedProx", "FedAdam", "FedYogi", "FedAdagrad")
         for suffix in ("" if name == "FedAvg" else f", {name}",)
