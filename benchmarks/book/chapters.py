@@ -219,6 +219,14 @@ ALL_THREE = "strategy=fedalign,fedavg_priority,fedavg"
 AND_ALONE = "strategy=fedalign,local_only,fedavg_priority,fedavg"
 AVERAGES = "average_participating,average_all,known_statistics,fedvarp,mifa"
 FEDAU_SMALL = "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=20"
+FEDAU_AUTHORS = (
+    "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
+    "availability=bernoulli"
+)
+FEDAU_CIFAR10 = (
+    f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
+    "availability=bernoulli"
+)
 OF_ALL = "seed=1,2,3 availability=bernoulli,markov,cyclic"
 FIVE_SEEDS = "seed=1,2,3,4,5"
 TEN_SEEDS = f"{FIVE_SEEDS},6,7,8,9,10"
@@ -434,18 +442,14 @@ CHAPTERS: tuple[Chapter, ...] = (
     _fedau(
         "fedau-fmnist_authors",
         "FedAU on Fashion-MNIST with its authors' settings (paper: Table 2 has other data)",
-        "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
-        f"availability=bernoulli strategy=fedau,{AVERAGES}",
-        "experiment=fedau/fmnist_authors rounds=1000 evaluation.every=20 seed=1,2,3 "
-        "availability=bernoulli strategy.cutoff=50",
+        f"{FEDAU_AUTHORS} strategy=fedau,{AVERAGES}",
+        f"{FEDAU_AUTHORS} strategy.cutoff=50",
     ),
     _fedau(
         "fedau-cifar10",
         "FedAU on a part of CIFAR-10 (paper: Table 2, on all of it)",
-        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
-        "availability=bernoulli strategy.cutoff=50",
-        f"experiment=fedau/cifar10 {CIFAR10} rounds=100 evaluation.every=2 seed=1,2,3 "
-        f"availability=bernoulli strategy=fedau,{AVERAGES}",
+        f"{FEDAU_CIFAR10} strategy.cutoff=50",
+        f"{FEDAU_CIFAR10} strategy=fedau,{AVERAGES}",
         strategy="fedau",
     ),
     Direct(
