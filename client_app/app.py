@@ -37,7 +37,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
 from fedquorum.intake import abbreviated
-from fedquorum.summation import NOT_SUMMED, Grid
+from fedquorum.summation import NOT_SUMMED, Bins
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
@@ -241,14 +241,14 @@ def _train_into_sum(
     joined: Sequence[int],
 ) -> Message:
     """Return the reply with the weighted sum of the updates of the clients that joined."""
-    grid = Grid.of(tasks[0].terms)
+    bins = Bins.of(tasks[0].terms)
     sums: dict[int, UpdateSum] = {}  # of each thread its own: any grouping has the same bits
     factors = [tasks[i].factor(answers[i].num_examples or 0.0) for i in joined]
 
     def add(places: list[int], models: list[torch.Tensor]) -> list[bool]:
         thread = threading.get_ident()
         if thread not in sums:
-            sums[thread] = UpdateSum(list(arrays.values()), models[0].device, grid)
+            sums[thread] = UpdateSum(arrays, models[0].device, bins)
         return sums[thread].add(models, [factors[place] for place in places])
 
     for places, result in _trained(node, arrays, tasks, joined, add):
@@ -264,7 +264,7 @@ def _train_into_sum(
     first, *others = sums.values()
     for other in others:
         first.merge(other)
-    reply = encode_train_reply(answers, weighted_sum=first.named(list(arrays)))
+    reply = encode_train_reply(answers, weighted_sum=first.sums())
     return Message(reply, reply_to=message)
 
 

@@ -1,43 +1,75 @@
 """The weighted sum of clients' updates, made where they train."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from fedquorum.summation import Grid, UpdateSums, split
+from fedquorum.summation import MAX_VALUE, BinnedSum, Bins, NumPy, UpdateSums, UpdateTotal
 from numpy.typing import NDArray
 
-from client_app.arrays import Arrays
 
-AT_ONCE = 2**16  # numbers: their float64 copies stay in a core's cache
-
-
-class UpdateSum:
-    """sum_k a_k (x_k - x) over clients' models x_k, exact on the grid of the round.
-
-    The bits are those of any other order and grouping, see ``fedquorum.summation``.
+class PyTorch(NumPy):
+    """What a sum needs of PyTorch, for models on a GPU.
 
     Parameters
     ----------
-    start : list of array
+    device : torch.device
+        Where the tensors are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def array(self, values: Any) -> torch.Tensor:
+        """Return a tensor of these values there."""
+        return torch.as_tensor(values, device=self._device)
+
+    def empty(self, size: int) -> torch.Tensor:
+        """Return a tensor of so many numbers in float64."""
+        return torch.empty(size, dtype=torch.float64, device=self._device)
+
+    def add(self, terms: torch.Tensor, constant: float, out: torch.Tensor) -> None:
+        """Write terms + constant into ``out``."""
+        torch.add(terms, constant, out=out)
+
+    def numpy(self, array: torch.Tensor) -> NDArray[np.float64]:
+        """Return a tensor as NumPy's array."""
+        return array.cpu().numpy()
+
+    def largest(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the largest |x| of each row, NaN where there is one."""
+        high, low = torch.amax(rows, 1).double(), torch.amin(rows, 1).double()
+        return torch.maximum(high, -low)
+
+
+class UpdateSum:
+    """sum_k a_k (x_k - x) over clients' models x_k.
+
+    The bits are those of any other order and grouping, see ``fedquorum.summation``. On a CPU
+    NumPy adds: its kernels start sooner than PyTorch's.
+
+    Parameters
+    ----------
+    start : mapping of str to array
         x, the model that all of them received.
     device : torch.device
-        Where the sum is made.
-    grid : Grid
+        Where the models are.
+    bins : Bins
         For as many clients as the round asks, on all nodes.
     """
 
-    def __init__(self, start: Arrays, device: torch.device, grid: Grid) -> None:
-        self._received = [torch.from_numpy(array).to(device) for array in start]
-        self._start = [x.reshape(-1).double() for x in self._received]
-        self.fine = [torch.zeros_like(x) for x in self._start]
-        self.coarse: dict[int, torch.Tensor] = {}
-        self._grid = grid
+    def __init__(self, start: Mapping[str, NDArray[Any]], device: torch.device, bins: Bins) -> None:
+        self._names = list(start)
+        self._on_cpu = device.type == "cpu"
+        self._library = NumPy() if self._on_cpu else PyTorch(device)
+        received = {name: self._library.array(array) for name, array in start.items()}
+        self.total = UpdateTotal(received, bins, self._library)
 
     def add(self, models: Sequence[torch.Tensor], factors: Sequence[float]) -> list[bool]:
         """Add clients' updates, and return which of them are in the sum.
 
-        An update with NaN or Inf, or with a number beyond what the grid holds, is left out.
+        A model with NaN, Inf or a number beyond ``MAX_VALUE`` is left out.
 
         Parameters
         ----------
@@ -46,61 +78,28 @@ class UpdateSum:
         factors : sequence of float
             a_k, (m,).
         """
-        m = len(factors)
-        factor = torch.tensor(factors, dtype=torch.float64, device=self._start[0].device)
-        largest = torch.stack(
-            [
-                (model - x).reshape(m, -1).abs().amax(dim=1).double() * factor
-                if x.numel()
-                else torch.zeros_like(factor)
-                for model, x in zip(models, self._received, strict=True)
-            ]
-        )  # (arrays, m)
-        fits = (largest <= self._grid.limit).all(dim=0)
-        chosen = fits.nonzero().squeeze(1)
-        for place, model in enumerate(models):
-            flat = model.reshape(m, -1)
-            if len(chosen) < m:
-                flat = flat[chosen]
-            if flat.numel():
-                self._add(place, flat, factor[chosen], float(largest[place, chosen].max()))
-        return [bool(each) for each in fits.tolist()]
-
-    def _add(self, place: int, flat: torch.Tensor, factor: torch.Tensor, largest: float) -> None:
-        """Add the updates to one array (m, n), some numbers at a time."""
-        columns = min(flat.shape[1], AT_ONCE)
-        rows = max(1, AT_ONCE // columns)
-        for left in range(0, flat.shape[1], columns):
-            across = slice(left, left + columns)
-            for top in range(0, len(factor), rows):
-                down = slice(top, top + rows)
-                terms = flat[down, across].double()
-                terms -= self._start[place][across]
-                terms *= factor[down, None]
-                fine, coarse = split(terms, self._grid, largest)
-                self.fine[place][across] += fine.sum(dim=0)
-                if coarse is not None:
-                    self._coarse_of(place)[across] += coarse.sum(dim=0)
-
-    def _coarse_of(self, place: int) -> torch.Tensor:
-        if place not in self.coarse:
-            self.coarse[place] = torch.zeros_like(self.fine[place])
-        return self.coarse[place]
+        m, library = len(factors), self._library
+        arrays = [model.numpy() if self._on_cpu else model for model in models]
+        rows = [array.reshape(m, -1) for array in arrays]
+        usable = np.full(m, fill_value=True)
+        for flat in rows:
+            if flat.shape[1]:
+                usable &= np.asarray(library.largest(flat).tolist()) <= MAX_VALUE
+        chosen = np.flatnonzero(usable).tolist()
+        if len(chosen) < m:
+            rows = [flat[chosen] for flat in rows]
+        if chosen:
+            factor = library.array([factors[k] for k in chosen])
+            self.total.add_models(factor, dict(zip(self._names, rows, strict=True)))
+        return [bool(each) for each in usable]
 
     def merge(self, other: "UpdateSum") -> None:
-        """Add another sum of the same start and grid."""
-        for place, flat in enumerate(other.fine):
-            self.fine[place].add_(flat)
-        for place, flat in other.coarse.items():
-            self._coarse_of(place).add_(flat)
+        """Add another sum of the same start and bins."""
+        self.total.add_sums(other.total.sums())
 
-    def named(self, names: Sequence[str]) -> UpdateSums:
+    def sums(self) -> UpdateSums:
         """Return the sums so far by the arrays' names."""
-
-        def array(place: int, flat: torch.Tensor) -> NDArray[np.float64]:
-            return flat.reshape(self._received[place].shape).cpu().numpy()
-
-        return UpdateSums(
-            {names[i]: array(i, flat) for i, flat in enumerate(self.fine)},
-            {names[i]: array(i, flat) for i, flat in sorted(self.coarse.items())},
-        )
+        return {
+            name: BinnedSum(each.index, *map(self._library.numpy, (each.high, each.low)))
+            for name, each in self.total.sums().items()
+        }

@@ -1,117 +1,151 @@
 """Sums of clients' updates that are the same bits however the clients are grouped.
 
-Each term a_k Delta_k is rounded to one grid, whose multiples float64 adds without any error: then
-neither the order of the clients matters, nor which of them a node, a worker or a chunk added up.
-The functions take NumPy arrays and PyTorch tensors alike, in float64.
+Each term a_k Delta_k is rounded to bins at fixed exponents, whose multiples float64 adds without
+any error: then neither the order of the clients matters, nor which of them a node, a worker or a
+chunk added up. The bins follow from the terms, so a sum keeps its relative accuracy whatever the
+factors a_k, the updates and the divisor are. Arrays are NumPy's or PyTorch's, in float64.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .types import FloatArray
 
-SPACING = 2.0**-40
-"""The distance of the grid's points, 9e-13: a float32 of size 1e-5 is as far from the next."""
-
 MANTISSA = 52
-WIDEST = 50
-SUMMED = 51
-BLOCK = 16384
+SUMMED = 53
+SMALLEST = -1074
+"""float64 has 52 bits after the first, adds whole numbers up to 2^53, and ends at 2^-1074."""
+
+LARGEST = 2.0**960
+"""The largest |t| of a term: the sums of parts and the constants that round them stay finite."""
+
+MAX_VALUE = 1e15
+"""The largest |x| of a number in a client's model that can be used."""
+
+LARGEST_FACTOR = LARGEST / (4 * MAX_VALUE)
+"""The largest a_k of a client whose update can be added."""
+
+BLOCK = 2**16
+"""How many numbers are added at a time: their copies in float64 stay in a core's cache."""
 
 ArrayT = TypeVar("ArrayT", bound=Any)
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The multiples of ``spacing``, as pairs of a coarse and a fine part.
+class Bins:
+    """Bins of ``width`` bits each: bin i holds the multiples of u_i = 2^(i width).
 
-    A term t is split into h + l, with h a multiple of ``coarse`` = 2^b ``spacing`` and
-    |l| <= coarse / 2 a multiple of ``spacing``; h + l is t rounded to the grid. With
-    b = 51 - (bits of n) the sums of n coarse parts and of n fine ones stay below 2^51 multiples
-    of their spacing, so that float64 adds them exactly. Terms of at most ``limit`` fit.
+    Terms of at most n clients are split into their parts in bin i and in bin i - 1, where i is the
+    lowest bin with |t| < u_(i+1) / 2 for all of them. A part is at most 2^(width - 1) multiples of
+    its unit. With width = 54 - (bits of n), and at most 52, sums of n parts stay below 2^53
+    multiples, so that float64 adds them exactly. What the two bins leave of a term is at most
+    u_(i-1) / 2 <= 2^-width of the largest term.
 
     Parameters
     ----------
-    spacing : float
-        A power of two.
-    bits : int
-        b.
+    width : int
+        In bits, 1 to 52.
 
     References
     ----------
-    Rump, Ogita and Oishi 2008, "Accurate Floating-Point Summation" (extraction of a part by
-    adding and subtracting a constant); Demmel and Nguyen 2013, "Fast Reproducible Floating-Point
-    Summation".
+    Demmel and Nguyen 2013, "Fast Reproducible Floating-Point Summation" (bins at fixed
+    exponents); Rump, Ogita and Oishi 2008, "Accurate Floating-Point Summation" (extraction of a
+    part by adding and subtracting a constant).
     """
 
-    spacing: float
-    bits: int
+    width: int
 
     @classmethod
     def of(cls, terms: int) -> Self:
-        """Return the grid for the sum of at most so many terms."""
-        return cls(SPACING, min(WIDEST, SUMMED - terms.bit_length()))
+        """Return the bins for the sum of at most so many terms."""
+        return cls(min(MANTISSA, SUMMED + 1 - terms.bit_length()))
 
     @property
-    def coarse(self) -> float:
-        """The spacing of coarse parts."""
-        return self.spacing * 2.0**self.bits
+    def lowest(self) -> int:
+        """The lowest bin: the multiples of the unit below are all numbers of float64.
+
+        Terms that do not reach it, those below 1e-290, lose accuracy and then vanish.
+        """
+        return math.ceil(SMALLEST / self.width) + 1
 
     @property
-    def limit(self) -> float:
-        """The largest |t| that fits."""
-        return self.coarse * 2.0**self.bits
+    def highest(self) -> int:
+        """The bin of the largest term that can be added."""
+        return self.reached_by(LARGEST)
 
-    def holding(self, largest: float) -> "Grid":
-        """Return this grid, or the finest wider one on which a term of that size fits."""
-        grid = self
-        while largest > grid.limit:
-            grid = Grid(grid.spacing * 2.0**self.bits, self.bits)
-        return grid
+    def reached_by(self, largest: float) -> int:
+        """Return the bin of a term of that size, 0 < |t| <= ``LARGEST``."""
+        exponent = math.frexp(largest)[1]
+        return max(self.lowest, -(-(exponent + 1) // self.width) - 1)
 
-    def is_fine(self, largest: float) -> bool:
-        """Return whether the coarse parts of terms up to this size are all 0."""
-        return largest < self.coarse / 2
+    def largest_sum(self, index: int) -> float:
+        """Return 2^53 u_i, which no sum of parts in bin i exceeds."""
+        return math.ldexp(1.0, SUMMED + index * self.width)
 
-
-def split(terms: ArrayT, grid: Grid, largest: float) -> tuple[ArrayT, ArrayT | None]:
-    """Return the fine and the coarse parts of terms, which are overwritten.
-
-    t is rounded to multiples of s as (t + C) - C with C = 1.5 * 2^52 s, which leaves no room for
-    smaller bits; |t| must be at most 2^51 s. The coarse parts are None where all are 0, as
-    ``largest``, the largest |t|, tells.
-    """
-    high = None
-    if not grid.is_fine(largest):
-        constant = 1.5 * 2.0**MANTISSA * grid.coarse
-        high = terms + constant
-        high -= constant
-        terms -= high
-    constant = 1.5 * 2.0**MANTISSA * grid.spacing
-    terms += constant
-    terms -= constant
-    return terms, high
+    def constant(self, index: int) -> float:
+        """Return C = 1.5 * 2^52 u_i: (t + C) - C is t rounded to u_i, for |t| <= 2^51 u_i."""
+        return math.ldexp(1.5, MANTISSA + index * self.width)
 
 
-@dataclass(frozen=True)
-class UpdateSums:
-    """sum_k a_k Delta_k over the clients of a node, in two parts that are exact on the grid.
+@dataclass(frozen=True, eq=False)
+class BinnedSum(Generic[ArrayT]):
+    """The sum of an array's terms: that of their parts in bin ``index``, and in the one below."""
 
-    Parameters
-    ----------
-    fine : mapping
-        The sums of the fine parts, float64, of every array of the model.
-    coarse : mapping
-        The sums of the coarse parts, of those arrays in which one was not 0.
-    """
+    index: int
+    high: ArrayT
+    low: ArrayT
 
-    fine: Mapping[str, FloatArray]
-    coarse: Mapping[str, FloatArray] = field(default_factory=dict)
+    def raised(self, index: int) -> "BinnedSum[ArrayT]":
+        """Return the sum of the terms' parts in a higher bin, which are 0, and the one below it.
+
+        The arrays are used again.
+        """
+        steps = index - self.index
+        if steps <= 0:
+            return self
+        high, low = self.low, self.high
+        high[...] = 0.0
+        if steps > 1:
+            low[...] = 0.0
+        return BinnedSum(index, high, low)
+
+    def reshaped(self, shape: tuple[int, ...]) -> "BinnedSum[ArrayT]":
+        """Return the sum with its parts in another shape."""
+        return BinnedSum(self.index, self.high.reshape(shape), self.low.reshape(shape))
+
+
+UpdateSums = Mapping[str, BinnedSum[FloatArray]]
+"""sum_k a_k Delta_k over the clients of a node, of the arrays with a term that is not 0."""
+
+
+class NumPy:
+    """What a sum needs of an array library; a subclass has that of another one."""
+
+    def array(self, values: Any) -> Any:
+        """Return an array of these values."""
+        return np.asarray(values)
+
+    def empty(self, size: int) -> Any:
+        """Return an array of so many numbers in float64."""
+        return np.empty(size)
+
+    def add(self, terms: Any, constant: float, out: Any) -> None:
+        """Write terms + constant into ``out``."""
+        np.add(terms, constant, out=out)
+
+    def numpy(self, array: Any) -> FloatArray:
+        """Return an array as NumPy's."""
+        return np.asarray(array)
+
+    def largest(self, rows: Any) -> Any:
+        """Return the largest |x| of each row, NaN where there is one."""
+        high, low = rows.max(1).astype(np.float64), rows.min(1).astype(np.float64)
+        return np.maximum(high, -low)
 
 
 class UpdateTotal:
@@ -120,18 +154,21 @@ class UpdateTotal:
     Parameters
     ----------
     model : mapping
-        x_t.
-    grid : Grid
-        For as many terms as there are clients.
+        x_t, arrays of any shape.
+    bins : Bins
+        For as many terms as the round asks clients, on all nodes.
+    library : NumPy, optional
+        Of the arrays.
     """
 
-    def __init__(self, model: Mapping[str, NDArray[Any]], grid: Grid) -> None:
+    def __init__(self, model: Mapping[str, Any], bins: Bins, library: NumPy | None = None) -> None:
         self._start = {name: array.reshape(-1) for name, array in model.items()}
-        self._shapes = {name: array.shape for name, array in model.items()}
-        self._fine = {name: np.zeros(array.size) for name, array in model.items()}
-        self._coarse: dict[str, FloatArray] = {}
-        self._grid = grid
-        self.largest = 0.0
+        self._shapes = {name: tuple(array.shape) for name, array in model.items()}
+        self._bins = bins
+        self._library = library or NumPy()
+        self._sums: dict[str, BinnedSum[Any]] = {}
+        self._finite = True
+        self._terms, self._parts = self._library.empty(BLOCK), self._library.empty(BLOCK)
 
     def add_model(
         self,
@@ -139,67 +176,121 @@ class UpdateTotal:
         client_model: Mapping[str, NDArray[Any]],
         start_model: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Add a_k (x_k - x_t). Terms are made block by block, in memory that stays in a cache.
+        """Add a_k (x_k - x_t).
 
         ``start_model`` takes the place of x_t where the client trained from another model.
         """
+        factors = np.array([factor])
         for name, array in client_model.items():
-            flat = array.reshape(-1)
             start = self._start[name] if start_model is None else start_model[name].reshape(-1)
-            for low in range(0, flat.size, BLOCK):
-                block = slice(low, low + BLOCK)
-                terms = np.subtract(flat[block], start[block], dtype=np.float64)
-                terms *= factor
-                self._add(name, block, terms)
+            self._add_models(name, factors, array.reshape(1, -1), start)
+
+    def add_models(self, factors: Any, models: Mapping[str, Any]) -> None:
+        """Add a_k (x_k - x_t) of m clients.
+
+        Parameters
+        ----------
+        factors : array
+            a_k, (m,).
+        models : mapping
+            x_k, arrays of (m, *shape).
+        """
+        for name, stacked in models.items():
+            flat = stacked.reshape(len(factors), -1)
+            self._add_models(name, factors, flat, self._start[name])
+
+    def _add_models(self, name: str, factors: Any, flat: Any, start: Any) -> None:
+        """Add the terms of one array, (m, n), block by block."""
+        columns = min(flat.shape[1], BLOCK)
+        rows = BLOCK // columns if columns else 0
+        for left in range(0, flat.shape[1], BLOCK):
+            across = slice(left, left + BLOCK)
+            for top in range(0, len(factors), rows):
+                models = flat[top : top + rows, across]
+                size = models.shape[0] * models.shape[1]
+                terms = self._terms[:size].reshape(models.shape)
+                parts = self._parts[:size].reshape(models.shape)
+                terms[...] = models
+                parts[0] = start[across]
+                terms -= parts[0]
+                terms *= factors[top : top + rows, None]
+                self._add(name, across, terms, parts)
+
+    def _add(self, name: str, across: slice, terms: Any, parts: Any) -> None:
+        """Add terms, (rows, columns); both arrays are overwritten."""
+        largest = max(float(terms.max()), -float(terms.min()))
+        if not largest <= LARGEST:
+            self._finite = False
+            return
+        if largest == 0.0:
+            return
+        index = self._bins.reached_by(largest)
+        total = self._raised(name, index)
+        if index == total.index:
+            self._extract(terms, index, parts)
+            _add_rows(parts, total.high[across])
+            terms -= parts
+        if index >= total.index - 1:
+            self._extract(terms, total.index - 1, parts)
+            _add_rows(parts, total.low[across])
+
+    def _extract(self, terms: Any, index: int, parts: Any) -> None:
+        """Round terms to multiples of u_i, into ``parts``."""
+        constant = self._bins.constant(index)
+        self._library.add(terms, constant, parts)
+        parts -= constant
+
+    def _raised(self, name: str, index: int) -> BinnedSum[Any]:
+        """Return an array's sum, whose upper bin is ``index`` or higher."""
+        total = self._sums.get(name)
+        if total is None:
+            high, low = (self._library.empty(len(self._start[name])) for _ in range(2))
+            high[...] = low[...] = 0.0
+            total = BinnedSum(index, high, low)
+        self._sums[name] = total = total.raised(index)
+        return total
 
     def add_sums(self, sums: UpdateSums) -> None:
-        """Add the sums of a node."""
-        for part in (sums.fine, sums.coarse):
-            for name, array in part.items():
-                flat = array.reshape(-1)
-                for low in range(0, flat.size, BLOCK):
-                    block = slice(low, low + BLOCK)
-                    self._add(name, block, flat[block].copy())
+        """Add the sums of other clients, such as those of a node."""
+        for name, other in sums.items():
+            flat = other.reshaped((-1,))
+            total = self._raised(name, flat.index)
+            high, low = total.high, total.low
+            if flat.index == total.index:
+                high += flat.high
+                low += flat.low
+            elif flat.index == total.index - 1:
+                low += flat.high
 
-    def _add(self, name: str, block: slice, terms: FloatArray) -> None:
-        largest = max(float(terms.max()), -float(terms.min()))
-        self.largest = max(self.largest, largest)
-        fine, coarse = split(terms, self._grid, largest)
-        self._fine[name][block] += fine
-        if coarse is not None:
-            if name not in self._coarse:
-                self._coarse[name] = np.zeros_like(self._fine[name])
-            self._coarse[name][block] += coarse
+    def sums(self) -> dict[str, BinnedSum[Any]]:
+        """Return the sums so far by the arrays' names, of those with a term that is not 0."""
+        return {name: total.reshaped(self._shapes[name]) for name, total in self._sums.items()}
 
     def over(self, divisor: float) -> dict[str, FloatArray]:
-        """Return the sum over ``divisor``, by name; it takes the place of the total."""
-        for name, total in self._fine.items():
-            np.add(total, self._coarse.pop(name, 0.0), out=total)
-            np.divide(total, divisor, out=total)
-        return {name: fine.reshape(self._shapes[name]) for name, fine in self._fine.items()}
+        """Return the sum over ``divisor``, by name; it takes the place of the total.
+
+        It is NaN where a term was not finite, or too large.
+        """
+        if not self._finite:
+            return {name: np.full(shape, math.nan) for name, shape in self._shapes.items()}
+        step = {}
+        for name, shape in self._shapes.items():
+            total = self._sums.pop(name, None)
+            if total is None:
+                step[name] = np.zeros(shape)
+                continue
+            np.add(total.high, total.low, out=total.high)
+            np.divide(total.high, divisor, out=total.high)
+            step[name] = total.high.reshape(shape)
+        return step
+
+
+def _add_rows(parts: Any, total: Any) -> None:
+    """Add up the rows of ``parts``, (rows, columns), in ``total``, (columns,)."""
+    total += parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 NOT_SUMMED = "its update holds NaN or Inf, or is too large for the sum of the round"
-
-
-def fits(
-    model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], bound: float
-) -> bool:
-    """Return whether |x_k - x_t| <= ``bound`` in every number, as the model's type has them."""
-    return all(
-        _fits(array.reshape(-1), model[name].reshape(-1), bound)
-        for name, array in client_model.items()
-    )
-
-
-def _fits(array: NDArray[Any], start: NDArray[Any], bound: float) -> bool:
-    blocks = (slice(low, low + BLOCK) for low in range(0, array.size, BLOCK))
-    # Truth values have no difference, and that of unsigned numbers would begin again at 0.
-    dtype = array.dtype if array.dtype.kind == "f" else np.float64
-    return all(
-        float(np.abs(np.subtract(array[at], start[at], dtype=dtype)).max()) <= bound
-        for at in blocks
-    )
 
 
 def combined_update(
@@ -224,11 +315,7 @@ def combined_update(
     """
     models = list(factored_models)
     begun = [None] * len(models) if starts is None else starts
-    grid = Grid.of(len(models))
-    while True:
-        total = UpdateTotal(model, grid)
-        for (factor, client_model), start in zip(models, begun, strict=True):
-            total.add_model(factor, client_model, start)
-        if total.largest <= grid.limit or not math.isfinite(total.largest):
-            return total.over(divisor)
-        grid = grid.holding(total.largest)
+    total = UpdateTotal(model, Bins.of(len(models)))
+    for (factor, client_model), start in zip(models, begun, strict=True):
+        total.add_model(factor, client_model, start)
+    return total.over(divisor)

@@ -466,7 +466,9 @@ def test_a_node_returns_one_sum(
     assert all(part.arrays is None for part in parts)
     total, start = decode_sum(reply.content), model()
     assert total is not None
-    for name, array in total.fine.items():
+    assert total.keys() == start.keys()
+    for name, one in total.items():
+        array = one.high + one.low
         assert array.dtype == np.float64
         whole = np.zeros_like(array)
         for k in (0, 1, 2):

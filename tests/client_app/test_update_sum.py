@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedquorum.summation import SPACING, Grid, UpdateTotal
+from fedquorum.summation import BLOCK, Bins, UpdateTotal
 from numpy.typing import NDArray
 
-from client_app.update_sum import UpdateSum
+from client_app.update_sum import PyTorch, UpdateSum
 
 CPU = torch.device("cpu")
 
@@ -16,50 +16,62 @@ CPU = torch.device("cpu")
 def test_sum_of_weighted_differences() -> None:
     """sum_k a_k (x_k - x) of every array, in float64, over all that were added."""
     rng = np.random.default_rng(0)
-    start: list[NDArray[Any]] = [rng.standard_normal((2, 3)).astype(np.float32), np.array(7)]
+    start: dict[str, NDArray[Any]] = {
+        "w": rng.standard_normal((2, 3)).astype(np.float32),
+        "n": np.array(7),
+    }
     models: list[NDArray[Any]] = [rng.standard_normal((5, 2, 3)).astype(np.float32), np.arange(5)]
     factors = [0.5, 0.0, 2.0, 1.5, 0.25]
-    total = UpdateSum(start, CPU, Grid.of(5))
+    total = UpdateSum(start, CPU, Bins.of(5))
     for some in (slice(0, 2), slice(2, 5)):
         added = total.add([torch.from_numpy(m[some]) for m in models], factors[some])
         assert added == [True] * len(factors[some])
-    sums = total.named(["w", "n"])
-    for (name, array), model, before in zip(sums.fine.items(), models, start, strict=True):
-        assert array.dtype == np.float64
-        assert name not in sums.coarse
+    sums = total.sums()
+    for (name, before), model in zip(start.items(), models, strict=True):
         weights = np.reshape(factors, (5, *[1] * before.ndim))
-        expected = (weights * (model.astype(np.float64) - before)).sum(axis=0)
-        np.testing.assert_allclose(array, expected, rtol=0, atol=5 * SPACING / 2 + 1e-14)
+        terms = weights * (model.astype(np.float64) - before)
+        found = sums[name].high + sums[name].low
+        assert sums[name].high.dtype == sums[name].low.dtype == np.float64
+        assert found.shape == before.shape
+        np.testing.assert_allclose(found, terms.sum(axis=0), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_updates_that_are_not_finite_are_left_out(bad: float) -> None:
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2e15, -2e15])
+def test_updates_that_cannot_be_used_are_left_out(bad: float) -> None:
     """One bad number of a client's keeps all of its update out, and nobody else's."""
-    start = [np.zeros(2, np.float32), np.zeros(1, np.float32)]
+    start = {"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
     models = [torch.ones(3, 2), torch.ones(3, 1)]
     models[1][1, 0] = bad
-    total = UpdateSum(start, CPU, Grid.of(3))
+    total = UpdateSum(start, CPU, Bins.of(3))
     assert total.add(models, [1.0, 2.0, 4.0]) == [True, False, True]
-    assert [array.tolist() for array in total.named(["a", "b"]).fine.values()] == [
-        [5.0, 5.0],
-        [5.0],
-    ]
+    assert [(one.high + one.low).tolist() for one in total.sums().values()] == [[5.0, 5.0], [5.0]]
 
 
-@pytest.mark.parametrize("size", [0.01, 30.0, 1e9])
+def test_a_node_of_which_no_update_can_be_used() -> None:
+    """There is no sum of nothing."""
+    total = UpdateSum({"a": np.zeros(1)}, CPU, Bins.of(2))
+    assert total.add([torch.full((2, 1), torch.nan)], [1.0, 1.0]) == [False, False]
+    assert total.sums() == {}
+
+
+@pytest.mark.parametrize("size", [1e-30, 0.01, 30.0, 1e9])
 def test_the_bits_are_those_of_the_server(size: float) -> None:
     """A node's sum, in any groups, is what the server makes of the single models."""
     rng = np.random.default_rng(1)
-    shapes = [(3, 70000), (5,), ()]
-    start = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    models = [(x + size * rng.standard_normal((7, *x.shape))).astype(np.float32) for x in start]
-    factors, grid, names = rng.uniform(0.5, 900, 7).tolist(), Grid.of(7), ["a", "b", "c"]
-    single = UpdateTotal(dict(zip(names, start, strict=True)), grid)
+    start = {
+        name: size * rng.standard_normal(shape).astype(np.float32)
+        for name, shape in (("a", (3, BLOCK // 2 + 7)), ("b", (5,)), ("c", ()))
+    }
+    models = [
+        (x + size * rng.standard_normal((7, *x.shape))).astype(np.float32) for x in start.values()
+    ]
+    factors, bins = rng.uniform(0.5, 900, 7).tolist(), Bins.of(7)
+    single = UpdateTotal(start, bins)
     for k in rng.permutation(7).tolist():
-        single.add_model(factors[k], {n: m[k] for n, m in zip(names, models, strict=True)})
-    whole = UpdateTotal(dict(zip(names, start, strict=True)), grid)
+        single.add_model(factors[k], {n: m[k] for n, m in zip(start, models, strict=True)})
+    whole = UpdateTotal(start, bins)
     for group in ([4, 0], [1, 2, 3, 6], [5]):
-        first, second = (UpdateSum(start, CPU, grid) for _ in range(2))
+        first, second = (UpdateSum(start, CPU, bins) for _ in range(2))
         for part, some in ((first, group[:1]), (second, group[1:])):
             if some:
                 added = part.add(
@@ -67,17 +79,26 @@ def test_the_bits_are_those_of_the_server(size: float) -> None:
                 )
                 assert added == [True] * len(some)
         first.merge(second)
-        sums = first.named(names)
-        assert bool(sums.coarse) is (size >= 1)
-        whole.add_sums(sums)
-    for name in names:
-        expected, found = single.over(3.0)[name], whole.over(3.0)[name]
-        assert expected.tobytes() == found.tobytes()
+        whole.add_sums(first.sums())
+    expected, found = single.over(3.0), whole.over(3.0)
+    for name in start:
+        assert expected[name].tobytes() == found[name].tobytes()
 
 
-def test_what_the_grid_does_not_hold_is_left_out() -> None:
-    """A finite update beyond the limit is refused like one that is not finite."""
-    grid = Grid.of(2)
-    total = UpdateSum([np.zeros(1)], CPU, grid)
-    models = torch.tensor([[grid.limit], [grid.limit]], dtype=torch.float64)
-    assert total.add([models], [1.0, 1.5]) == [True, False]
+def test_pytorch_adds_the_same_bits() -> None:
+    """On a GPU PyTorch adds what NumPy adds on a CPU."""
+    rng = np.random.default_rng(2)
+    start = {"a": rng.standard_normal((40, 300)), "b": rng.standard_normal(5)}
+    models = {name: x + 1e-3 * rng.standard_normal((9, *x.shape)) for name, x in start.items()}
+    factors, bins, library = rng.uniform(0.5, 900, 9), Bins.of(9), PyTorch(CPU)
+    by_numpy = UpdateTotal(start, bins)
+    by_numpy.add_models(factors, models)
+    by_torch = UpdateTotal({n: library.array(x) for n, x in start.items()}, bins, library)
+    by_torch.add_models(library.array(factors), {n: library.array(m) for n, m in models.items()})
+    for name, one in by_numpy.sums().items():
+        other = by_torch.sums()[name]
+        assert one.index == other.index
+        assert library.numpy(other.high).tobytes() == one.high.tobytes()
+        assert library.numpy(other.low).tobytes() == one.low.tobytes()
+    bad = torch.tensor([[1.0, -3.0], [torch.nan, 1.0], [0.0, torch.inf]])
+    np.testing.assert_array_equal(library.largest(bad).numpy(), [3.0, np.nan, np.inf])

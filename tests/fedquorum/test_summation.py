@@ -1,36 +1,39 @@
-"""Sums that are the same bits in any order and grouping."""
+"""Sums that are the same bits in any order and grouping, relative to their largest term."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from fedquorum.flower.codec import NamedArrays
 from fedquorum.summation import (
-    SPACING,
-    Grid,
-    UpdateSums,
+    LARGEST,
+    LARGEST_FACTOR,
+    MAX_VALUE,
+    BinnedSum,
+    Bins,
     UpdateTotal,
     combined_update,
-    fits,
-    split,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.cases import sampled
 
 finite = st.floats(-1e3, 1e3, width=32)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), finite), max_size=20), finite)
 def test_sum_of_weighted_updates(clients: list[tuple[float, float]], start: float) -> None:
-    """sum_k a_k (x_k - x_t) / B in float64, also for float32 models, to the grid's spacing."""
+    """sum_k a_k (x_k - x_t) / B in float64, also for float32 models."""
     model = {"w": np.array([start], dtype=np.float32)}
     models = [(c, {"w": np.array([x], dtype=np.float32)}) for c, x in clients]
     got = combined_update(model, models, 4.0)
-    expected = sum(c * (float(np.float32(x)) - float(np.float32(start))) for c, x in clients) / 4
+    terms = [c * (float(np.float32(x)) - float(np.float32(start))) for c, x in clients]
     assert got["w"].dtype == np.float64
-    bound = len(clients) * SPACING / 2 / 4
-    np.testing.assert_allclose(got["w"][0], expected, rtol=1e-12, atol=bound)
+    largest = max(map(abs, terms), default=0.0)
+    assert got["w"][0] == pytest.approx(math.fsum(terms) / 4, rel=1e-12, abs=1e-12 * largest)
 
 
 def test_a_number_without_dimensions_and_an_empty_array() -> None:
@@ -42,85 +45,190 @@ def test_a_number_without_dimensions_and_an_empty_array() -> None:
     assert update["w"].shape == (2, 0)
 
 
-@given(
-    st.lists(st.floats(-(2.0**30), 2.0**30, allow_subnormal=False), min_size=1, max_size=40),
-    st.randoms(use_true_random=False),
-)
-def test_the_sum_is_that_of_the_rounded_terms(terms: list[float], random: object) -> None:
-    """Bit for bit the exact sum of terms rounded to the grid, in any order and in any groups."""
-    exact = sum(Fraction(round(Fraction(t) / Fraction(SPACING))) for t in terms)
-    expected = float(exact * Fraction(SPACING))
+def rounded(term: float, unit: Fraction) -> Fraction:
+    """Return a term rounded to multiples of a unit, halves to even multiples."""
+    return round(Fraction(term) / unit) * unit
+
+
+def binned(terms: Sequence[float]) -> float:
+    """Return the sum of the terms' parts in the two highest bins, in exact arithmetic."""
+    width, largest = Bins.of(len(terms)).width, max(map(abs, terms), default=0.0)
+    if largest == 0:
+        return 0.0
+    bins = range(math.ceil(-1074 / width) + 1, 1100)
+    index = next(i for i in bins if largest < Fraction(2) ** (width * (i + 1) - 1))
+    high, low = Fraction(2) ** (width * index), Fraction(2) ** (width * (index - 1))
+    parts = [rounded(term, high) for term in terms]
+    rest = [rounded(float(Fraction(t) - part), low) for t, part in zip(terms, parts, strict=True)]
+    return float(Fraction(float(sum(parts))) + Fraction(float(sum(rest))))
+
+
+@given(st.lists(st.floats(-(2.0**80), 2.0**80, allow_subnormal=False), min_size=1, max_size=40))
+def test_the_sum_is_that_of_the_terms_parts_in_two_bins(terms: list[float]) -> None:
+    """Bit for bit the exact sum of the parts, in any order."""
     model: NamedArrays = {"w": np.zeros(1)}
-    for order in (terms, terms[::-1], sorted(terms)):
-        total = UpdateTotal(model, Grid.of(len(terms)))
+    for order in (terms, terms[::-1], sorted(terms), sorted(terms, key=abs)):
+        total = UpdateTotal(model, Bins.of(len(terms)))
         for term in order:
             total.add_model(1.0, {"w": np.array([term])})
-        assert total.over(1.0)["w"][0] == expected
+        assert total.over(1.0)["w"][0] == binned(terms)
 
 
-@pytest.mark.parametrize("terms", [1, 2, 60, 1000, 10**6])
-def test_what_a_grid_promises(terms: int) -> None:
-    """The sums of n parts of the largest size are exact: their last bit is one spacing."""
-    grid = Grid.of(terms)
-    assert terms * grid.limit / grid.coarse <= 2**51
-    assert terms * (grid.coarse / 2) / grid.spacing <= 2**51
-    assert not grid.is_fine(grid.coarse / 2)
-    value = np.array([grid.limit, -grid.limit, 1.0 + SPACING / 4, 0.3])
-    fine, coarse = split(value.copy(), grid, grid.limit)
-    assert coarse is not None
-    for part, spacing in ((fine, grid.spacing), (coarse, grid.coarse)):
-        assert (part == spacing * np.rint(part / spacing)).all()
-    assert np.abs(fine + coarse - value).max() <= SPACING / 2
+def groups(rng: np.random.Generator, count: int) -> list[list[int]]:
+    """Divide so many clients among nodes at random."""
+    nodes = rng.integers(1, count + 1)
+    node_of = rng.integers(nodes, size=count)
+    return [np.flatnonzero(node_of == node).tolist() for node in range(nodes)]
 
 
-def test_terms_that_do_not_fit_take_a_wider_grid() -> None:
-    """Of single updates none is too large: the grid widens until all of them fit."""
+def check_groupings(rng: np.random.Generator) -> None:
+    count, size = int(rng.integers(1, 60)), int(rng.integers(1, 6))
+    spread = rng.uniform(0, 26)
+    middle = rng.uniform(-36 + spread / 2, 16 - spread / 2)
+    exponents = rng.uniform(middle - spread / 2, middle + spread / 2, (count, size))
+    updates = rng.choice([-1.0, 1.0], (count, size)) * 10.0**exponents
+    model: NamedArrays = {"w": np.zeros(size)}
+    factors = 10.0 ** rng.uniform(-3, 0, count)
+    found = set()
+    for _ in range(5):
+        server = UpdateTotal(model, Bins.of(count))
+        for node in groups(rng, count):
+            if not node or rng.random() < 0.3:
+                for k in node:
+                    server.add_model(factors[k], {"w": updates[k]})
+                continue
+            total = UpdateTotal(model, Bins.of(count))
+            total.add_models(factors[node], {"w": updates[node]})
+            server.add_sums(total.sums())
+        found.add(server.over(3.0)["w"].tobytes())
+    assert len(found) == 1
+    terms = factors[:, None] * updates
+    exact = np.array([float(sum(map(Fraction, column))) for column in terms.T.tolist()]) / 3
+    assert np.abs(np.frombuffer(found.pop()) - exact).max() <= 4e-13 * np.abs(terms).max()
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_terms_of_any_size_in_any_grouping(block: int) -> None:
+    """Terms of 1e-36 to 1e16 in five groupings: no bit differs, and the sum is accurate.
+
+    Factors come with the replies and the divisor after them, so nothing can be scaled before.
+    """
+    for case in sampled(range(1000), 100, seed=block):
+        check_groupings(np.random.default_rng([block, case]))
+
+
+@pytest.mark.parametrize("terms", [1, 2, 3, 4, 60, 1000, 10**6])
+def test_what_bins_promise(terms: int) -> None:
+    """The sums of n parts of the largest size are exact: below 2^53 multiples of their unit."""
+    bins = Bins.of(terms)
+    assert terms * 2 ** (bins.width - 1) <= 2**53
+    for value in (1e-300, 1e-36, 0.3, 0.5, 1.0, 1e16, 1e280):
+        index = bins.reached_by(value)
+        unit = Fraction(2) ** (bins.width * index)
+        assert value < unit * 2**bins.width / 2
+        assert index == bins.lowest or value >= unit / 4
+    assert bins.reached_by(5e-324) == bins.lowest
+    assert math.isfinite(bins.constant(bins.highest) + 2**53 * 2.0 ** (bins.width * bins.highest))
+    assert bins.constant(bins.lowest - 1) >= 2.0**-1022
+
+
+@pytest.mark.parametrize("size", [1e-280, 1e-36, 1e36, LARGEST / 8])
+def test_the_smallest_and_the_largest_terms(size: float) -> None:
+    """Nothing is lost of terms that have few bits."""
     model: NamedArrays = {"w": np.zeros(2)}
     clients: list[tuple[float, NamedArrays]] = [
-        (1e12, {"w": np.array([1e15, 1.0])}),
-        (1.0, {"w": np.array([1.0, 1.0])}),
+        (1.0, {"w": np.array([size, -size])}),
+        (1.0, {"w": np.array([2 * size, 4 * size])}),
     ]
-    assert Grid.of(2).limit < 1e27
-    found = combined_update(model, clients, 1e12)["w"]
-    np.testing.assert_allclose(found, [1e15, 1.0], rtol=1e-12)
-    assert found.tobytes() == combined_update(model, clients[::-1], 1e12)["w"].tobytes()
+    assert combined_update(model, clients)["w"].tolist() == [3 * size, 3 * size]
 
 
-def test_what_overflows_is_infinite() -> None:
-    """A product beyond float64 makes a step that is not finite, which the round refuses."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        update = combined_update({"w": np.zeros(1)}, [(1e300, {"w": np.array([1e15])})])
-    assert not math.isfinite(update["w"][0])
+def test_updates_that_keep_their_relative_accuracy() -> None:
+    """Tiny factors, tiny updates and a divisor to match move the model as the weights say."""
+    rng = np.random.default_rng(0)
+    updates = rng.normal(size=(5, 100))
+    weights = rng.uniform(1, 2, 5)
+    right = weights @ updates / weights.sum()
+    for scale, factor in ((1.0, 1e-25), (2e-13, 1.0), (1e-30, 1e-30), (1e15, 1e100)):
+        clients: list[tuple[float, NamedArrays]] = [
+            (factor * w, {"w": scale * update})
+            for w, update in zip(weights.tolist(), updates, strict=True)
+        ]
+        got = combined_update({"w": np.zeros(100)}, clients, factor * weights.sum())["w"]
+        np.testing.assert_allclose(got, scale * right, rtol=0, atol=1e-12 * scale)
+
+
+def test_each_array_has_bins_of_its_own() -> None:
+    """A large array costs a small one nothing."""
+    model: NamedArrays = {"large": np.zeros(1), "small": np.zeros(1)}
+    client: NamedArrays = {"large": np.array([1e15]), "small": np.array([1e-15])}
+    update = combined_update(model, [(1.0, client), (1.0, client)], 2.0)
+    assert update["large"][0] == 1e15
+    assert update["small"][0] == 1e-15
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 4 * LARGEST])
+def test_what_overflows_is_not_finite(bad: float) -> None:
+    """A term beyond the bins makes a step that is not finite, which the round refuses."""
+    model: NamedArrays = {"w": np.zeros(2), "v": np.zeros(1)}
+    clients: list[tuple[float, NamedArrays]] = [
+        (1.0, {"w": np.array([1.0, bad]), "v": np.ones(1)}),
+        (1.0, {"w": np.ones(2), "v": np.ones(1)}),
+    ]
+    update = combined_update(model, clients)
+    assert not np.isfinite(update["w"]).any()
+
+
+def test_a_factor_that_can_be_added() -> None:
+    """The largest factor leaves the difference of two usable numbers within the bins."""
+    model: NamedArrays = {"w": np.array([-MAX_VALUE])}
+    update = combined_update(model, [(LARGEST_FACTOR, {"w": np.array([MAX_VALUE])})])
+    assert update["w"][0] == LARGEST_FACTOR * 2 * MAX_VALUE
 
 
 def test_nodes_may_have_added_up_their_part() -> None:
-    """A node's fine and coarse sums are taken like the single terms in them."""
+    """A node's sums are taken like the single terms in them, whichever bins they are in."""
     model: NamedArrays = {"w": np.zeros(3)}
-    grid = Grid.of(4)
-    clients = [np.array([100.0 * k, 1e-7 * k, -3.3]) for k in range(4)]
-    alone, in_sums = UpdateTotal(model, grid), UpdateTotal(model, grid)
+    sizes = (1e-30, 1.0, 1e-12, 1e20, 1e3, 1e-2)
+    clients = [size * np.array([100.0, 1e-7 * (1 + size), -3.3]) for size in sizes]
+    bins = Bins.of(len(clients))
+    alone, in_sums = UpdateTotal(model, bins), UpdateTotal(model, bins)
     for update in clients:
         alone.add_model(7.0, {"w": update})
-    for pair in (clients[:2], clients[2:]):
-        parts = [split(7.0 * update, grid, 1e4) for update in pair]
-        fine = np.sum([part for part, _ in parts], axis=0)
-        coarse = np.sum([part for _, part in parts if part is not None], axis=0)
-        in_sums.add_sums(UpdateSums({"w": fine}, {"w": coarse}))
+    indices = []
+    for pair in (clients[:2], clients[2:4], clients[4:]):
+        node = UpdateTotal(model, bins)
+        for update in pair:
+            node.add_model(7.0, {"w": update})
+        indices.append(node.sums()["w"].index)
+        in_sums.add_sums(node.sums())
+    assert len(set(indices)) > 1
     assert alone.over(9.0)["w"].tobytes() == in_sums.over(9.0)["w"].tobytes()
 
 
-def test_fits() -> None:
-    """Every number of the update must lie within the bound; NaN does not."""
-    model: NamedArrays = {"a": np.zeros(2, np.float32), "b": np.zeros(0)}
-    assert fits(model, {"a": np.array([1.0, -2.0], np.float32), "b": np.zeros(0)}, 2.0)
-    assert not fits(model, {"a": np.array([1.0, -2.1], np.float32)}, 2.0)
-    assert not fits(model, {"a": np.array([np.nan, 0.0], np.float32)}, 2.0)
+def test_a_sum_leaves_the_one_that_is_added_alone() -> None:
+    """A node's sum may be a view into its message, which is read-only."""
+    total = UpdateTotal({"w": np.zeros(1)}, Bins.of(2))
+    sums = {"w": BinnedSum(0, np.ones(1), np.full(1, 2.0**-50))}
+    for part in (sums["w"].high, sums["w"].low):
+        part.flags.writeable = False
+    total.add_sums(sums)
+    total.add_sums(sums)
+    assert total.over(2.0)["w"][0] == 1.0 + 2.0**-50
+
+
+def test_an_array_whose_terms_are_all_zero_takes_no_memory() -> None:
+    """A frozen layer is in no sum, and its update is 0."""
+    model: NamedArrays = {"frozen": np.ones(2), "w": np.zeros(2)}
+    total = UpdateTotal(model, Bins.of(1))
+    total.add_model(3.0, {"frozen": np.ones(2), "w": np.ones(2)})
+    assert list(total.sums()) == ["w"]
+    assert total.over(3.0)["frozen"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64])
-def test_whole_numbers_and_truth_values_fit(dtype: type[np.generic]) -> None:
-    """By their difference as numbers: truth values have none, and unsigned ones not below 0."""
+def test_whole_numbers_and_truth_values(dtype: type[np.generic]) -> None:
+    """Their differences are those of numbers: unsigned ones do not begin again at 0."""
     model: NamedArrays = {"n": np.array([1, 0, 1], dtype=dtype)}
     client: NamedArrays = {"n": np.array([0, 1, 1], dtype=dtype)}
-    assert fits(model, client, 1.0)
-    assert not fits(model, client, 0.5)
+    assert combined_update(model, [(1.0, client)])["n"].tolist() == [-1.0, 1.0, 0.0]

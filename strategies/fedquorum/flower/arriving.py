@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from flwr.app import Message, RecordDict
 
 from ..round import ClientAnswer
-from ..summation import NOT_SUMMED, UpdateSums, UpdateTotal, fits
+from ..summation import LARGEST_FACTOR, NOT_SUMMED, UpdateTotal
 from ..types import Proportions
 from .asked import Asked
 from .codec import TrainAnswer, without_arrays
@@ -42,7 +42,7 @@ class Arriving(Intake[TrainAnswer]):
     def __post_init__(self) -> None:
         self._store = ReplyStore(self.communication.reply_memory)
         if self.asked.proportions is not None:
-            self.total = UpdateTotal(self.asked.model, self.asked.grid)
+            self.total = UpdateTotal(self.asked.model, self.asked.bins)
 
     def told(self, content: RecordDict) -> RecordDict:
         """Return the metrics alone, or all of the reply where they are made of all."""
@@ -68,7 +68,8 @@ class Arriving(Intake[TrainAnswer]):
     def _refuse_unusable(self, node_sum: WeightedSum, answers: Answers[TrainAnswer]) -> None:
         proportions = self.asked.proportions if self.asked.nodes_sum else None
         limits = self.exchange.limits
-        refuse_unusable_sum(node_sum, answers, self.asked.model, proportions, limits=limits)
+        model, bins = self.asked.model, self.asked.bins
+        refuse_unusable_sum(node_sum, answers, model, proportions, limits=limits, bins=bins)
 
     def _judged(self, client: int, answers: Answers[TrainAnswer], *, in_sum: bool) -> ClientAnswer:
         """Return what a client replied; a usable update is then clipped, and like the model."""
@@ -98,12 +99,11 @@ class Arriving(Intake[TrainAnswer]):
             answers.note(client, note)
 
     def _fits(self, answer: ClientAnswer, part: TrainAnswer) -> bool:
-        """Return whether a single update fits the grid of a round that is added up."""
+        """Return whether a single update can be added, where updates are added up as they come."""
         if self.asked.proportions is None or part.arrays is None:
             return True
         factor = self.asked.proportions.factor(answer.client, answer.num_examples or 0.0)
-        limit = self.asked.grid.limit
-        return factor == 0.0 or fits(self.asked.model, part.arrays, limit / factor)
+        return factor <= LARGEST_FACTOR
 
 
 def received(
@@ -146,4 +146,4 @@ def _drop(node: int, clients: Sequence[int], answers: Answers[TrainAnswer]) -> N
     for client in clients:
         answers.parts[client] = replace(answers.parts[client], arrays=None)
     if node in answers.sums:
-        answers.sums[node] = replace(answers.sums[node], updates=UpdateSums({}))
+        answers.sums[node] = replace(answers.sums[node], updates={})

@@ -10,7 +10,7 @@ from ..composition import Rules
 from ..privacy import Protection, check_model
 from ..round import NO_OBJECTIVE
 from ..server_state import ServerState
-from ..summation import Grid as SumGrid
+from ..summation import Bins
 from ..types import Call, Objective, Proportions
 from .codec import NamedArrays, TrainRequest
 from .communication import Communication
@@ -44,9 +44,9 @@ class Asked:
         return self.model if self.starts is None else self.starts.of(client)
 
     @property
-    def grid(self) -> SumGrid:
-        """The grid to which updates are rounded if they are added as they arrive."""
-        return SumGrid.of(len(self.call.clients))
+    def bins(self) -> Bins:
+        """The bins to which updates are rounded if they are added as they arrive."""
+        return Bins.of(len(self.call.clients))
 
     def next_norm(self, votes: Sequence[bool]) -> float | None:
         """Return the clipping norm of the next round, None where updates are not clipped."""

@@ -11,7 +11,7 @@ from flwr.common.logger import log
 from ..errors import ProtocolError
 from ..intake import LONGEST_REASON, abbreviated, shown
 from ..round import ClientAnswer
-from ..summation import UpdateSums, UpdateTotal
+from ..summation import Bins, UpdateSums, UpdateTotal
 from ..types import Proportions
 from .codec import (
     AnswerT,
@@ -206,6 +206,7 @@ def refuse_unusable_sum(
     proportions: Proportions | None,
     *,
     limits: Limits,
+    bins: Bins,
 ) -> None:
     """Make the clients of a sum malformed if it cannot be used.
 
@@ -214,7 +215,7 @@ def refuse_unusable_sum(
     problem = (
         "a sum of updates, though none was asked for"
         if proportions is None
-        else sum_problem(node_sum.updates, model)
+        else sum_problem(node_sum.updates, model, bins)
     )
     for client in node_sum.clients:
         wrong = answers.malformed.get(client) or update_problem(answers.parts[client], None, limits)

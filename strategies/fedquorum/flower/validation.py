@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from ..intake import abbreviated
 from ..metrics import METRICS
-from ..summation import UpdateSums
+from ..summation import MAX_VALUE, Bins, UpdateSums
 from .codec import EvaluateAnswer, Status, TrainAnswer, count_bytes
 
 MAX_NUM_EXAMPLES = 10**12
 MAX_LOSS = 1e15
-MAX_VALUE = 1e15
 BYTES_PER_CLIENT = 2**16
 BYTES_PER_REPLY = 2**20
 
@@ -69,7 +68,8 @@ def size_problem(reply: Message, max_bytes: int) -> str | None:
 def largest_reply(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
     """Return how many bytes a reply for so many clients can have, with models where given.
 
-    A float64 sum of the updates is at most four models in float16.
+    A part of the sum of the updates, in float64, is at most four models in float16. There are two
+    parts, and a sum is of two clients at least.
     """
     models = 0 if model is None else 4 * sum(array.nbytes for array in model.values())
     return BYTES_PER_REPLY + num_clients * (BYTES_PER_CLIENT + models)
@@ -147,19 +147,26 @@ def seconds_problem(seconds: float | None) -> str | None:
     return None
 
 
-def sum_problem(sums: UpdateSums, model: Mapping[str, NDArray[Any]]) -> str | None:
+def sum_problem(sums: UpdateSums, model: Mapping[str, NDArray[Any]], bins: Bins) -> str | None:
     """Return why a node's sums of updates cannot be used, or None if they can.
 
-    They must be like the model, in float64, and finite; the coarse ones need not be there.
+    They must be of the model's arrays, in float64, and of a size that sums in their bins can have.
     """
-    expected = {k: np.broadcast_to(np.float64(0), a.shape) for k, a in model.items()}
-    coarse = {k: a for k, a in expected.items() if k in sums.coarse}
-    return (
-        _arrays_problem(sums.fine, expected)
-        or _arrays_problem(sums.coarse, coarse)
-        or _numbers_problem(sums.fine)
-        or _numbers_problem(sums.coarse)
-    )
+    unknown = sums.keys() - model.keys()
+    if unknown:
+        return f"sums of arrays {abbreviated(sorted(unknown))}, none of the model's"
+    for name, one in sums.items():
+        if not bins.lowest <= one.index <= bins.highest:
+            limits = f"[{bins.lowest}, {bins.highest}]"
+            return f"the sum of array '{name}' is in bin {one.index}, not in {limits}"
+        expected = {name: np.broadcast_to(np.float64(0), model[name].shape)}
+        for index, part in ((one.index, one.high), (one.index - 1, one.low)):
+            problem = _arrays_problem({name: part}, expected) or _values_problem(
+                name, part, bins.largest_sum(index)
+            )
+            if problem is not None:
+                return problem
+    return None
 
 
 def evaluation_problem(
@@ -260,12 +267,12 @@ def _numbers_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
     return next(filter(None, map(_values_problem, arrays, arrays.values())), None)
 
 
-def _values_problem(name: str, given: NDArray[Any]) -> str | None:
+def _values_problem(name: str, given: NDArray[Any], largest: float = MAX_VALUE) -> str | None:
     if given.size == 0:
         return None
     low, high = float(given.min()), float(given.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"array '{name}' holds NaN or Inf"
-    if max(-low, high) > MAX_VALUE:
-        return f"array '{name}' holds values up to {max(-low, high):.3g}, not {MAX_VALUE:.0e}"
+    if max(-low, high) > largest:
+        return f"array '{name}' holds values up to {max(-low, high):.3g}, not {largest:.0e}"
     return None

@@ -20,7 +20,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.validation import evaluation_problem, sum_problem
 from fedquorum.report import TrainReport
-from fedquorum.summation import UpdateSums
+from fedquorum.summation import BinnedSum, Bins, UpdateSums
 from flwr.app import Array, Message
 
 from tests.builders_flower import MODEL, grid_of, moved, named, play_round, scripted_app
@@ -57,7 +57,12 @@ def answered(reply: Message, *parts: TrainAnswer, total: UpdateSums | None = Non
     return reply
 
 
-SUM = UpdateSums({"w": np.ones(3)})
+def binned(value: float, size: int = 3) -> UpdateSums:
+    """Return the sum of a model of ``size`` whole numbers."""
+    return {"w": BinnedSum(0, np.full(size, value), np.zeros(size))}
+
+
+SUM = binned(1.0)
 DONE = {k: TrainAnswer(k, Status.DONE, num_examples=10.0) for k in range(4)}
 
 
@@ -76,7 +81,7 @@ def with_spoiled_sum(replies: list[Message]) -> list[Message]:
 
 
 def with_sum_of_another_model(replies: list[Message]) -> list[Message]:
-    return [answered(replies[0], DONE[0], DONE[2], total=UpdateSums({"w": np.ones(2)})), replies[1]]
+    return [answered(replies[0], DONE[0], DONE[2], total=binned(1.0, 2)), replies[1]]
 
 
 def of_another_round(replies: list[Message]) -> list[Message]:
@@ -156,7 +161,7 @@ def test_a_sum_counts_as_the_updates_in_it() -> None:
 
     def summed(replies: list[Message]) -> list[Message]:
         # node 1 has the clients 0 and 2, which moved by 1 and 3: their sum with omega = 1 is 4
-        total = UpdateSums({"w": np.full(3, 4.0)})
+        total = binned(4.0)
         return [answered(replies[0], DONE[0], DONE[2], total=total), replies[1]]
 
     grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, k + 1.0)), 2)
@@ -170,7 +175,7 @@ def test_a_sum_of_clients_without_weight_changes_nothing() -> None:
 
     def without_weight(replies: list[Message]) -> list[Message]:
         away = [TrainAnswer(k, Status.UNAVAILABLE) for k in (0, 2)]
-        return [answered(replies[0], *away, total=UpdateSums({"w": np.full(3, 100.0)})), replies[1]]
+        return [answered(replies[0], *away, total=binned(100.0)), replies[1]]
 
     grid = grid_of(scripted_app(4, lambda k, task, arrays: moved(k, 1.0)), 2)
     weights, _ = play_round(fedau(), grid, change=without_weight)
@@ -237,7 +242,6 @@ def test_a_failed_evaluation_has_its_own_reason() -> None:
 
 def test_arrays_without_a_number_in_them_can_be_used() -> None:
     """There is nothing in them that could be wrong."""
-    assert (
-        sum_problem(UpdateSums({"w": np.zeros((0, 3))}), {"w": np.zeros((0, 3), np.float32)})
-        is None
-    )
+    model: NamedArrays = {"w": np.zeros((0, 3), np.float32)}
+    nothing = np.zeros((0, 3))
+    assert sum_problem({"w": BinnedSum(0, nothing, nothing)}, model, Bins.of(2)) is None

@@ -19,8 +19,8 @@ from fedquorum.flower.replies import (
     refuse_unusable_sum,
     usable_evaluations,
 )
-from fedquorum.flower.validation import Limits, Sent
-from fedquorum.summation import UpdateSums
+from fedquorum.flower.validation import Limits, Sent, sum_problem
+from fedquorum.summation import BinnedSum, Bins
 from fedquorum.types import Proportions
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -131,22 +131,44 @@ def test_an_error_and_what_cannot_be_read_are_of_all_asked_there() -> None:
         (True, np.array([1.0, np.nan]), "array 'w' holds NaN or Inf"),
         (True, np.array([1.0]), r"array 'w' has shape (1,), the model's (2,)"),
         (True, np.ones(2, np.float32), "array 'w' has dtype float32, the model's float64"),
+        (True, np.array([1.0, 1e17]), "array 'w' holds values up to 1e+17, not 9e+15"),
     ],
 )
 def test_sums_that_cannot_be_used(asked_for: bool, array: Any, problem: str | None) -> None:
     """A sum must have been asked for and be like the model, else none of its clients counts."""
     answers = Answers(parts={0: trained(0), 1: trained(1)})
-    node_sum = WeightedSum(UpdateSums({"w": array}), (0, 1))
+    node_sum = WeightedSum({"w": BinnedSum(0, array, np.zeros(2))}, (0, 1))
     proportions = Proportions(by_data=True) if asked_for else None
-    refuse_unusable_sum(node_sum, answers, MODEL, proportions, limits=Limits(needs_loss=True))
+    limits = Limits(needs_loss=True)
+    refuse_unusable_sum(node_sum, answers, MODEL, proportions, limits=limits, bins=Bins.of(2))
     assert answers.malformed == ({} if problem is None else dict.fromkeys((0, 1), problem))
+
+
+@pytest.mark.parametrize(
+    ("sums", "problem"),
+    [
+        ({"v": 0}, "sums of arrays v, none of the model's"),
+        ({"w": 10**6}, "the sum of array 'w' is in bin 1000000, not in [-19, 18]"),
+        ({"w": -20}, "the sum of array 'w' is in bin -20, not in [-19, 18]"),
+        ({}, None),
+    ],
+)
+def test_a_sums_bins_must_be_ones_that_terms_can_reach(
+    sums: dict[str, int], problem: str | None
+) -> None:
+    """A bin that no update reaches would overflow; an array without a bin has terms of 0."""
+    model: NamedArrays = {"w": np.zeros(2, np.float32)}
+    binned = {name: BinnedSum(index, np.zeros(2), np.zeros(2)) for name, index in sums.items()}
+    assert sum_problem(binned, model, Bins.of(2)) == problem
 
 
 def test_one_bad_client_spoils_its_sum() -> None:
     """What is wrong with one client is told of everybody whose update is in the same sum."""
     answers = Answers(parts={0: trained(0), 1: trained(1, num_examples=-1.0)})
-    answers.sums[7] = WeightedSum(UpdateSums({"w": np.ones(2)}), (0, 1))
-    refuse_unusable_sum(answers.sums[7], answers, MODEL, Proportions(by_data=True), limits=Limits())
+    node_sum = WeightedSum({"w": BinnedSum(0, np.ones(2), np.zeros(2))}, (0, 1))
+    answers.sums[7] = node_sum
+    proportions = Proportions(by_data=True)
+    refuse_unusable_sum(node_sum, answers, MODEL, proportions, limits=Limits(), bins=Bins.of(2))
     assert answers.summed == {0, 1}
     assert answers.malformed[0].startswith("in one sum with client 1, whose num-examples is -1.0")
 

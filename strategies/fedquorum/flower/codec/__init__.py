@@ -23,9 +23,11 @@ Train
     itself: the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in float64 over those that
     trained, a_k being the client's proportion, times its num-examples if ``by-data``; instead
     of ``arrays``. A client whose update is not finite is not in it: its status is REJECTED.
-    ``sum-terms`` in the request is how many clients are asked in the round, on all nodes; the grid
-    of the sum follows from it. ``weighted-sum-coarse`` in the reply has the coarse parts of the
-    sum, of those arrays in which one is not 0 (``fedquorum.summation``).
+    ``sum-terms`` in the request is how many clients are asked in the round, on all nodes; the width
+    of the sum's bins follows from it. ``weighted-sum`` has the sums of the parts of terms in the
+    upper bin of each array, ``weighted-sum-low`` those in the bin below, and ``weighted-sum-bins``
+    {bins: list} says which bins these are (``fedquorum.summation``). Arrays whose terms are all 0
+    are left out.
     With ``clipping_norm`` in the request clients clip their updates; ``norm_bit`` in the metrics is
     1 for a client whose update was longer.
     With ``keeps-model`` in the request (also to evaluate) each client works on a model that stays

@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 
 from ...errors import ProtocolError
 from ...intake import LONGEST_REASON, check_names, shown
-from ...summation import UpdateSums
+from ...summation import BinnedSum, UpdateSums
 from ...types import Objective
 from .arrays import NamedArrays, encode_arrays, view_arrays
 from .keys import (
     ARRAYS,
+    BINS,
     CLIENT_ID,
-    COARSE_SUM,
     EVALUATE_METRICS,
     FAILURES,
     GLOBAL_ACCURACY,
     GLOBAL_LOSS,
+    LOW_SUM,
     METRICS,
     PROTOCOL_NUMBER,
     REASON,
@@ -30,6 +31,7 @@ from .keys import (
     SECONDS,
     STATUS,
     SUM,
+    SUM_BINS,
     TRAIN_METRICS,
 )
 from .kinds import records_of
@@ -177,9 +179,10 @@ def encode_train_reply(
             else {name: np.stack([arrays[name] for arrays in trained]) for name in trained[0]}
         )
     if weighted_sum is not None:
-        content[SUM] = encode_arrays(weighted_sum.fine)
-        if weighted_sum.coarse:
-            content[COARSE_SUM] = encode_arrays(weighted_sum.coarse)
+        content[SUM] = encode_arrays({name: one.high for name, one in weighted_sum.items()})
+        content[LOW_SUM] = encode_arrays({name: one.low for name, one in weighted_sum.items()})
+        bins = [one.index for one in weighted_sum.values()]
+        content[SUM_BINS] = ConfigRecord({BINS: bins})
     return content
 
 
@@ -329,12 +332,28 @@ def absent_clients(content: RecordDict) -> frozenset[int]:
 
 
 def decode_sum(content: RecordDict) -> UpdateSums | None:
-    """Return the weighted sum of a node's updates, as views; None if the reply has none."""
+    """Return the weighted sum of a node's updates, as views; None if the reply has none.
+
+    Raises
+    ------
+    ProtocolError
+        If one of its parts is missing.
+    """
     records = records_of(content, ArrayRecord)
     if SUM not in records:
         return None
-    coarse = view_arrays(records[COARSE_SUM]) if COARSE_SUM in records else {}
-    return UpdateSums(view_arrays(records[SUM]), coarse)
+    high, low = (view_arrays(records.get(key, ArrayRecord())) for key in (SUM, LOW_SUM))
+    sent = records_of(content, ConfigRecord).get(SUM_BINS, ConfigRecord()).get(BINS)
+    bins = [one for one in sent if isinstance(one, int)] if isinstance(sent, list) else []
+    if len(bins) != len(high) or low.keys() != high.keys():
+        raise ProtocolError(
+            f"'{SUM}' and '{LOW_SUM}' must hold the same arrays, and '{SUM_BINS}' a whole number "
+            "for each"
+        )
+    return {
+        name: BinnedSum(index, array, low[name])
+        for index, (name, array) in zip(bins, high.items(), strict=True)
+    }
 
 
 def encode_objective(objective: Objective) -> MetricRecord:

@@ -6,7 +6,8 @@ CONFIG = "config"
 METRICS = "metrics"
 FAILURES = "failures"
 SUM = "weighted-sum"
-COARSE_SUM = "weighted-sum-coarse"
+LOW_SUM = "weighted-sum-low"
+SUM_BINS = "weighted-sum-bins"
 RESPONSE_TIMES = "response-times"
 START_MODEL = "start-model-{}"  # from 0, where the clients of a node start from several
 
@@ -46,6 +47,9 @@ VALIDATION_NUM_EXAMPLES = "validation-num-examples"
 VALIDATION_LOSS = "validation-loss"
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_METRIC = "validation-metric"
+
+# Beside the sums.
+BINS = "bins"
 
 # Beside the response times.
 SECONDS = "seconds"

@@ -9,7 +9,7 @@ from ...errors import ProtocolError
 from .keys import CLIENT_ID, CONFIG, METRICS, PROTOCOL_NUMBER, STATUS
 from .kinds import records_of
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The protocol's number. Messages of version 1 carry none."""
 
 OURS = (CLIENT_ID, STATUS)  # Flower's own strategies and their ClientApps name neither
