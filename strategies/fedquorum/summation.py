@@ -293,6 +293,18 @@ def _add_rows(parts: Any, total: Any) -> None:
 NOT_SUMMED = "its update holds NaN or Inf, or is too large for the sum of the round"
 
 
+def fits(
+    model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], factor: float
+) -> bool:
+    """Return whether all terms of a client whose numbers can be used are at most ``LARGEST``."""
+    if factor <= LARGEST_FACTOR:
+        return True
+    return all(
+        float(np.abs(array - model[name].astype(np.float64)).max(initial=0.0)) <= LARGEST / factor
+        for name, array in client_model.items()
+    )
+
+
 def combined_update(
     model: Mapping[str, NDArray[Any]],
     factored_models: Iterable[tuple[float, Mapping[str, NDArray[Any]]]],

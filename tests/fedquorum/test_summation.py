@@ -15,6 +15,7 @@ from fedquorum.summation import (
     Bins,
     UpdateTotal,
     combined_update,
+    fits,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,6 +185,15 @@ def test_a_factor_that_can_be_added() -> None:
     model: NamedArrays = {"w": np.array([-MAX_VALUE])}
     update = combined_update(model, [(LARGEST_FACTOR, {"w": np.array([MAX_VALUE])})])
     assert update["w"][0] == LARGEST_FACTOR * 2 * MAX_VALUE
+
+
+def test_a_larger_factor_is_added_if_its_terms_fit() -> None:
+    """A client whose update is 0 may have any factor."""
+    model: NamedArrays = {"w": np.array([1.0, 2.0]), "n": np.zeros(0)}
+    assert fits(model, model, 1e308)
+    assert fits(model, {**model, "w": np.array([1.0, 2.0 + 1e-12])}, 1e300)
+    assert not fits(model, {**model, "w": np.array([1.0, 2.1])}, 1e300)
+    assert fits(model, {**model, "w": np.array([1.0, 1e15])}, 1e270)
 
 
 def test_nodes_may_have_added_up_their_part() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from flwr.app import Message, RecordDict
 
 from ..round import ClientAnswer
-from ..summation import LARGEST_FACTOR, NOT_SUMMED, UpdateTotal
+from ..summation import NOT_SUMMED, UpdateTotal, fits
 from ..types import Proportions
 from .asked import Asked
 from .codec import TrainAnswer, without_arrays
@@ -103,7 +103,7 @@ class Arriving(Intake[TrainAnswer]):
         if self.asked.proportions is None or part.arrays is None:
             return True
         factor = self.asked.proportions.factor(answer.client, answer.num_examples or 0.0)
-        return factor <= LARGEST_FACTOR
+        return fits(self.asked.model, part.arrays, factor)
 
 
 def received(

@@ -304,8 +304,9 @@ def oversized(message: Message, reply: TrainAnswer, rng: np.random.Generator) ->
 
 @bad
 def sums(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list[Message]:
-    """Send sums of updates that are none: not finite, of other arrays, beside a model."""
+    """Send sums of updates that are none: not finite, of other arrays, in no bin, unasked."""
     update = {name: array.astype(np.float64) for name, array in MODEL.items()}
+    low: NamedArrays = {name: np.zeros(array.shape) for name, array in MODEL.items()}
     wrong: list[NamedArrays] = [
         {**update, "w": np.full((5, 3), np.nan)},
         {**update, "w": np.full((5, 3), 1e200)},
@@ -317,6 +318,16 @@ def sums(message: Message, reply: TrainAnswer, rng: np.random.Generator) -> list
     ]
     content = encode_train_reply([replace(reply, arrays=None)])
     content["weighted-sum"] = encode_arrays(wrong[rng.integers(len(wrong))])
+    if rng.uniform() < 0.5:
+        content["weighted-sum"] = encode_arrays(update)
+        lows: list[NamedArrays] = [{}, {"w": low["w"]}, {**low, "w": np.full((5, 3), np.inf)}]
+        bins: list[list[Any]] = [[], [0], [0.5] * len(low), [-(10**9)] * len(low), [2**62] * 2]
+        if rng.uniform() < 0.5:
+            content["weighted-sum-low"] = encode_arrays(lows[rng.integers(len(lows))])
+            content["weighted-sum-bins"] = ConfigRecord({"bins": [0] * len(low)})
+        else:
+            content["weighted-sum-low"] = encode_arrays(low)
+            content["weighted-sum-bins"] = ConfigRecord({"bins": bins[rng.integers(len(bins))]})
     if rng.uniform() < 0.3:
         content["arrays"] = encode_arrays(MODEL)
     return one(message, content)

@@ -345,7 +345,7 @@ def decode_sum(content: RecordDict) -> UpdateSums | None:
     high, low = (view_arrays(records.get(key, ArrayRecord())) for key in (SUM, LOW_SUM))
     sent = records_of(content, ConfigRecord).get(SUM_BINS, ConfigRecord()).get(BINS)
     bins = [one for one in sent if isinstance(one, int)] if isinstance(sent, list) else []
-    if len(bins) != len(high) or low.keys() != high.keys():
+    if not isinstance(sent, list) or len(bins) != len(high) or low.keys() != high.keys():
         raise ProtocolError(
             f"'{SUM}' and '{LOW_SUM}' must hold the same arrays, and '{SUM_BINS}' a whole number "
             "for each"
