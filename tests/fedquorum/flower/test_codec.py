@@ -7,6 +7,7 @@ import tracemalloc
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedquorum.errors import ProtocolError
 from fedquorum.flower import codec
 from fedquorum.flower.codec import (
     PROTOCOL,
+    Answer,
     EvaluateAnswer,
     EvaluateRequest,
     EvaluateTask,
@@ -53,11 +55,13 @@ from fedquorum.flower.codec import (
     protocol_of,
     select_clients,
     train_task_of,
+    with_seconds,
     with_unavailable,
+    without_metrics,
 )
 from fedquorum.types import Call, Objective, Proportions
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.common.serde import recorddict_to_proto
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, dtype=np.float32)}
 TRAIN = TrainRequest(
@@ -495,6 +499,143 @@ def test_unmeasured_values_travel_as_nan() -> None:
     got = decode_evaluate_reply(content)
     assert [metrics_of(answer) for answer in got] == [metrics_of(answer) for answer in sent]
     assert math.isnan(got[1].loss)
+
+
+NUMBERS = {
+    TrainAnswer: ("num_examples", "loss", "accuracy", "norm_bit"),
+    EvaluateAnswer: tuple(keys.EVALUATE_METRICS),
+}
+CODECS: dict[type[Answer], tuple[Callable[[Any], RecordDict], Callable[[RecordDict], Any]]] = {
+    TrainAnswer: (encode_train_reply, decode_train_reply),
+    EvaluateAnswer: (encode_evaluate_reply, decode_evaluate_reply),
+}
+
+
+def over_the_wire(content: RecordDict) -> RecordDict:
+    return recorddict_from_proto(recorddict_to_proto(content))
+
+
+def said_by(answer: Answer) -> tuple[Any, ...]:
+    """Return all of an answer, so that NaN equals itself."""
+    numbers = [getattr(answer, name) for name in NUMBERS[type(answer)]]
+    return (type(answer), answer.client, answer.status, answer.reason, *map(repr, numbers))
+
+
+def kinds_in(content: RecordDict) -> set[tuple[str, str, type]]:
+    """Return the type of every number of a message, by record and key."""
+    return {
+        (name, key, type(one))
+        for name, record in content.items()
+        if isinstance(record, MetricRecord | ConfigRecord)
+        for key, value in record.items()
+        for one in (value if isinstance(value, list) else [value])
+    }
+
+
+def with_subset(kind: type[Any], client: int, subset: int) -> Any:
+    """Return an answer with the numbers in this subset, whole ones among them."""
+    values: list[Any] = [7, 0.25, 1, 0, 5, 2.0, 1, 0.5, 3, 1, 0.75, 1.0][: len(NUMBERS[kind])]
+    named = dict(zip(NUMBERS[kind], values, strict=True))
+    said = {name: value for i, (name, value) in enumerate(named.items()) if subset >> i & 1}
+    if said.get("loss") is not None and client % 3 == 2 and kind is TrainAnswer:
+        said["loss"] = math.nan
+    return kind(client, Status.DONE, **said)
+
+
+@pytest.mark.parametrize("kind", [TrainAnswer, EvaluateAnswer])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_number_is_the_same_whoever_else_is_on_the_node(kind: type[Answer], count: int) -> None:
+    """Every subset of numbers beside others: read as of a node of one client, of one type each."""
+    encode, decode = CODECS[kind]
+    subsets = 2 ** len(NUMBERS[kind])
+    types: dict[tuple[str, str], set[type]] = {}
+    for subset in range(subsets):
+        # Beside all, beside none, beside its complement, and beside any other.
+        beside = (subset, subsets - 1, 0, subsets - 1 - subset, 37 * subset % subsets)
+        answers = [with_subset(kind, k, beside[k]) for k in range(count)]
+        together = over_the_wire(encode(answers))
+        alone = [decode(over_the_wire(encode([answer])))[0] for answer in answers]
+        floats = [
+            replace(a, **{n: as_float(getattr(a, n)) for n in NUMBERS[kind]}) for a in answers
+        ]
+        assert (
+            [*map(said_by, decode(together))] == [*map(said_by, alone)] == [*map(said_by, floats)]
+        )
+        for name, key, of in kinds_in(together):
+            types.setdefault((name, key), set()).add(of)
+    whole = {"protocol", "client-id", "status"}
+    for (_, key), found in types.items():
+        assert found == ({int} if key in whole or key.startswith("absent-") else {float}), key
+    assert {key for _, key in types} >= whole | {*keys.EVALUATE_METRICS.values()} - {
+        key for key in keys.EVALUATE_METRICS.values() if kind is TrainAnswer
+    }
+
+
+def as_float(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_statuses_and_reasons_stand_beside_missing_numbers(count: int) -> None:
+    """Clients that did not answer, unavailable ones added afterwards, and response times."""
+    answers = [
+        TrainAnswer(0, Status.DONE, num_examples=3, loss=math.nan),
+        TrainAnswer(1, Status.FAILED, reason="no"),
+        TrainAnswer(2, Status.DONE, num_examples=4, accuracy=1),
+        TrainAnswer(3, Status.SILENT),
+        TrainAnswer(4, Status.DONE, loss=0),
+    ][:count]
+    content = with_unavailable(encode_train_reply(answers), (9, 0, 1, 2, 3, 4), {9})
+    content = with_seconds(content, {k: k if k % 2 else k / 2 for k in (9, *range(count))})
+    expected = [TrainAnswer(9, Status.UNAVAILABLE), *answers]
+    found = decode_train_reply(over_the_wire(content))
+    assert [*map(said_by, found)] == [
+        said_by(replace(a, **{n: as_float(getattr(a, n)) for n in NUMBERS[TrainAnswer]}))
+        for a in expected
+    ]
+    seconds = [answer.seconds for answer in found]
+    assert seconds == [9.0, *(k if k % 2 else k / 2 for k in range(count))]
+    assert {type(one) for one in seconds} == {float}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_numbers_of_a_request_have_one_type(count: int) -> None:
+    """Whole and missing ones too; what a client is told does not depend on who is asked beside."""
+    clients = tuple(range(count))
+    types: dict[tuple[str, str], set[type]] = {}
+    for loss, epsilon, norm, by_data in product((math.nan, 1), (None, 0, 0.5), (None, 2), (0, 1)):
+        proportions = Proportions({0: 1, 1: 0.5}, by_data=bool(by_data))
+        call = Call(clients, epsilon=epsilon)
+        priority = tuple(k % 2 == 0 for k in clients)
+        train = TrainRequest(1, call, priority, Objective(loss, loss), proportions, count, norm)
+        evaluate = EvaluateRequest(1, clients, priority, priority)
+        for content in (
+            encode_train_request(ArrayRecord(), train),
+            encode_evaluate_request(ArrayRecord(), evaluate),
+            encode_hosted_clients(clients),
+        ):
+            for name, key, of in kinds_in(over_the_wire(content)):
+                types.setdefault((name, key), set()).add(of)
+    assert {found for of in types.values() for found in of} == {int, float, bool, str}
+    assert {key for key, of in types.items() if len(of) > 1} == set()
+
+
+@pytest.mark.parametrize("marks", [[0, 2], [0.5, 0.0], [0, -1]])
+def test_marks_that_are_none(marks: list[Any]) -> None:
+    """Nobody can tell whether such a client says the number."""
+    metrics: dict[str, Any] = {"client-id": [1, 2], "status": [0, 0], "loss": [1.0, 2.0]}
+    content = RecordDict({"metrics": MetricRecord(metrics | {"absent-loss": marks})})
+    content.metric_records["metrics"]["protocol"] = PROTOCOL
+    with pytest.raises(ProtocolError, match="'absent-loss' must have 0 or 1 for each client"):
+        decode_train_reply(content)
+
+
+def test_a_number_that_is_withheld_leaves_no_mark() -> None:
+    """Not even who had it."""
+    answers = [TrainAnswer(0, Status.DONE, loss=1.0), TrainAnswer(1, Status.DONE, num_examples=2)]
+    content = without_metrics(encode_train_reply(answers), {"loss"})
+    left = set(content.metric_records["metrics"])
+    assert left == {"protocol", "client-id", "status", "num-examples", "absent-num-examples"}
 
 
 def test_a_diverged_loss_is_said() -> None:

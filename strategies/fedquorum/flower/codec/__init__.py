@@ -18,6 +18,9 @@ Train
     with lists; client-id and status run over all the clients asked, the rest over those that
     trained, and the arrays are stacked on a leading axis over those that trained.
     A silent or unavailable client's part is its id and its status, nothing else.
+    Every number is a float, whoever reports it, except ids, statuses and the protocol's number. In
+    a list NaN holds the place of a client that does not say the number, and a second list, named
+    ``absent-`` and the key, has 1 in this place: NaN alone is said, as by a diverged model.
     ``measures-loss`` False asks a client not to measure what it received: no loss, no accuracy.
     With ``proportion``: list (and ``by-data``) in the request a node may add the updates up
     itself: the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in float64 over those that
@@ -40,7 +43,7 @@ Evaluate
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     part), test-num-examples, test-loss, test-accuracy and, where another metric is
     configured, test-metric (test part), the same with validation- where clients have such a part,
-    NaN where not measured or not defined.
+    NaN where not measured or not defined, which needs no second list.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply
 of simulated devices has ``response-times`` {client-id: list, seconds: list}.
 """

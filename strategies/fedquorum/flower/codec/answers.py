@@ -16,6 +16,7 @@ from ...summation import BinnedSum, UpdateSums
 from ...types import Objective
 from .arrays import NamedArrays, encode_arrays, view_arrays
 from .keys import (
+    ABSENT,
     ARRAYS,
     BINS,
     CLIENT_ID,
@@ -126,25 +127,26 @@ KEYS: Mapping[type[Answer], Mapping[str, str]] = {
 
 
 def metrics_of(answer: Answer) -> dict[str, Any]:
-    """Return the numbers in an answer, by their keys, and its status unless it is done."""
+    """Return the numbers in an answer, by their keys, and its status unless it is done.
+
+    Each number is a float. NaN is a number of a TrainAnswer, such as the loss of a diverged model,
+    and is judged by the server; in an EvaluateAnswer it says nothing.
+    """
     if answer.status is not Status.DONE:
         return {STATUS: int(answer.status)}
-    return _numbers(answer)
-
-
-def _numbers(answer: Answer) -> dict[str, float]:
-    """Return the numbers of an answer by their keys.
-
-    NaN is a number of a TrainAnswer, such as the loss of a diverged model, and is judged by the
-    server; in an EvaluateAnswer it says nothing.
-    """
     numbers = {key: getattr(answer, name) for name, key in KEYS[type(answer)].items()}
-    silent = isinstance(answer, EvaluateAnswer)
     return {
-        key: value
+        key: float(value)
         for key, value in numbers.items()
-        if value is not None and not (silent and math.isnan(value))
+        if not _says_nothing(value, type(answer))
     }
+
+
+def _says_nothing(value: float | None, kind: type[Answer]) -> bool:
+    """Say whether a number of an answer is missing; NaN is, in an evaluation."""
+    if value is None:
+        return True
+    return kind is EvaluateAnswer and isinstance(value, float) and math.isnan(value)
 
 
 # --- the node's side -----------------------------------------------------------------------
@@ -213,7 +215,7 @@ def with_unavailable(
 
 def with_seconds(content: RecordDict, times: Mapping[int, float]) -> RecordDict:
     """Return a train reply with added response times, by client id."""
-    record = ConfigRecord({CLIENT_ID: list(times), SECONDS: list(times.values())})
+    record = ConfigRecord({CLIENT_ID: list(times), SECONDS: [*map(float, times.values())]})
     return RecordDict({**content, RESPONSE_TIMES: record})
 
 
@@ -225,20 +227,14 @@ def without_arrays(content: RecordDict) -> RecordDict:
 def without_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
     """Return a reply without these metrics of any client."""
     said = records_of(content, MetricRecord).get(METRICS, MetricRecord())
-    left = MetricRecord({key: value for key, value in said.items() if key not in keys})
+    removed = {*keys, *(ABSENT + key for key in keys)}
+    left = MetricRecord({key: value for key, value in said.items() if key not in removed})
     return RecordDict({**content, METRICS: left})
 
 
 def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
     """Return ids, statuses, numbers and failures; a number that nobody says is left out."""
-    done = [answer for answer in answers if answer.status is Status.DONE]
-    metrics: dict[str, Any] = {
-        CLIENT_ID: [answer.client for answer in answers],
-        STATUS: [int(answer.status) for answer in answers],
-    }
-    metrics |= _columns(done)
-    if len(answers) == 1:
-        metrics = {key: values[0] for key, values in metrics.items()}
+    metrics = _of_one(answers[0]) if len(answers) == 1 else _of_many(answers)
     metrics[PROTOCOL_NUMBER] = PROTOCOL
     content = RecordDict({METRICS: MetricRecord(metrics)})
     failed = [answer for answer in answers if answer.reason is not None]
@@ -249,16 +245,35 @@ def _encode_reply(answers: Sequence[Answer]) -> RecordDict:
     return content
 
 
-def _columns(done: Sequence[Answer]) -> dict[str, list[float]]:
-    """Return the numbers of answers of one kind, those of each key in a list, as ``_numbers``."""
-    columns: dict[str, list[float]] = {}
-    names = KEYS[type(done[0])] if done else {}
-    silent = bool(done) and isinstance(done[0], EvaluateAnswer)
-    for key, name in sorted((key, name) for name, key in names.items()):
+def _of_one(answer: Answer) -> dict[str, Any]:
+    named = {} if answer.client is None else {CLIENT_ID: answer.client}
+    return {**named, STATUS: int(answer.status), **metrics_of(answer)}
+
+
+def _of_many(answers: Sequence[Answer]) -> dict[str, Any]:
+    return {
+        CLIENT_ID: [answer.client for answer in answers],
+        STATUS: [int(answer.status) for answer in answers],
+        **_columns([answer for answer in answers if answer.status is Status.DONE]),
+    }
+
+
+def _columns(done: Sequence[Answer]) -> dict[str, list[float] | list[int]]:
+    """Return the numbers of answers of one kind, those of each key in a list of floats.
+
+    NaN holds the place of a number that a client does not say. Where NaN may also be said, a list
+    beside says which: the server reads the same of a client whoever else is on its node.
+    """
+    columns: dict[str, list[float] | list[int]] = {}
+    kind = type(done[0]) if done else Answer
+    for name, key in KEYS.get(kind, {}).items():
         values = [getattr(answer, name) for answer in done]
-        said = [value for value in values if value is not None]
-        if said and not (silent and all(map(math.isnan, said))):
-            columns[key] = [math.nan if value is None else value for value in values]
+        absent = [_says_nothing(value, kind) for value in values]
+        if all(absent):
+            continue
+        columns[key] = [math.nan if value is None else float(value) for value in values]
+        if any(absent) and kind is TrainAnswer:
+            columns[ABSENT + key] = [*map(int, absent)]
     return columns
 
 
@@ -400,18 +415,26 @@ def _of_several(
         if stacked.ndim == 0 or stacked.shape[0] != count:
             raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
     reasons = _failures(content)
-    said = {name: metrics[key] for name, key in KEYS[kind].items() if key in metrics}
+    said = {key: metrics[key] for key in KEYS[kind].values() if key in metrics}
+    absent = {key: _absent(metrics, key) for key in said}
     answers, place = [], 0
     for k, code in zip(map(_client_id, clients), codes, strict=True):
         if code is not Status.DONE:
             answers.append(kind(k, code, reason=reasons.get(k)))
             continue
-        numbers: dict[str, Any] = {name: values[place] for name, values in said.items()}
-        if kind is TrainAnswer and arrays:
-            numbers["arrays"] = {name: array[place] for name, array in arrays.items()}
-        answers.append(kind(k, code, **numbers))
+        own = {key: values[place] for key, values in said.items() if place not in absent[key]}
+        trained = {name: array[place] for name, array in arrays.items()}
+        answers.append(_done(kind, k, own, trained, reasons.get(k)))
         place += 1
     return answers
+
+
+def _absent(metrics: Mapping[str, Any], key: str) -> frozenset[int]:
+    """Return the places in a list at which a client does not say the number."""
+    marks = metrics.get(ABSENT + key, [])
+    if not all(mark in (0, 1) for mark in marks):
+        raise ProtocolError(f"'{ABSENT + key}' must have 0 or 1 for each client")
+    return frozenset(place for place, mark in enumerate(marks) if mark)
 
 
 def _done(
@@ -421,9 +444,11 @@ def _done(
     arrays: NamedArrays,
     reason: str | None,
 ) -> AnswerT:
-    """Return the answer of a client that did what it was asked."""
+    """Return the answer of a client that did what it was asked, with the numbers that it says."""
     said: dict[str, Any] = {
-        name: metrics[key] for name, key in KEYS[kind].items() if key in metrics
+        name: metrics[key]
+        for name, key in KEYS[kind].items()
+        if key in metrics and not _says_nothing(metrics[key], kind)
     }
     if kind is TrainAnswer and arrays:
         said["arrays"] = arrays

@@ -47,6 +47,7 @@ VALIDATION_NUM_EXAMPLES = "validation-num-examples"
 VALIDATION_LOSS = "validation-loss"
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_METRIC = "validation-metric"
+ABSENT = "absent-"  # and a key: beside the list of a number that not every client says
 
 # Beside the sums.
 BINS = "bins"

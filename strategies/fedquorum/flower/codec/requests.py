@@ -189,11 +189,11 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         SERVER_ROUND: request.server_round,
         CLIENT_ID: list(clients),
         PRIORITY: list(request.priority),
-        GLOBAL_LOSS: request.objective.loss,
-        GLOBAL_ACCURACY: request.objective.accuracy,
+        GLOBAL_LOSS: float(request.objective.loss),
+        GLOBAL_ACCURACY: float(request.objective.accuracy),
     }
     if call.epsilon is not None:
-        config |= {EPSILON: call.epsilon, CRITERION: call.criterion}
+        config |= {EPSILON: float(call.epsilon), CRITERION: call.criterion}
     if call.keeps_model:
         config[KEEPS_MODEL] = True
     if not call.measures_loss:
@@ -203,7 +203,7 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config[BY_DATA] = request.proportions.by_data
         config[TERMS] = request.terms
     if request.clipping_norm is not None:
-        config[CLIPPING_NORM] = request.clipping_norm
+        config[CLIPPING_NORM] = float(request.clipping_norm)
     models = (arrays,) if request.starts is None else request.starts.models
     if request.starts is None or len(models) == 1:
         return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config)})
