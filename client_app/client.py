@@ -79,7 +79,8 @@ class FederatedClient(NumPyClient):
         task = evaluate_task_of(config, self.client_id)
         answer = self.measure(parameters, task)
         if task.test:
-            return answer.test_loss, int(answer.test_num_examples), metrics_of(answer)
+            rows = 0.0 if math.isnan(answer.test_num_examples) else answer.test_num_examples
+            return answer.test_loss, int(rows), metrics_of(answer)
         if task.train:
             return answer.loss, int(answer.num_examples or 0), metrics_of(answer)
         return 0.0, 0, metrics_of(answer)
@@ -119,7 +120,8 @@ class FederatedClient(NumPyClient):
     def measure(self, parameters: Arrays, task: EvaluateTask) -> EvaluateAnswer:
         """Measure the received model on the training part, the test part, or both.
 
-        Beside its test part a client measures its validation part, where it has one.
+        Beside its test part a client measures its validation part. Where it has no row of a part,
+        it says nothing of this part.
         """
         client, measurements = self.client_id, self._measurements
         train = test = validation = NOTHING
@@ -137,7 +139,7 @@ class FederatedClient(NumPyClient):
             num_examples=measurements.count("train", client),
             loss=train.loss,
             accuracy=train.accuracy,
-            test_num_examples=test.num_examples if task.test else math.nan,
+            test_num_examples=test.num_examples or math.nan,
             test_loss=test.loss,
             test_accuracy=test.accuracy,
             test_metric=test.metric if further else math.nan,

@@ -90,6 +90,11 @@ class ServerState:
                 else {}
             ),
             **(
+                {"unmeasured": np.array(objective.unmeasured, dtype=np.int64)}
+                if objective is not None and objective.unmeasured
+                else {}
+            ),
+            **(
                 {
                     "measured.client": np.array([e.client for e in measured], dtype=np.int64),
                     "measured.values": np.array(
@@ -132,8 +137,9 @@ class ServerState:
             optimizer = from_arrays(template, "optimizer", arrays)
         if "measure" in arrays:
             loss, accuracy = array_like(np.zeros(2), "measure", arrays).tolist()
-            stale = arrays.get("stale", np.zeros(0, dtype=np.int64)).tolist()
-            objective = Objective(loss, accuracy, tuple(stale))
+            nobody = np.zeros(0, dtype=np.int64)
+            missed = (tuple(arrays.get(name, nobody).tolist()) for name in ("stale", "unmeasured"))
+            objective = Objective(loss, accuracy, *missed)
         rounds = RoundState(
             from_arrays(initial.weighting, "weighting", arrays),
             covered,

@@ -206,12 +206,14 @@ class Objective:
 
     Both are NaN if no priority client answered. Comparisons with NaN are false, so that a gate
     stays closed. ``stale`` has the clients that missed the measurement: the objective uses their
-    last measurement, of an earlier model.
+    last measurement, of an earlier model. ``unmeasured`` has the priority clients that missed it
+    and for which nothing stands in: the objective is that of the others.
     """
 
     loss: float
     accuracy: float
     stale: tuple[int, ...] = ()
+    unmeasured: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

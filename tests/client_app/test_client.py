@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.flower.codec import EvaluateTask
+from fedquorum.flower.validation import evaluation_problem
 from fedquorum.streams import stream
 from numpy.typing import NDArray
 from torch import nn
@@ -293,6 +295,16 @@ def test_evaluate_measures_what_is_asked(
     assert metrics == pytest.approx({key: expected[key] for key in keys}, abs=1e-6)
     assert num_examples == count
     assert loss == pytest.approx({7: test[0], 18: train[0], 0: 0.0}[count], abs=1e-6)
+
+
+def test_a_client_without_test_rows_says_nothing_of_them() -> None:
+    """Its training loss counts: 0 test rows would make the whole evaluation unusable."""
+    without = client(client_data=data(2, test=0))
+    loss, num_examples, metrics = without.evaluate(broadcast(), {})
+    assert metrics.keys() == TRAIN_KEYS
+    assert (math.isnan(loss), num_examples) == (True, 0)
+    answer = without.measure(broadcast(), EvaluateTask(2))
+    assert evaluation_problem(answer) is None
 
 
 def test_evaluate_touches_only_the_part_asked_for(measured: list[int]) -> None:

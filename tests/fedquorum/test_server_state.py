@@ -37,7 +37,7 @@ FULL = ServerState(
         Told({0: 5.0, 3: 7.0}, losses={3: 2.0}, measured={0: 1.0, 2: 0.5}),
     ),
     RULES.server_optimizer.init(MODEL),
-    Objective(1.5, 0.25, (2,)),
+    Objective(1.5, 0.25, (2,), (0, 3)),
     {0: measured(0, 1.0), 2: measured(2, 0.25)},
     Clock(12.5, (OnItsWay(3, 1, 10.0, 4.0), OnItsWay(4, 2, 11.0, 2.5))),
     0.125,

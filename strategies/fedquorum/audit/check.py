@@ -171,6 +171,7 @@ def _round_problems(
 ) -> Iterator[Problem]:
     number, tolerance = replayed.record.round, rules.weighting.tolerance
     yield from _asked_problems(replayed)
+    yield from _unmeasured_problems(recorded, rules, replayed)
     if replayed.refused is None:
         for client, text in rules.weighting.check_recorded(replayed.round.decided):
             yield Problem(number, client, text)
@@ -194,6 +195,26 @@ def _asked_problems(replayed: Replayed) -> Iterator[Problem]:
         yield Problem(replayed.record.round, client, "has a row, but the rule does not ask it")
     for client in sorted(asked - rows):
         yield Problem(replayed.record.round, client, "the rule asks it, but it has no row")
+
+
+def _unmeasured_problems(recorded: Recorded, rules: Rules, replayed: Replayed) -> Iterator[Problem]:
+    """Compare who is said to be missing in F(w_t) with who measured it."""
+    record, priority = replayed.record, replayed.population.priority
+    evaluations = recorded.evaluations(record.round - 1)
+    measured = {e.client for e in evaluations if e.measured}
+    for client in record.unmeasured:
+        if client in measured or client not in priority:
+            why = "its measurement counts" if client in measured else "it has no priority"
+            yield Problem(record.round, client, f"is in unmeasured, though {why}")
+    if recorded.standard or recorded.joined or not rules.needs_objective:
+        return  # whom the evaluation asked is not recorded
+    selection = rules.selection
+    asked = (
+        priority.intersection(replayed.call.clients) if selection.samples_objective else priority
+    )
+    named = {*(e.client for e in evaluations), *record.stale, *record.unmeasured}
+    for client in sorted(selection.compared(asked) - named):
+        yield Problem(record.round, client, "did not measure global_loss, and is not in unmeasured")
 
 
 def _expected_rows(recorded: Recorded, replayed: Replayed) -> dict[int, dict[str, Any]]:

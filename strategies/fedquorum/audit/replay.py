@@ -393,7 +393,9 @@ def _replay_round(
         objective=(
             None
             if recorded.standard
-            else Objective(record.global_loss, record.global_accuracy, record.stale)
+            else Objective(
+                record.global_loss, record.global_accuracy, record.stale, record.unmeasured
+            )
         ),
         answers=_answers(rows, population, record),
         robustness=Robustness(max_weight=_max_weight(recorded.run)),

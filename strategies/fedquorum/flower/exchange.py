@@ -29,7 +29,7 @@ from .codec import (
 from .communication import Communication
 from .measuring import Measuring
 from .notices import Notices
-from .replies import Answers, Intake, collect
+from .replies import Answers, Intake, check_evaluated, collect
 from .validation import Sent, form_problem, seconds_problem, value_problem
 from .waiting import Arrival, WaitingGrid
 
@@ -81,6 +81,7 @@ class Exchange:
         self.directory = communication.directory(population, rules)
         self.traffic = traffic or Traffic()
         self._evaluating: Mapping[int, tuple[int, ...]] = {}
+        self._measuring: frozenset[int] = frozenset()
         self._grid: WaitingGrid | None = None
         self._busy: frozenset[int] = frozenset()
         self._tally = Tally(communication.quorum, (), ())
@@ -225,8 +226,9 @@ class Exchange:
     ) -> list[Message]:
         """Return the messages that ask for test metrics, and for losses on training parts."""
         tested, measured = frozenset(measuring.tested), measuring.trained_on
-        self._evaluating = self.reach(grid, tested | measured)
-        self.expect(grid, tested | measured, self._evaluating, None, priority=priority)
+        self._measuring = tested | measured
+        self._evaluating = self.reach(grid, self._measuring)
+        self.expect(grid, self._measuring, self._evaluating, None, priority=priority)
         requests = {
             node: EvaluateRequest(
                 server_round,
@@ -267,7 +269,13 @@ class Exchange:
     def evaluate_answers(
         self, replies: Iterable[Message], server_round: int
     ) -> Answers[EvaluateAnswer]:
-        """Return the nodes' answers to evaluate messages, by client."""
+        """Return the nodes' answers to evaluate messages, by client.
+
+        Raises
+        ------
+        RunError
+            In this project's protocol, if the evaluation failed at every node that was asked.
+        """
         answers = collect(
             replies,
             self._evaluating,
@@ -277,6 +285,10 @@ class Exchange:
             largest=lambda count: self._communication.largest_reply(count, None),
         )
         self.traffic = self.traffic.plus(up=answers.num_bytes)
+        if self._communication.follows_protocol:
+            model = f"the model after round {server_round}" if server_round else "the first model"
+            metric = self._communication.metric
+            check_evaluated(answers, self._evaluating, self._measuring, model=model, metric=metric)
         return answers
 
     def client_answer(

@@ -102,7 +102,7 @@ def with_objective(
     *,
     stands_in: bool,
 ) -> ServerState:
-    """Return the state with F over the clients that were asked for it.
+    """Return the state with F over the priority clients that were asked for it, and who missed it.
 
     With ``stands_in``, what each measured last is kept, and stands in for it where it misses a
     later measuring.
@@ -110,6 +110,8 @@ def with_objective(
     heard = [e for e in evaluations if e.client in asked]
     known = state.measured
     objective = priority_objective(heard, [known[k] for k in asked & known.keys()])
+    counted = {*(e.client for e in heard if e.measured), *objective.stale}
+    objective = replace(objective, unmeasured=tuple(sorted(asked - counted)))
     if stands_in:
         newest = [e for e in evaluations if e.measured and (e.client in asked or e.client in known)]
         known = {**known, **{e.client: e for e in newest}}

@@ -6,9 +6,10 @@ from logging import WARNING
 from typing import Generic
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from ..errors import ProtocolError
+from ..errors import ProtocolError, RunError
 from ..intake import LONGEST_REASON, abbreviated, shown
 from ..round import ClientAnswer
 from ..summation import Bins, UpdateSums, UpdateTotal
@@ -31,6 +32,18 @@ from .validation import (
     sum_problem,
     update_problem,
 )
+
+GONE = frozenset(
+    {
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+    }
+)
+"""The errors by which Flower says that a node, or what it sent, is not there any more."""
+
+MOST_REASONS = 3
+"""So many reasons of a failure are told in one line."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,8 @@ class Answers(Generic[AnswerT]):
         Weighted sums of updates by node, and whose updates are in them.
     num_bytes : int
         Payload of the replies that were read.
+    gone : set of int
+        The clients whose nodes went away before they answered, by Flower's word.
     judged : dict
         What became of clients whose replies were judged as they came.
     total : UpdateTotal, optional
@@ -71,6 +86,7 @@ class Answers(Generic[AnswerT]):
     notes: dict[int, str] = field(default_factory=dict)
     sums: dict[int, WeightedSum] = field(default_factory=dict)
     num_bytes: int = 0
+    gone: set[int] = field(default_factory=set)
     judged: dict[int, ClientAnswer] = field(default_factory=dict)
     total: UpdateTotal | None = None
 
@@ -170,6 +186,8 @@ def _add(
     if reply.has_error():
         reason = shown(reply.error.reason, LONGEST_REASON)
         answers.parts.update({k: kind(k, Status.FAILED, reason=reason) for k in asked})
+        if reply.error.code in GONE:
+            answers.gone.update(asked)
         return
     answers.num_bytes += count_bytes(reply.content)
     content, told = reply.content, intake.told(reply.content)
@@ -232,16 +250,69 @@ def usable_evaluations(
     With ``any_weight`` the amount of data may be any finite number >= 0. ``metric`` is what the
     clients measure beside loss and accuracy.
     """
-    problems = dict(answers.malformed)
     usable = {}
-    for client, part in sorted(answers.parts.items()):
-        problem = problems.get(client) or evaluation_problem(
-            part, any_weight=any_weight, metric=metric
-        )
+    for client in sorted({*answers.parts, *answers.malformed}):
+        problem = _evaluation_problem(client, answers, any_weight=any_weight, metric=metric)
         if problem is None:
-            usable[client] = part
+            usable[client] = answers.parts[client]
         else:
-            problems[client] = problem
-    for client, problem in sorted(problems.items()):
-        log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
+            log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
     return usable
+
+
+def _evaluation_problem(
+    client: int, answers: Answers[EvaluateAnswer], *, any_weight: bool, metric: str
+) -> str | None:
+    """Return why a client's evaluation cannot be used, None if it can."""
+    return answers.malformed.get(client) or evaluation_problem(
+        answers.parts[client], any_weight=any_weight, metric=metric
+    )
+
+
+def check_evaluated(
+    answers: Answers[EvaluateAnswer],
+    asked_at: Mapping[int, tuple[int, ...]],
+    wanted: frozenset[int],
+    *,
+    model: str,
+    metric: str,
+) -> None:
+    """Refuse an evaluation that failed at every node that was asked.
+
+    A client that is unavailable, of which nothing came, or whose node is gone has not failed: the
+    run goes on without it. A node that is asked alone, as the others are gone, ends no run either.
+
+    Parameters
+    ----------
+    answers : Answers
+        The answers of an evaluation.
+    asked_at : mapping of int to tuple of int
+        The clients asked at each node.
+    wanted : frozenset of int
+        The clients that were to measure, whether their nodes are connected or not.
+    model : str
+        What they were to measure, in words.
+    metric : str
+        What they measure beside loss and accuracy.
+
+    Raises
+    ------
+    RunError
+        If every client asked answered that it failed, or with something that cannot be used.
+    """
+    asked = sorted(k for clients in asked_at.values() for k in clients)
+    if not asked or (len(asked_at) == 1 and wanted.difference(asked)):
+        return
+    reasons = []
+    for client in asked:
+        part = answers.parts.get(client)
+        absent = part is not None and part.status is Status.UNAVAILABLE
+        silent = part is None and client not in answers.malformed
+        if absent or silent or client in answers.gone:
+            return
+        problem = _evaluation_problem(client, answers, any_weight=False, metric=metric)
+        if problem is None:
+            return
+        reasons.append(problem)
+    told = abbreviated([*dict.fromkeys(reasons)], MOST_REASONS)
+    raise RunError(f"none of {len(asked)} clients could measure {model}: {told}")

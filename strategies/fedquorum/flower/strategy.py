@@ -385,8 +385,8 @@ class ComposedStrategy(Strategy):
         measuring: Measuring,
         extra: ConfigRecord,
     ) -> list[Message]:
-        self._measured = self.rules.selection.compared(frozenset(measuring.measured))
         priority = self.population.priority
+        self._measured = self.rules.selection.compared(priority.intersection(measuring.measured))
         return self._exchange.evaluate_messages(
             server_round, grid, arrays, measuring, priority=priority, extra=extra
         )

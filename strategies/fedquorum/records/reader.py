@@ -56,7 +56,7 @@ _COUNTS = (
 _NUMBERS = ("global_loss", "global_accuracy", "seconds")
 # Records of older runs lack these.
 _LATER_COUNTS = ("state_bytes", "late", "busy")
-_LATER_CLIENTS = ("unknown", "stale", "away")
+_LATER_CLIENTS = ("unknown", "stale", "unmeasured", "away")
 _LATER_NUMBERS = (
     "weight_error",
     "decision_loss",

@@ -65,6 +65,7 @@ class RoundRecord:
     priority_data: float | None
     unknown: tuple[int, ...]
     stale: tuple[int, ...]
+    unmeasured: tuple[int, ...]
     away: tuple[int, ...]
     late_replies: tuple[LateReply, ...]
     simulated_seconds: float | None
@@ -121,6 +122,7 @@ def round_record(
         priority_data=None if draws is None else draws.priority_data,
         unknown=report.unknown,
         stale=report.objective.stale,
+        unmeasured=report.objective.unmeasured,
         away=away,
         late_replies=report.late,
         simulated_seconds=report.simulated_seconds,

@@ -81,6 +81,28 @@ def test_a_gate_compares_with_all_priority_clients(
     assert measured(frozenset({1, 3, 5})) == (1, 3)
 
 
+def test_who_is_missing_in_the_objective_is_named() -> None:
+    """Of those asked: who failed, and who said no loss; of all of them, where F is unknown."""
+    state = ServerState.initial(Rules(PriorityOnly(HALF), DataFraction()), POPULATION)
+    for losses, expected in (
+        ({0: 1.0, 1: 3.0}, Objective(2.0, 0.5)),
+        ({1: 3.0}, Objective(3.0, 0.5, unmeasured=(0,))),
+        ({0: math.nan, 1: 3.0}, Objective(3.0, 0.5, unmeasured=(0,))),
+        ({0: math.inf, 1: 3.0}, Objective(math.inf, 0.5)),
+    ):
+        parts = {k: answer(k, loss) for k, loss in losses.items()}
+        measured = client_evaluations(Answers(parts=parts), POPULATION)
+        for stands_in in (False, True):
+            asked = frozenset({0, 1})
+            after = with_objective(state, asked, measured, stands_in=stands_in)
+            assert after.objective == expected
+    for stands_in in (False, True):
+        objective = with_objective(state, asked, (), stands_in=stands_in).objective
+        assert objective is not None
+        assert math.isnan(objective.loss)
+        assert objective.unmeasured == (0, 1)
+
+
 def test_what_a_client_measured_last_stands_in_where_it_misses_a_measuring() -> None:
     """Where a quorum may close it early: F then is of all, and says whose part is old."""
     rules = Rules(PriorityOnly(HALF), DataFraction())
@@ -89,7 +111,7 @@ def test_what_a_client_measured_last_stands_in_where_it_misses_a_measuring() -> 
     asked = frozenset({0, 1})
     for stands_in, expected in (
         (True, Objective(2.5, 0.5, stale=(1,))),
-        (False, Objective(4.0, 0.5)),
+        (False, Objective(4.0, 0.5, unmeasured=(1,))),
     ):
         state = ServerState.initial(rules, POPULATION)
         for measured in evaluations:

@@ -107,6 +107,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "unknown": [],
         "away": [],
         "stale": [],
+        "unmeasured": [],
         "late_replies": [],
         "simulated_seconds": None,
         "validation": None,
