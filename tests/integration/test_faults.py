@@ -142,9 +142,12 @@ def test_who_misses_the_measuring_counts_with_the_last_loss(
     total = sum(part["num_examples"] for part in parts)
     mean = sum(part["num_examples"] / total * part["loss"] for part in parts)
     assert with_quorum[3]["global_loss"] == pytest.approx(mean, rel=1e-12)
-    # Without a quorum, F is of those that answered.
+    assert [line["unmeasured"] for line in with_quorum] == [[]] * 6
+    # Without a quorum, F is of those that answered, and the records name who did not.
     without = lines("all")
     assert [line["stale"] for line in without] == [[]] * 6
+    assert [line["unmeasured"] for line in without] == [[], [], [], [1], [1], []]
+    assert not audit(tmp_path / "all").problems
     assert without[3]["global_loss"] == pytest.approx(here[0]["loss"], rel=1e-12)
     # What stands in is in the checkpoints.
     lines("resumed", "engine.quorum=0.5", "rounds=3", "engine.checkpoint_every=1")

@@ -200,7 +200,7 @@ class RecordedRun(Strategy):
         self._strategy = strategy
         self._records = records
         self._settings = settings
-        self._arrays = arrays
+        self._arrays = self._evaluated = arrays
         self._files = Checkpoints(records.directory)
         self._pace = Pace()
         self._communication = strategy.communication
@@ -267,7 +267,7 @@ class RecordedRun(Strategy):
         """Return the strategy's evaluate messages, and keep the model that they evaluate."""
         if server_round <= self._after:
             return []
-        self._arrays = arrays
+        self._evaluated = arrays
         messages: Iterable[Message] = self._strategy.configure_evaluate(
             server_round, arrays, config, grid
         )
@@ -280,6 +280,7 @@ class RecordedRun(Strategy):
         if server_round <= self._after:
             return None
         metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
+        self._arrays = self._evaluated
         self._meet(server_round + 1)
         with uninterrupted():
             self._write_round()

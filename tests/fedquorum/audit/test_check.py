@@ -426,6 +426,32 @@ def test_what_a_client_measured_last_stands_in_where_it_missed(
     assert f"round 3: the rules refuse what is recorded: {told}" in problems
 
 
+def test_who_is_missing_in_the_objective_is_compared(tampered: Callable[[str], Path]) -> None:
+    """With who measured it, and who has priority."""
+    run = tampered("aligned")
+    priority = {k["client"] for k in pq.read_table(run / "clients").to_pylist() if k["priority"]}
+    other = next(k for k in range(8) if k not in priority)
+    change_round(run, 3, unmeasured=[0, other])
+    problems = [str(problem) for problem in audit(run).problems]
+    assert sorted(problems) == [
+        "round 3, client 0: is in unmeasured, though its measurement counts",
+        f"round 3, client {other}: is in unmeasured, though it has no priority",
+    ]
+
+
+def test_a_client_without_a_measurement_is_missing(tampered: Callable[[str], Path]) -> None:
+    """F(w) is of the others, and the round names it."""
+    run = tampered("aligned")
+    rows = pq.read_table(run / "evaluations").to_pylist()
+    write_table(run, "evaluations", [r for r in rows if (r["round"], r["client"]) != (2, 0)])
+    told = "round 3, client 0: did not measure global_loss, and is not in unmeasured"
+    assert told in [str(problem) for problem in audit(run).problems]
+    change_round(run, 3, unmeasured=[0])
+    problems = [str(problem) for problem in audit(run).problems]
+    assert problems
+    assert not any("unmeasured" in problem for problem in problems)
+
+
 def test_other_settings_do_not_fit(tampered: Callable[[str], Path]) -> None:
     """A seed or a threshold that was changed afterwards gives other decisions."""
     run = tampered("open")

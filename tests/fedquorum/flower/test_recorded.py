@@ -3,7 +3,7 @@
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from fedquorum.weighting import TiltedLoss
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
+from safetensors.numpy import load_file
 
 from client_app.app import app
 from client_app.data import load_data
@@ -472,6 +473,50 @@ def test_a_run_that_goes_on_is_one_that_never_stopped(
     checked(tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert (manifest["status"], [one["round"] for one in manifest["resumed"]]) == ("completed", [3])
+
+
+def failing_app(protocol: str, failing: Container[int]) -> ClientApp:
+    """Return an app whose clients cannot measure the models of some rounds."""
+    inner, outer = standard_app() if protocol == "standard" else our_app(), ClientApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        kind, _, number = message.metadata.group_id.partition(" ")
+        if kind == "evaluate" and int(number) in failing:
+            raise ArithmeticError("no such number")
+        return inner(message, context)
+
+    outer.query()(answer)
+    outer.train()(answer)
+    outer.evaluate()(answer)
+    return outer
+
+
+@pytest.mark.parametrize("nodes", [1, K // 2])
+def test_an_evaluation_that_fails_everywhere_ends_the_run(tmp_path: Path, nodes: int) -> None:
+    """Where the clients speak the project's protocol; the rounds before are kept, and go on."""
+    options: dict[str, Any] = {"min_available_nodes": nodes, "min_train_nodes": nodes}
+    whole = played(made("FedAU", records=tmp_path / "whole", **options), grid_of(our_app(), nodes))
+    failing = made("FedAU", records=tmp_path / "run", **options)
+    told = f"none of {K} clients could measure the model after round 3: ArithmeticError: no such "
+    with pytest.raises(RunError, match=f"^{told}number$"):
+        played(failing, grid_of(failing_app("ours", {3}), nodes))
+    run = load_run(tmp_path / "run")
+    assert (run.status, len(run.rounds)) == ("failed", 2)
+    assert told in json.loads((tmp_path / "run" / "manifest.json").read_text())["error"]
+    model = load_file(tmp_path / "run" / "model.safetensors")
+    two_rounds = played(made("FedAU", **options), grid_of(our_app(), nodes), rounds=2)
+    assert {k: a.tobytes() for k, a in model.items()} == two_rounds
+    resumed = made("FedAU", resume_from=tmp_path / "run", **options)
+    assert played(resumed, grid_of(our_app(), nodes)) == whole
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+def test_an_evaluation_of_flowers_standard_protocol_may_fail(tmp_path: Path) -> None:
+    """As with FedAvg, whose run goes on: no rule reads what such clients measure."""
+    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    app = failing_app("standard", range(1, ROUNDS + 1))
+    assert played(made("FedAU", records=tmp_path / "run"), grid_of(app, K)) == whole
+    checked(tmp_path / "run")
 
 
 def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.errors import RunError
 from fedquorum.flower.codec import (
     EvaluateAnswer,
     NamedArrays,
@@ -15,6 +16,7 @@ from fedquorum.flower.codec import (
 from fedquorum.flower.replies import (
     Answers,
     WeightedSum,
+    check_evaluated,
     collect,
     refuse_unusable_sum,
     usable_evaluations,
@@ -23,6 +25,7 @@ from fedquorum.flower.validation import Limits, Sent, sum_problem
 from fedquorum.summation import BinnedSum, Bins
 from fedquorum.types import Proportions
 from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -121,6 +124,82 @@ def test_an_error_and_what_cannot_be_read_are_of_all_asked_there() -> None:
     )
     assert list(answers.malformed) == [2]
     assert not usable_evaluations(answers)
+
+
+def failed(*clients: int, reason: str = "no") -> list[EvaluateAnswer]:
+    return [EvaluateAnswer(k, Status.FAILED, reason=reason) for k in clients]
+
+
+NONSENSE = RecordDict()
+AWAY = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+RAISED, NOT_LOADED, UNREADABLE = (
+    Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "boom"),
+    Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "boom"),
+    Error(ErrorCode.UNKNOWN, "boom"),
+)
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "told"),
+    [
+        (failed(0, 1), failed(2), "no"),
+        (failed(0, 1), RAISED, "no, boom"),
+        (UNREADABLE, NOT_LOADED, "boom"),
+        ([measured(0, -1.0), measured(1, -1.0)], [measured(2, -1.0)], "loss is -1.0, not >= 0"),
+        (failed(0, 1), NONSENSE, "no, a reply needs the record 'metrics'"),
+        ([measured(0), *failed(1)], failed(2), None),
+        (failed(0, 1), [measured(2)], None),
+        (failed(0, 1), None, None),
+        (failed(0), failed(2), None),
+        (None, None, None),
+        (failed(0, 1), [EvaluateAnswer(2, Status.UNAVAILABLE)], None),
+        *((failed(0, 1), Error(code, "gone"), None) for code in AWAY),
+    ],
+)
+def test_an_evaluation_that_fails_everywhere(
+    of_first: Any, of_second: Any, told: str | None
+) -> None:
+    """Each client asked says that it failed; where one is away, or says nothing, none has."""
+    answers = sorted_by_client(
+        *(
+            reply_of(node, encode_evaluate_reply(said) if isinstance(said, list) else said)
+            for node, said in ((7, of_first), (8, of_second))
+            if said is not None
+        )
+    )
+    asked_at, everyone = {7: (0, 1), 8: (2,)}, frozenset(range(3))
+
+    def check(asked_at: dict[int, tuple[int, ...]], wanted: frozenset[int] = everyone) -> None:
+        check_evaluated(answers, asked_at, wanted, model="the first model", metric="accuracy")
+
+    check({})
+    if told is None:
+        check(asked_at)
+        return
+    with pytest.raises(RunError) as refused:
+        check(asked_at)
+    assert str(refused.value) == f"none of 3 clients could measure the first model: {told}"
+    # The others are away: several nodes that fail are enough, one is not.
+    with pytest.raises(RunError):
+        check(asked_at, frozenset(range(9)))
+    check({7: (0, 1)})
+    with pytest.raises(RunError, match=r"^none of 2 clients"):
+        check({7: (0, 1)}, frozenset({0, 1}))
+
+
+def test_the_reasons_of_a_failed_evaluation_are_one_line() -> None:
+    """The first of many."""
+    parts = {k: EvaluateAnswer(k, Status.FAILED, reason=f"reason {k}") for k in range(5)}
+    with pytest.raises(RunError) as refused:
+        check_evaluated(
+            Answers(parts=parts), {1: tuple(parts)}, frozenset(parts), model="it", metric="accuracy"
+        )
+    told = "reason 0, reason 1, reason 2, ... (5 in all)"
+    assert str(refused.value) == f"none of 5 clients could measure it: {told}"
 
 
 @pytest.mark.parametrize(
