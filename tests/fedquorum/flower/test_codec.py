@@ -521,6 +521,13 @@ def said_by(answer: Answer) -> tuple[Any, ...]:
     return (type(answer), answer.client, answer.status, answer.reason, *map(repr, numbers))
 
 
+def in_floats(answer: Answer) -> Answer:
+    """Return an answer with each of its numbers as a float."""
+    said = {name: getattr(answer, name) for name in NUMBERS[type(answer)]}
+    numbers: dict[str, Any] = {k: None if v is None else float(v) for k, v in said.items()}
+    return replace(answer, **numbers)
+
+
 def kinds_in(content: RecordDict) -> set[tuple[str, str, type]]:
     """Return the type of every number of a message, by record and key."""
     return {
@@ -555,24 +562,16 @@ def test_a_number_is_the_same_whoever_else_is_on_the_node(kind: type[Answer], co
         answers = [with_subset(kind, k, beside[k]) for k in range(count)]
         together = over_the_wire(encode(answers))
         alone = [decode(over_the_wire(encode([answer])))[0] for answer in answers]
-        floats = [
-            replace(a, **{n: as_float(getattr(a, n)) for n in NUMBERS[kind]}) for a in answers
-        ]
-        assert (
-            [*map(said_by, decode(together))] == [*map(said_by, alone)] == [*map(said_by, floats)]
-        )
+        expected = [said_by(in_floats(answer)) for answer in answers]
+        assert [said_by(answer) for answer in decode(together)] == expected
+        assert [said_by(answer) for answer in alone] == expected
         for name, key, of in kinds_in(together):
             types.setdefault((name, key), set()).add(of)
     whole = {"protocol", "client-id", "status"}
     for (_, key), found in types.items():
         assert found == ({int} if key in whole or key.startswith("absent-") else {float}), key
-    assert {key for _, key in types} >= whole | {*keys.EVALUATE_METRICS.values()} - {
-        key for key in keys.EVALUATE_METRICS.values() if kind is TrainAnswer
-    }
-
-
-def as_float(value: float | None) -> float | None:
-    return None if value is None else float(value)
+    metrics = keys.TRAIN_METRICS if kind is TrainAnswer else keys.EVALUATE_METRICS
+    assert {key for _, key in types} >= {*whole, *metrics.values()}
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -589,10 +588,7 @@ def test_statuses_and_reasons_stand_beside_missing_numbers(count: int) -> None:
     content = with_seconds(content, {k: k if k % 2 else k / 2 for k in (9, *range(count))})
     expected = [TrainAnswer(9, Status.UNAVAILABLE), *answers]
     found = decode_train_reply(over_the_wire(content))
-    assert [*map(said_by, found)] == [
-        said_by(replace(a, **{n: as_float(getattr(a, n)) for n in NUMBERS[TrainAnswer]}))
-        for a in expected
-    ]
+    assert [said_by(answer) for answer in found] == [said_by(in_floats(one)) for one in expected]
     seconds = [answer.seconds for answer in found]
     assert seconds == [9.0, *(k if k % 2 else k / 2 for k in range(count))]
     assert {type(one) for one in seconds} == {float}
