@@ -422,9 +422,9 @@ def _of_several(
         if code is not Status.DONE:
             answers.append(kind(k, code, reason=reasons.get(k)))
             continue
-        own = {key: values[place] for key, values in said.items() if place not in absent[key]}
-        trained = {name: array[place] for name, array in arrays.items()}
-        answers.append(_done(kind, k, own, trained, reasons.get(k)))
+        numbers = {key: values[place] for key, values in said.items() if place not in absent[key]}
+        model = {name: array[place] for name, array in arrays.items()}
+        answers.append(_done(kind, k, numbers, model, reasons.get(k)))
         place += 1
     return answers
 
