@@ -40,17 +40,24 @@ def inner_products(
     return total
 
 
-STATISTICS = frozenset({"running_mean", "running_var"})
-"""What PyTorch's normalisation layers call what they measure rather than learn."""
+VARIANCE = "running_var"
+STATISTICS = frozenset({"running_mean", VARIANCE, "num_batches_tracked"})
+"""What PyTorch's normalisation layers call what they measure and count rather than learn."""
 
 
 def is_statistic(name: str, array: NDArray[Any]) -> bool:
     """Say whether a model's array is counted or measured, not trained: no optimizer's business.
 
-    Whole numbers, and the running mean and variance of normalisation layers by their names. A
+    Whole numbers, and the statistics of normalisation layers by their names. No rule extrapolates
+    them, whether it steps by more than the mean of the updates or by updates of earlier rounds: a
     variance that some step made negative would be no model any more.
     """
-    return not np.issubdtype(array.dtype, np.floating) or name.rpartition(".")[2] in STATISTICS
+    return not np.issubdtype(array.dtype, np.floating) or _own_name(name) in STATISTICS
+
+
+def _own_name(name: str) -> str:
+    """Return an array's name in its own layer."""
+    return name.rpartition(".")[2]
 
 
 def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
@@ -61,6 +68,16 @@ def averaged(value: FloatArray, update: FloatArray, total_weight: float) -> Floa
     """
     moved: FloatArray = value + update / max(1.0, total_weight)
     return moved
+
+
+def _statistic(name: str, value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
+    """Return a statistic after a round: ``averaged``, and of a variance at least 0.
+
+    Rounding takes a variance below 0 where the clients' are near it, and so does the noise of
+    differential privacy. One that is negative already may stay.
+    """
+    moved = averaged(value, update, total_weight)
+    return np.maximum(moved, np.minimum(value, 0.0)) if _own_name(name) == VARIANCE else moved
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,11 @@ def trained(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
     return {name: array for name, array in arrays.items() if not is_statistic(name, array)}
 
 
+def measured(arrays: Mapping[str, ArrayT]) -> dict[str, ArrayT]:
+    """Return the arrays of a model that are counted or measured, which the server averages."""
+    return {name: array for name, array in arrays.items() if is_statistic(name, array)}
+
+
 def server_step(
     optimizer: ServerOptimizer[Any],
     state: Any,
@@ -134,7 +156,9 @@ def server_step(
         state = optimizer.init(parameters)
     state, after = optimizer.step(state, parameters, {name: update[name] for name in parameters})
     statistics = AsFloat64({name: a for name, a in model.items() if name not in parameters})
-    averages = {name: averaged(a, update[name], total_weight) for name, a in statistics.items()}
+    averages = {
+        name: _statistic(name, a, update[name], total_weight) for name, a in statistics.items()
+    }
     moved = like({**after, **averages}, model)
     finite = all(np.isfinite(array).all() for array in moved.values())
     return state, moved if finite else None

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from .aggregation import measured, trained
 from .capacity import allocate, free_disk, gigabytes, machine_memory
-from .errors import RunError
+from .errors import RunError, StateError
+from .intake import abbreviated
 from .locks import lock_directory
 from .state import StateArrays, array_like
-from .types import FloatArray
+from .summation import combined_update
+from .types import FloatArray, IntArray
 
 
 class UpdateMemory:
@@ -27,13 +30,17 @@ class UpdateMemory:
 
     with c_n = 1 / |S_t| (FedVarp) or 1 / N (MIFA, where it is the mean of the new memory).
 
-    Updates are kept in the model's own dtypes, integer ones (counters) in float64; the mean over
+    So do trained arrays. Counters and the statistics of normalisation layers are not kept: a
+    difference of updates of different rounds would take them out of the range of what was sent,
+    and a variance below 0. They move by sum_n c_n Delta_n, as without a memory.
+
+    Updates are kept in the model's own dtypes, in rows ascending by client id; the sum over
     clients is kept in float64 beside them.
 
     Parameters
     ----------
     clients : iterable of int
-        All clients, ascending.
+        All clients.
     model : mapping
         The model's arrays, for names, shapes and dtypes.
     directory : Path, optional
@@ -58,19 +65,16 @@ class UpdateMemory:
         model: Mapping[str, NDArray[Any]],
         directory: Path | None = None,
     ) -> None:
-        self._row = {client: row for row, client in enumerate(clients)}
+        self._row = _rows(clients)
         self._first = len(self._row)
         self._directory = directory
         if directory is not None:
             finalize(self, os.close, _locked(directory))
-        self._total = {name: np.zeros(array.shape) for name, array in model.items()}
+        kept = trained(model)
+        self._total = {name: np.zeros(array.shape) for name, array in kept.items()}
         self._updates = {
-            name: _zeros(
-                (len(self._row), *array.shape),
-                _kept_as(array),
-                self._file(position),
-            )
-            for position, (name, array) in enumerate(model.items())
+            name: _zeros((len(self._row), *array.shape), array.dtype, self._file(position))
+            for position, (name, array) in enumerate(kept.items())
         }
 
     @property
@@ -79,33 +83,63 @@ class UpdateMemory:
         return sum(a.nbytes for a in (*self._updates.values(), *self._total.values()))
 
     def state(self) -> StateArrays:
-        """Return all of the memory as named arrays, its own: not for keeping, to be written."""
+        """Return all of the memory as named arrays, its own: not for keeping, to be written.
+
+        ``client`` says whose update each row is.
+        """
         totals = {f"total.{name}": array for name, array in self._total.items()}
-        return totals | {f"updates.{name}": array for name, array in self._updates.items()}
+        updates = {f"updates.{name}": array for name, array in self._updates.items()}
+        return {"client": np.array([*self._row], dtype=np.int64), **totals, **updates}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what ``state`` returned.
+        """Restore what ``state`` returned; clients that it lacks have an update of zero.
 
         Raises
         ------
         StateError
             If it is the memory of other clients or of another model.
         """
-        for name, array in self.state().items():
-            array[...] = array_like(array, name, state)
+        rows = self._rows_of(state)
+        for name, total in self._total.items():
+            total[...] = array_like(total, f"total.{name}", state)
+        for name, kept in self._updates.items():
+            shape = (len(rows), *kept.shape[1:])
+            there = array_like(np.broadcast_to(kept.dtype.type(0), shape), f"updates.{name}", state)
+            if len(rows) < len(kept):
+                kept[...] = 0
+            kept[rows] = there
+
+    def _rows_of(self, state: Mapping[str, NDArray[Any]]) -> IntArray:
+        """Return the row of each client whose update a state has.
+
+        Raises
+        ------
+        StateError
+            If one is none of the memory's clients, or is there twice.
+        """
+        if "client" not in state:
+            raise StateError("'client' is missing")
+        clients = array_like(np.zeros(len(state["client"]), np.int64), "client", state).tolist()
+        others = sorted(set(clients) - self._row.keys())
+        if others or len(set(clients)) < len(clients):
+            raise StateError(
+                f"'client' must be each once of the clients {abbreviated(list(self._row))}, got "
+                f"{abbreviated(clients)}"
+            )
+        return np.array([self._row[client] for client in clients], dtype=np.int64)
 
     def grow(self, clients: Iterable[int]) -> None:
         """Make room for clients that came later, with an update of zero before their first."""
-        new = [client for client in clients if client not in self._row]
-        if not new:
+        row = _rows({*self._row, *clients})
+        if len(row) == len(self._row):
             return
-        before = len(self._row)
+        places = [row[client] for client in self._row]
         files = [self._file(position) for position in range(len(self._updates))]
-        self._row |= {client: before + i for i, client in enumerate(new)}
+        self._row = row
         for position, (name, kept) in enumerate(list(self._updates.items())):
-            shape = (len(self._row), *kept.shape[1:])
+            shape = (len(row), *kept.shape[1:])
             larger = _zeros(shape, kept.dtype, self._file(position))
-            larger[:before] = kept
+            larger[places] = kept
             self._updates[name] = larger
             if (smaller := files[position]) is not None:
                 smaller.unlink(missing_ok=True)
@@ -125,7 +159,12 @@ class UpdateMemory:
         for client, weight, client_model in weighted_models:
             for name, _, change in self._changes(client, model, client_model):
                 step[name] += weight * change
-        return step
+        statistics = measured(model)
+        sent = [
+            (weight, {name: client_model[name] for name in statistics})
+            for _, weight, client_model in weighted_models
+        ]
+        return step | combined_update(statistics, sent)
 
     def remember(
         self,
@@ -144,10 +183,9 @@ class UpdateMemory:
         model: Mapping[str, NDArray[Any]],
         client_model: Mapping[str, NDArray[Any]],
     ) -> Iterable[tuple[str, NDArray[Any], FloatArray]]:
-        """Yield Delta_n and Delta_n - y_n of each array."""
-        for name, array in client_model.items():
-            kept = self._updates[name]
-            update = _saturated(array.astype(np.float64) - model[name], kept.dtype)
+        """Yield Delta_n and Delta_n - y_n of each array that is kept."""
+        for name, kept in self._updates.items():
+            update = _saturated(client_model[name].astype(np.float64) - model[name], kept.dtype)
             yield name, update, update.astype(np.float64) - kept[self._row[client]]
 
     def _file(self, position: int) -> Path | None:
@@ -177,7 +215,7 @@ def check_room(
     RunError
         With the figures.
     """
-    size = sum(clients * array.size * _kept_as(array).itemsize for array in model.values())
+    size = sum(clients * array.nbytes for array in trained(model).values())
     if directory is None:
         there, allowed = machine_memory(), "set where this machine's memory does not hold"
     else:
@@ -191,10 +229,9 @@ def check_room(
         )
 
 
-def _kept_as(array: NDArray[Any]) -> np.dtype[Any]:
-    """Return the type in which updates of an array are kept: integers in float64."""
-    floating = np.issubdtype(array.dtype, np.floating)
-    return array.dtype if floating else np.dtype(np.float64)
+def _rows(clients: Iterable[int]) -> dict[int, int]:
+    """Return the row of each client, ascending by id whoever came first."""
+    return {client: row for row, client in enumerate(sorted(clients))}
 
 
 def _saturated(update: FloatArray, dtype: np.dtype[Any]) -> NDArray[Any]:

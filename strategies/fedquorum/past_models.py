@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregation import AsFloat64, is_statistic, like, trained
+from .aggregation import AsFloat64, like, measured, trained
 from .capacity import free_disk, gigabytes, machine_memory
 from .errors import RunError, StateError
 from .state import StateArrays, array_like
@@ -174,9 +174,9 @@ def anchored(
     echoed = [(update.factor, chosen(update.model)) for update in updates]
     longest = past.longest_update
     step = shortened(combined_update(of_training, echoed, divisor, starts=starts), longest)
-    measured = {name: a for name, a in model.items() if is_statistic(name, a)}
+    statistics = measured(model)
     means = combined_update(
-        measured, [(1.0, {name: u.model[name] for name in measured}) for u in updates], n
+        statistics, [(1.0, {name: u.model[name] for name in statistics}) for u in updates], n
     )
     present = AsFloat64(model)
     anchor = {name: present[name] + away[name] for name in of_training}

@@ -102,6 +102,9 @@ def _restore(template: Any, name: str, arrays: Mapping[str, NDArray[Any]]) -> An
 def grown(state: Any, fresh: Any, before: int, places: NDArray[np.int64]) -> Any:
     """Return a rule's state for a population that has grown.
 
+    An axis of an array has one entry for each client if it is longer in ``fresh``; arrays of
+    another form are no client's, even if they are as long as there are clients.
+
     Parameters
     ----------
     state : Any
@@ -114,11 +117,13 @@ def grown(state: Any, fresh: Any, before: int, places: NDArray[np.int64]) -> Any
         Where they are among all clients now, shape (before,).
     """
     if isinstance(state, np.ndarray):
-        if state.ndim == 0 or len(state) != before:
-            return state
-        copied = fresh.copy()
-        copied[places] = state
-        return copied
+        return _grown_array(state, fresh, before, places)
+    if isinstance(state, Mapping):
+        both = {
+            key: grown(part, fresh[key], before, places) if key in fresh else part
+            for key, part in state.items()
+        }
+        return {**fresh, **both}
     if is_dataclass(state) and not isinstance(state, type):
         return replace(
             state,
@@ -130,6 +135,21 @@ def grown(state: Any, fresh: Any, before: int, places: NDArray[np.int64]) -> Any
             },
         )
     return state
+
+
+def _grown_array(
+    state: NDArray[Any], fresh: NDArray[Any], before: int, places: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return an array with the entries of clients at their new places, and fresh ones of others."""
+    if state.ndim != fresh.ndim or state.shape == fresh.shape:
+        return state
+    lengths = [*zip(state.shape, fresh.shape, strict=True)]
+    if any(length not in {before, longer} for length, longer in lengths):
+        return state
+    axes = [np.arange(length) if length == longer else places for length, longer in lengths]
+    copied = fresh.copy()
+    copied[np.ix_(*axes)] = state
+    return copied
 
 
 def bytes_of(state: object) -> int:

@@ -1,5 +1,7 @@
 """The server's step, and inner products of updates."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from fedquorum.aggregation import (
@@ -8,8 +10,11 @@ from fedquorum.aggregation import (
     inner_products,
     is_statistic,
     like,
+    server_step,
 )
 from fedquorum.flower.codec import NamedArrays
+from fedquorum.server_optimizer import SGD, Adam, Momentum, ServerOptimizer
+from fedquorum.summation import combined_update
 
 
 def test_dtypes_come_back() -> None:
@@ -78,9 +83,72 @@ def test_statistics_stay_between_the_clients_and_the_servers() -> None:
     whole, real = np.array(3), np.array([1.0])
     assert is_statistic("bn.num_batches_tracked", whole)
     assert is_statistic("layer.bn.running_var", real)
+    assert is_statistic("bn.num_batches_tracked", real)
     assert not is_statistic("layer.bn.weight", real)
     server, clients = 1.0, np.array([0.01, 0.02])
     for weights in (np.array([5.0, 3.0]), np.array([0.1, 0.2])):
         update = np.array([float(weights @ (clients - server))])
         moved = averaged(np.array([server]), update, float(weights.sum()))
         assert 0.01 <= moved[0] <= 1.0
+
+
+STATISTICS: NamedArrays = {
+    "bn.weight": np.ones(3, np.float32),
+    "bn.running_mean": np.zeros(3, np.float32),
+    "bn.running_var": np.ones(3, np.float32),
+    "bn.num_batches_tracked": np.array(7),
+}
+
+
+@pytest.mark.parametrize("optimizer", [SGD(5.0), Momentum(3.0), Adam(2.0)])
+@pytest.mark.parametrize("weights", [[0.2, 0.7], [40.0, 5.0], [1e120, 1e100], [1e-30, 1e-20]])
+def test_no_step_takes_statistics_out_of_the_range(
+    optimizer: ServerOptimizer[Any], weights: list[float]
+) -> None:
+    """Weights beyond 1, a learning rate beyond 1 and momentum are of trained arrays alone."""
+    rng = np.random.default_rng(0)
+    model, state = STATISTICS, None
+    for _ in range(12):
+        clients: list[NamedArrays] = [
+            {
+                "bn.weight": rng.normal(size=3).astype(np.float32),
+                "bn.running_mean": rng.normal(size=3).astype(np.float32),
+                "bn.running_var": rng.lognormal(-3.0, 3.0, size=3).astype(np.float32),
+                "bn.num_batches_tracked": np.array(int(rng.integers(0, 1000))),
+            }
+            for _ in weights
+        ]
+        update = combined_update(model, zip(weights, clients, strict=True))
+        state, moved = server_step(optimizer, state, model, update, sum(weights))
+        if moved is None:  # trained arrays may leave the finite numbers
+            break
+        for name in ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked"):
+            sent = np.stack([model[name], *(client[name] for client in clients)]).astype(np.float64)
+            slack = 1e-6 * np.abs(sent).max()
+            assert (moved[name] >= sent.min(axis=0) - slack).all()
+            assert (moved[name] <= sent.max(axis=0) + slack).all()
+        assert moved["bn.running_var"].min() >= 0.0
+        model = moved
+
+
+def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
+    """A mean may be negative, and so may a variance that was."""
+    moved = server_step(
+        SGD(),
+        None,
+        STATISTICS,
+        {
+            "bn.weight": np.zeros(3),
+            "bn.running_mean": np.array([-1.0, 0.0, 1.0]),
+            "bn.running_var": np.array([-1.0 - 1e-12, -5.0, 0.5]),
+            "bn.num_batches_tracked": np.array(0.0),
+        },
+        1.0,
+    )[1]
+    assert moved is not None
+    assert moved["bn.running_mean"].tolist() == [-1.0, 0.0, 1.0]
+    assert moved["bn.running_var"].tolist() == [0.0, 0.0, 1.5]
+    wrong = {**STATISTICS, "bn.running_var": np.full(3, -2.0, np.float32)}
+    still = server_step(SGD(), None, wrong, {k: np.zeros(a.shape) for k, a in wrong.items()}, 1.0)
+    assert still[1] is not None
+    assert still[1]["bn.running_var"].tolist() == [-2.0] * 3

@@ -3,14 +3,22 @@
 import errno
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.errors import RunError
+from fedquorum.aggregation import measured, server_step
+from fedquorum.composition import LastUpdates
+from fedquorum.errors import RunError, StateError
+from fedquorum.flower.server_memory import Memory
 from fedquorum.memory import UpdateMemory, check_room
-from fedquorum.types import FloatArray
+from fedquorum.named import FEDVARP
+from fedquorum.rule import RunFacts
+from fedquorum.selection import Sampling
+from fedquorum.server_optimizer import SGD
+from fedquorum.types import FloatArray, Population
 from numpy.typing import NDArray
 
 Model = dict[str, NDArray[Any]]
@@ -46,9 +54,10 @@ def test_memory_by_hand(tmp_path: Path, on_disk: bool) -> None:
     np.testing.assert_allclose(second["w"], [7.5, 7.5])
     third = step(memory, MODEL, [], 4)
     np.testing.assert_allclose(third["w"], [3.0, 3.0])  # (2 + 10) / 4
-    assert memory.nbytes == 4 * (2 * 4 + 8) + (2 * 8 + 8)
+    assert third["n"] == 0.0
+    assert memory.nbytes == 4 * (2 * 4) + 2 * 8  # of counters nothing is kept
     assert (
-        len(list((tmp_path / "y").glob("*.npy"))) == 2 if on_disk else not list(tmp_path.iterdir())
+        len(list((tmp_path / "y").glob("*.npy"))) == 1 if on_disk else not list(tmp_path.iterdir())
     )
 
 
@@ -94,6 +103,149 @@ def test_who_joins_has_moved_by_nothing_yet(tmp_path: Path, on_disk: bool) -> No
     assert step(memory, MODEL, [], 3)["w"].tolist() == [2.0, 2.0]  # (2 + 4 + 0) / 3
     assert step(memory, MODEL, [(7, 1.0, moved(3))], 3)["w"].tolist() == [5.0, 5.0]
     assert step(memory, MODEL, [], 3)["w"].tolist() == [3.0, 3.0]
+
+
+# --- whose update it is -----------------------------------------------------------------------
+
+
+X: Model = {"w": np.zeros(1, dtype=np.float32)}
+RULES = FEDVARP.rules({}, RunFacts(), sampling=Sampling(), server_optimizer=SGD(1.0))
+
+
+def replies(*clients: int) -> list[tuple[int, float, Model]]:
+    """Return models whose update is ten times their client."""
+    return [(k, 1.0 / len(clients), {"w": np.array([10.0 * k], np.float32)}) for k in clients]
+
+
+def last_updates(memory: UpdateMemory) -> dict[int, float]:
+    """Return y_n by client: what a step with an update of 0 takes away."""
+    state = memory.state()
+    return dict(zip(state["client"].tolist(), state["updates.w"][:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_resumed_client_has_its_own_last_update(tmp_path: Path, on_disk: bool) -> None:
+    """A client with a smaller id than another's joined later."""
+    folders = [str(tmp_path / name) if on_disk else None for name in ("before", "after")]
+    before, after = (
+        Memory(replace(RULES, memory=LastUpdates(memory_dir=folder))) for folder in folders
+    )
+    first = Population.of_joiners().joined_by([0, 2, 5])
+    memory = before.of(X, first)
+    assert memory is not None
+    memory.remember(X, replies(0, 2, 5))
+    larger = first.joined_by([0, 1, 2, 5])
+    assert before.of(X, larger) is memory
+    memory.remember(X, replies(1))
+    assert last_updates(memory) == {0: 0.0, 1: 10.0, 2: 20.0, 5: 50.0}
+    state = {f"memory.{name}": array.copy() for name, array in memory.state().items()}
+    after.restore(state, X, larger)
+    resumed = after.updates
+    assert resumed is not None
+    assert last_updates(resumed) == last_updates(memory)
+    assert memory.step(X, replies(5), 4)["w"] == resumed.step(X, replies(5), 4)["w"] == 20.0
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_who_joined_in_which_order_does_not_matter(
+    tmp_path: Path, seed: int, on_disk: bool
+) -> None:
+    """One client after the other, each with an update; restored, all of it has the same bits."""
+    order = np.random.default_rng(seed).permutation(7).tolist()
+    folders = [tmp_path / name if on_disk else None for name in ("joined", "restored")]
+    joined = UpdateMemory(order[:2], X, folders[0])
+    for client in order:
+        joined.grow([*joined.state()["client"].tolist(), client])
+        joined.remember(X, replies(client))
+    assert last_updates(joined) == {k: 10.0 * k for k in range(7)}
+    assert [*last_updates(joined)] == [*range(7)]
+    restored = UpdateMemory(range(9), X, folders[1])  # two more have joined since
+    restored.remember(X, replies(*range(9)))
+    restored.restore({name: array.copy() for name, array in joined.state().items()})
+    assert last_updates(restored) == {**last_updates(joined), 7: 0.0, 8: 0.0}
+    joined.grow(range(9))
+    for name, array in joined.state().items():
+        np.testing.assert_array_equal(restored.state()[name], array, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("clients", "told"),
+    [
+        ([0, 1, 7], r"'client' must be each once of the clients 0, 1, 2, got 0, 1, 7"),
+        ([0, 1, 1], r"'client' must be each once of the clients 0, 1, 2, got 0, 1, 1"),
+        ([0, 1], r"'updates\.w' is float32 of shape \(3, 1\), expected float32 of \(2, 1\)"),
+        (None, "'client' is missing"),
+    ],
+)
+def test_a_memory_of_other_clients_is_refused(clients: list[int] | None, told: str) -> None:
+    """A row without its client, or of a client that is none, is nobody's update."""
+    state = UpdateMemory(range(3), X).state()
+    del state["client"]
+    if clients is not None:
+        state["client"] = np.array(clients)
+    with pytest.raises(StateError, match=told):
+        UpdateMemory(range(3), X).restore(state)
+
+
+# --- statistics of normalisation layers ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mifa", "fedvarp"])
+def test_no_variance_becomes_negative(name: str) -> None:
+    """Last updates of a running variance would take it below 0, and the model's output to NaN."""
+    import torch  # takes seconds
+
+    def with_state(model: Model | None = None) -> torch.nn.Module:
+        layers = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()
+        net = torch.nn.Sequential(*layers, torch.nn.Linear(8, 2))
+        if model is not None:
+            net.load_state_dict({name: torch.tensor(array) for name, array in model.items()})
+        return net
+
+    def state_of(net: torch.nn.Module) -> Model:
+        return {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}
+
+    def trained_on(model: Model, client: int) -> Model:
+        net = with_state(model)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        x, y = data[client]
+        for _ in range(5):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        return state_of(net)
+
+    torch.manual_seed(0)
+    x = state_of(with_state())
+    rng, there = np.random.default_rng(0), np.random.default_rng(1)
+    data = [
+        (
+            torch.tensor(rng.normal(size=(64, 4)), dtype=torch.float32),
+            torch.tensor(rng.integers(0, 2, 64)),
+        )
+        for _ in range(10)
+    ]
+    memory = UpdateMemory(range(10), x)
+    for _ in range(60):
+        clients = [k for k in range(10) if there.random() < 0.2]
+        if not clients and name == "fedvarp":
+            continue
+        weight = 0.1 if name == "mifa" else 1.0 / max(1, len(clients))
+        models = [(k, weight, trained_on(x, k)) for k in clients]
+        update = memory.step(x, models, 10)
+        _, after = server_step(SGD(), None, x, update, sum(c for _, c, _ in models))
+        assert after is not None
+        memory.remember(x, models)
+        for statistic in measured(x):
+            sent = np.stack([x[statistic], *(model[statistic] for _, _, model in models)])
+            slack = 1e-6 * np.abs(sent).max()
+            assert (after[statistic] >= sent.min(axis=0) - slack).all()
+            assert (after[statistic] <= sent.max(axis=0) + slack).all()
+        x = after
+        assert x["1.running_var"].min() > 0
+    with torch.no_grad():
+        assert torch.isfinite(with_state(x).eval()(data[0][0])).all()
 
 
 def test_half_precision_cannot_make_the_memory_infinite() -> None:

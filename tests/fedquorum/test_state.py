@@ -87,3 +87,21 @@ def test_only_what_is_of_the_clients_grows() -> None:
         "classes": [1.0] * 4,
         "t": 3,
     }
+
+
+def test_what_is_as_long_as_there_are_clients_may_be_no_clients() -> None:
+    """A newcomer's entry is in the state before its first round, or there is none."""
+    classes = np.array([1.0, 2.0])
+    assert grown(classes, np.zeros(2), 2, np.array([0, 2])) is classes
+
+
+def test_every_axis_of_clients_grows() -> None:
+    """Of a matrix of clients by clients, of classes by clients, and of a mapping's parts."""
+    places = np.array([1, 2])
+    pairs = grown(np.array([[1.0, 2.0], [3.0, 4.0]]), 9.0 * np.eye(3), 2, places)
+    assert pairs.tolist() == [[9.0, 0.0, 0.0], [0.0, 1.0, 2.0], [0.0, 3.0, 4.0]]
+    by_class = grown(np.ones((4, 2)), np.zeros((4, 3)), 2, places)
+    assert by_class.tolist() == [[0.0, 1.0, 1.0]] * 4
+    mapped = grown({"0": 5, "p": np.ones(2)}, {"0": 0, "1": 7, "p": np.zeros(3)}, 2, places)
+    assert mapped.keys() == {"0", "1", "p"}
+    assert (mapped["0"], mapped["1"], mapped["p"].tolist()) == (5, 7, [0.0, 1.0, 1.0])
