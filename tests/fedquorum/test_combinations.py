@@ -7,7 +7,8 @@ as an independent implementation of the optimizer moves it by their sum.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy
+from fedquorum.aggregation import server_step
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError
 from fedquorum.flower.codec import (
@@ -27,14 +29,17 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.named import CUSTOM, NONE
 from fedquorum.participation import PARTICIPATIONS
+from fedquorum.report import ClientEvaluation
+from fedquorum.round import decide
 from fedquorum.rule import RunFacts
 from fedquorum.selection import SELECTIONS, EpsilonGate, PowerOfChoice
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.server_state import ServerState
 from fedquorum.types import FloatArray, Population
 from fedquorum.weighting import WEIGHTINGS, GradientProjection
 
 from conf.compose import PARTS, options
-from tests.builders import corrected
+from tests.builders import OBJECTIVE, absent, answers, corrected, silent, trained
 from tests.builders_flower import grid_of, scripted_app, train_round
 from tests.cases import sampled
 from tests.reference import fedawe
@@ -314,3 +319,76 @@ def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:
         _, weighting, correction, _ = combination
         fixed = correction != "none" or weighting == "average_all"
         assert ("in the round" in rules_of(*combination).divisor) != fixed
+
+
+# --- goes on -------------------------------------------------------------------------------------
+
+
+def gone_on(rules: Rules, seed: int, written: Collection[int] = ()) -> list[dict[str, bytes]]:
+    """Return weights, p and state of eight rounds, to the bit; clients join in any order.
+
+    Before the rounds in ``written`` the state is written down, and goes on from what was written,
+    among the clients that there were then.
+    """
+    rng = np.random.default_rng(seed)
+    there_from = rng.permutation([0, 0, 1, 2, 4])  # the round in which each client joins
+    fixed = rules.weighting.fixed_population
+    population = Population.of_joiners([0, 1])
+    state, model, found = ServerState.initial(rules, population), MODEL, []
+    for t in range(8):
+        if t in written and t > 0:
+            arrays = state.arrays(rules, None, population.ascending)
+            copied = {name: array.copy() for name, array in arrays.items()}
+            state = ServerState.of_arrays(copied, rules, population, model)
+        known = [k for k in range(5) if fixed or there_from[k] <= t]
+        joined = population.joined_by(known)
+        state, population = state.grown(rules, population, joined), joined
+        present = {k for k in known if rng.random() < 0.7}
+        told = replace(state.rounds.told, present=frozenset(known))
+        call = rules.call(t, population, told)
+        loss, updates = LOSS * rng.uniform(0.8, 1.2, 5), rng.normal(size=(5, 2))
+        each = [
+            absent(k)
+            if k not in present
+            else silent(k)
+            if loss[k] > 2.0
+            else trained(k, data=DATA[k], loss=loss[k])
+            for k in call.clients
+        ]
+        usable = [answer.client for answer in each if answer.usable]
+        decided = decide(
+            rules,
+            population,
+            state.rounds,
+            server_round=t + 1,
+            call=call,
+            objective=OBJECTIVE,
+            answers=answers(*each, known=known, updates=updates[usable]),
+        )
+        update = {"w": np.asarray(decided.weight @ updates[usable])}
+        total = float(decided.weight.sum())
+        optimizer, moved = server_step(
+            rules.server_optimizer, state.optimizer, model, update, total
+        )
+        assert moved is not None
+        model = moved
+        state = replace(state, rounds=decided.following, optimizer=optimizer)
+        measured = [
+            ClientEvaluation(
+                k, population.priority_weight(k), DATA[k], loss[k], 0.5, *[math.nan] * 3
+            )
+            for k in sorted(present)
+        ]
+        state = state.with_evaluations(rules, measured)
+        after = {**state.arrays(rules, None, np.array(known)), **model, "weight": decided.weight}
+        found.append({name: array.tobytes() for name, array in after.items()})
+    return found
+
+
+@pytest.mark.parametrize("combination", SAMPLE, ids=" ".join)
+def test_a_state_goes_on_from_what_was_written_of_it(combination: Combination) -> None:
+    """After any rounds, whoever has joined: what is kept of a client stays that client's."""
+    rules = rules_of(*combination)
+    for seed in range(3):
+        written = np.flatnonzero(np.random.default_rng(seed).random(8) < 0.5).tolist()
+        assert gone_on(rules, seed, written) == gone_on(rules, seed)

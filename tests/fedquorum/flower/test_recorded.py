@@ -3,7 +3,8 @@
 import inspect
 import json
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from fedquorum.weighting import TiltedLoss
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from client_app.app import app
@@ -45,11 +47,14 @@ from tests.builders_flower import (
     LOSSES,
     MODEL,
     ChangingGrid,
+    bytes_of,
     grid_of,
     moved,
     scripted_app,
     standard_app,
+    standard_reply,
 )
+from tests.cases import sampled
 from tests.fedquorum.records.made import change_table
 from tests.server_app.made_runs import SMALL, real_run
 
@@ -517,6 +522,145 @@ def test_an_evaluation_of_flowers_standard_protocol_may_fail(tmp_path: Path) -> 
     app = failing_app("standard", range(1, ROUNDS + 1))
     assert played(made("FedAU", records=tmp_path / "run"), grid_of(app, K)) == whole
     checked(tmp_path / "run")
+
+
+class Joining(InProcessGrid):
+    """Nodes of which ``there`` says who is connected, in each half of a round: odd ones evaluate.
+
+    Parameters
+    ----------
+    app : ClientApp
+        The app of every node.
+    there : sequence of collections of int
+        The nodes connected when round 1 trains, when it evaluates, when round 2 trains, ...
+    strategy : DropIn
+        Who looks at them.
+    """
+
+    def __init__(self, app: ClientApp, there: Sequence[Collection[int]], strategy: DropIn) -> None:
+        super().__init__(app, {}, max(map(max, there)))
+        self.connected: Collection[int] = ()
+        methods = ("configure_train", "configure_evaluate")
+        for half, name in enumerate(methods):
+            setattr(strategy, name, self._after(getattr(strategy, name), there[half::2]))
+
+    def _after(
+        self, configure: Callable[..., Any], there: Sequence[Collection[int]]
+    ) -> Callable[..., Any]:
+        def configured(server_round: int, *args: Any, **kwargs: Any) -> Any:
+            self.connected = there[server_round - 1]
+            return configure(server_round, *args, **kwargs)
+
+        return configured
+
+    def get_node_ids(self) -> Iterable[int]:
+        return sorted(self.connected)
+
+
+def named_app(*, by_round: bool = True) -> ClientApp:
+    """Return an app whose nodes say which client they are, and pull the model to 10 (k + 1)."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        told = MetricRecord({"client-id": int(context.node_config["partition-id"])})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        k = int(context.node_config["partition-id"])
+        content = message.content
+        arrays, t = (
+            content.array_records["arrays"],
+            content.config_records["config"]["server-round"],
+        )
+        assert isinstance(t, int)
+        new = {
+            name: (w + 0.5 * (10.0 * (k + 1) - w) + 0.01 * t).astype(w.dtype)
+            for name, w in decode_arrays(arrays).items()
+        }
+        loss = 1.0 + 0.1 * k + 0.01 * t if by_round else 1.0
+        told = {"num-examples": 10 + k if by_round else 10, "loss": loss}
+        return standard_reply(message, new, told)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        told = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("name", ["FedVarp", "MIFA"])
+def test_a_client_that_joins_between_others_keeps_its_own_update(name: str, tmp_path: Path) -> None:
+    """Client 1 joins in round 3 and is away in round 5; the run is stopped after round 4 of 6."""
+    there = [nodes for t in range(1, 7) for nodes in [[1, 3] if t in {1, 2, 5} else [1, 2, 3]] * 2]
+
+    def run(rounds: int, **options: Any) -> NDArray[Any]:
+        strategy = EVERY[name](client_ids="query", **options)
+        on = Joining(named_app(by_round=False), there, strategy)
+        start = encode_arrays({"w": np.zeros(3, np.float32)})
+        return decode_arrays(strategy.start(on, start, num_rounds=rounds).arrays)["w"]
+
+    whole = run(6, records=tmp_path / "whole")
+    run(4, records=tmp_path / "parts")
+    parts = run(6, resume_from=tmp_path / "parts")
+    assert parts.tobytes() == whole.tobytes()
+
+
+def comings(rng: np.random.Generator, *, stay: Collection[int] = ()) -> list[set[int]]:
+    """Return who is connected in each half of all rounds: nodes join in any order, come and go.
+
+    Two or more of those there at first always are, and so are the nodes that ``stay``.
+    """
+    order = (rng.permutation(K) + 1).tolist()
+    first = {*order[: int(rng.integers(2, K))], *stay}
+    joined = {n: 0 if n in first else int(rng.integers(1, 2 * ROUNDS)) for n in order}
+    halves = [{*first}]
+    for half in range(1, 2 * ROUNDS):
+        always = {*rng.choice(sorted(first), 2, replace=False).tolist(), *stay}
+        here = {n for n in order if joined[n] <= half and rng.random() < 0.7}
+        halves.append(always | here | {n for n in order if joined[n] == half})
+    return halves
+
+
+CASES = [*product(STRATEGIES, ("query", "ours"), range(12))]
+
+
+@pytest.mark.parametrize(("name", "ids", "seed"), sampled(CASES, 40))
+def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
+    name: str, ids: str, seed: int, tmp_path: Path
+) -> None:
+    """Clients join in any order, and the run is stopped after any round: all has the same bits.
+
+    The model, all that the strategy remembers of each client, and the records.
+    """
+    rng = np.random.default_rng([seed, STRATEGIES.index(name), ids == "ours"])
+    options: dict[str, Any] = {"client_ids": "query" if ids == "query" else "node-order"}
+    if name in {"FedALIGN", "FedGP"}:
+        options |= {"priority": [1, 2]}
+    if name in {"FedVarp", "MIFA", "FedAWE"} and rng.random() < 0.5:
+        (tmp_path / "memory").mkdir()
+        options |= {"memory_dir": str(tmp_path / "memory")}
+    # Rules of a fixed population know nobody else, and a run goes on where two of them are there.
+    fixed = made(name).rules.weighting.fixed_population
+    there = comings(rng, stay=range(1, K + 1) if fixed and ids == "ours" else (2, 3))
+    stop = int(rng.integers(1, ROUNDS))
+
+    def run(**given: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        strategy = made(name, **options, **{k: v for k, v in given.items() if k != "evaluate_fn"})
+        on = Joining(named_app() if ids == "query" else our_app(), there, strategy)
+        model = played(strategy, on, evaluate_fn=given.get("evaluate_fn"))
+        return model, bytes_of(strategy)
+
+    whole = run(records=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(records=tmp_path / "run", evaluate_fn=stopping(stop))
+    assert run(resume_from=tmp_path / "run") == whole
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    assert rows(tmp_path / "run") == rows(tmp_path / "whole")
+    table = (tmp_path / "whole" / "population.parquet").read_bytes()
+    assert (tmp_path / "run" / "population.parquet").read_bytes() == table
 
 
 def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
