@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from .locks import lock_directory
 from .state import StateArrays, array_like
 from .summation import combined_update
 from .types import FloatArray, IntArray
+
+_FILE = re.compile(r"\d{3,}(-\d+)?\.npy", re.ASCII)
+"""The name of an array's file, with the size of the population where it has grown."""
 
 
 class UpdateMemory:
@@ -45,7 +49,7 @@ class UpdateMemory:
         The model's arrays, for names, shapes and dtypes.
     directory : Path, optional
         Keep the arrays in files there, mapped into memory, rather than in memory. Files of an
-        earlier run are overwritten. The folder is locked as long as the memory is there.
+        earlier run are removed. The folder is locked as long as the memory is there.
 
     Raises
     ------
@@ -70,6 +74,7 @@ class UpdateMemory:
         self._directory = directory
         if directory is not None:
             finalize(self, os.close, _locked(directory))
+            _clear(directory)
         kept = trained(model)
         self._total = {name: np.zeros(array.shape) for name, array in kept.items()}
         self._updates = {
@@ -130,9 +135,10 @@ class UpdateMemory:
 
     def grow(self, clients: Iterable[int]) -> None:
         """Make room for clients that came later, with an update of zero before their first."""
-        row = _rows({*self._row, *clients})
-        if len(row) == len(self._row):
+        new = [client for client in clients if client not in self._row]
+        if not new:
             return
+        row = _rows((*self._row, *new))
         places = [row[client] for client in self._row]
         files = [self._file(position) for position in range(len(self._updates))]
         self._row = row
@@ -266,6 +272,13 @@ def _locked(directory: Path) -> int:
             f"got {directory}"
         )
     return descriptor
+
+
+def _clear(directory: Path) -> None:
+    """Remove the files of an earlier memory, also those that it had for another population."""
+    for path in directory.iterdir():
+        if _FILE.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path | None) -> NDArray[Any]:

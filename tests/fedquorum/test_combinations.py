@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from fedquorum import ComposedStrategy
 from fedquorum.aggregation import server_step
-from fedquorum.composition import Rules
+from fedquorum.composition import LastUpdates, Rules
 from fedquorum.errors import ParameterError
 from fedquorum.flower.codec import (
     NamedArrays,
@@ -324,6 +324,9 @@ def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:
 # --- goes on -------------------------------------------------------------------------------------
 
 
+NOTHING = (math.nan, math.nan, math.nan)
+
+
 def gone_on(rules: Rules, seed: int, written: Collection[int] = ()) -> list[dict[str, bytes]]:
     """Return weights, p and state of eight rounds, to the bit; clients join in any order.
 
@@ -374,9 +377,7 @@ def gone_on(rules: Rules, seed: int, written: Collection[int] = ()) -> list[dict
         model = moved
         state = replace(state, rounds=decided.following, optimizer=optimizer)
         measured = [
-            ClientEvaluation(
-                k, population.priority_weight(k), DATA[k], loss[k], 0.5, *[math.nan] * 3
-            )
+            ClientEvaluation(k, population.priority_weight(k), DATA[k], loss[k], 0.5, *NOTHING)
             for k in sorted(present)
         ]
         state = state.with_evaluations(rules, measured)
@@ -392,3 +393,70 @@ def test_a_state_goes_on_from_what_was_written_of_it(combination: Combination) -
     for seed in range(3):
         written = np.flatnonzero(np.random.default_rng(seed).random(8) < 0.5).tolist()
         assert gone_on(rules, seed, written) == gone_on(rules, seed)
+
+
+# --- statistics ----------------------------------------------------------------------------------
+
+
+WITH_STATISTICS: NamedArrays = {
+    **MODEL,
+    "norm.running_mean": np.zeros(2, np.float32),
+    "norm.running_var": np.ones(2, np.float32),
+    "norm.num_batches_tracked": np.array(3),
+}
+
+
+def measuring(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+    """Train as in any round, away in every other one, and measure something each time."""
+    turn = (task.server_round - 1) % 3
+    moved = answer(client, replace(task, server_round=turn + 1), arrays, everybody=False)
+    if moved.arrays is None:
+        return moved
+    rng = np.random.default_rng([client, task.server_round])
+    statistics: NamedArrays = {
+        "norm.running_mean": rng.normal(scale=30.0, size=2).astype(np.float32),
+        "norm.running_var": rng.lognormal(-2.0, 4.0, size=2).astype(np.float32),
+        "norm.num_batches_tracked": np.array(int(rng.integers(0, 10_000))),
+    }
+    return replace(moved, arrays={**moved.arrays, **statistics})
+
+
+@pytest.mark.parametrize("remembers", [False, True], ids=["", "last updates"])
+@pytest.mark.parametrize("combination", SAMPLE, ids=" ".join)
+def test_statistics_stay_between_those_that_were_sent(
+    combination: Combination, *, remembers: bool
+) -> None:
+    """No weight, learning rate, momentum, echo, projection or memory extrapolates them."""
+    rules = rules_of(*combination)
+    if remembers and rules.weighting.past_starts is not None:
+        with pytest.raises(ParameterError, match="memory must be None with fedawe"):
+            replace(rules, memory=LastUpdates())
+        return
+    fast = replace(rules.server_optimizer, learning_rate=3.0)
+    rules = replace(
+        rules,
+        server_optimizer=fast,
+        memory=LastUpdates(moves_alone=True) if remembers else None,
+    )
+    sent: list[NamedArrays] = []
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
+        trained = measuring(client, task, arrays)
+        sent.extend([] if trained.arrays is None else [trained.arrays])
+        return trained
+
+    strategy = ComposedStrategy(rules, population=POPULATION)
+    grid, model = grid_of(scripted_app(5, fit, dict(enumerate(LOSS))), 2), WITH_STATISTICS
+    for server_round in range(1, 8):
+        sent.clear()
+        after = train_round(strategy, grid, server_round, encode_arrays(model))
+        if after is None:
+            continue
+        moved = decode_arrays(after)
+        for name in WITH_STATISTICS.keys() - MODEL.keys():
+            there = np.stack([one[name] for one in (model, *sent)]).astype(np.float64)
+            slack = 1e-6 * np.abs(there).max()
+            assert (moved[name] >= there.min(axis=0) - slack).all(), (name, server_round)
+            assert (moved[name] <= there.max(axis=0) + slack).all(), (name, server_round)
+        assert moved["norm.running_var"].min() >= 0.0
+        model = moved

@@ -327,6 +327,18 @@ def test_a_memory_for_which_there_is_no_room_is_refused(
         check_room(10, model, tmp_path)
 
 
+def test_files_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
+    """Also those of a population that had grown when the run was stopped; nobody else's."""
+    memory = UpdateMemory(range(2), MODEL, tmp_path)
+    memory.grow(range(3))
+    (tmp_path / "mine.npy").write_bytes(b"kept")
+    del memory
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000-3.npy", "mine.npy"]
+    kept = UpdateMemory(range(3), MODEL, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000.npy", "mine.npy"]
+    assert not kept.state()["updates.w"].any()
+
+
 def test_files_of_an_earlier_run_are_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are overwritten."""
     monkeypatch.setattr("fedquorum.memory.free_disk", lambda folder: 0)

@@ -234,6 +234,19 @@ def test_running_statistics_have_noise_of_their_step(fit: Callable[[int], TrainA
         assert np.std(got["w"]) == pytest.approx(0.1 * largest, rel=0.05)
 
 
+def test_noise_makes_no_variance_negative() -> None:
+    """What it would take below 0 becomes 0, which tells nothing more."""
+    start = {"w": START["w"], "norm.running_var": np.full(SIZE, 0.01, dtype=np.float32)}
+
+    def answer(client: int) -> TrainAnswer:
+        return TrainAnswer(client, Status.DONE, num_examples=10, arrays=start)
+
+    words = "privacy.noise_multiplier=2 privacy.clipping_norm=0.5"
+    got = play(private("dp_fixed_server", words), answer, start=start)["norm.running_var"]
+    assert got.min() == 0.0
+    assert np.mean(got == 0.0) == pytest.approx(0.48, abs=0.02)  # noise of deviation 0.25
+
+
 def test_arrays_in_another_order() -> None:
     """Two arrays of one shape, exchanged in the reply: each is clipped as what it is named."""
     start = {"w": np.zeros(SIZE, np.float32), "v": np.full(SIZE, 3.0, np.float32)}
