@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -432,13 +433,13 @@ def test_statistics_stay_between_those_that_were_sent(
         with pytest.raises(ParameterError, match="memory must be None with fedawe"):
             replace(rules, memory=LastUpdates())
         return
-    fast = replace(rules.server_optimizer, learning_rate=3.0)
+    fast = SERVER_OPTIMIZERS[combination[3]].at(3.0, {}, RunFacts())
     rules = replace(
         rules,
         server_optimizer=fast,
         memory=LastUpdates(moves_alone=True) if remembers else None,
     )
-    sent: list[NamedArrays] = []
+    sent: list[Mapping[str, Any]] = []
 
     def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainAnswer:
         trained = measuring(client, task, arrays)
