@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import socket
 import statistics
@@ -34,7 +35,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -42,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 
@@ -612,14 +614,10 @@ def _flower(home: Path) -> Iterator[dict[str, str]]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
     }
-    found = subprocess.run(
-        ["pgrep", "-f", f"flower-superlink .*--port {port} "],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    for pid in found.stdout.split():
-        os.kill(int(pid), 15)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if re.search(f"flower-superlink .*--port {port} ", " ".join(process.cmdline())):
+                process.terminate()
 
 
 def _free_port() -> int:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -41,6 +41,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
+DATA = "FEDQUORUM_DATA"
+DATA_FOLDER = os.environ.get(DATA)
 INTEGRATION = Path(__file__).parent / "integration"
 FAST_CASES = 2
 """How many cases of a parametrised test ``--fast`` takes."""
@@ -101,22 +103,45 @@ def _fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item
     return [i for i in items if i in chosen], [i for i in items if i not in chosen]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Hide the real data from a test that does not ask for it, and so would fail without it."""
+    os.environ.pop(DATA, None)
+    if DATA_FOLDER is not None and "real_data" in getattr(item, "fixturenames", ()):
+        os.environ[DATA] = DATA_FOLDER
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Return the folder with the real data sets, or skip; in CI a skip is a failure."""
-    root = os.environ.get("FEDQUORUM_DATA")
-    if not root or not (Path(root) / "FashionMNIST" / "raw").is_dir():
-        _skip(f"FEDQUORUM_DATA must be a folder with FashionMNIST/raw, got {root!r}")
-    return Path(root).absolute()
+    if not DATA_FOLDER or not (Path(DATA_FOLDER) / "FashionMNIST" / "raw").is_dir():
+        _skip(f"{DATA} must be a folder with FashionMNIST/raw, got {DATA_FOLDER!r}")
+    return Path(DATA_FOLDER).absolute()
 
 
 @pytest.fixture(scope="session")
-def cifar10_subset(real_data: Path) -> Path:
+def real_file(real_data: Path) -> Callable[[str], Path]:
+    """Return what returns the path of a file of the real data, or skips like ``real_data``."""
+
+    def path_of(name: str) -> Path:
+        path = real_data / name
+        if not path.is_file():
+            _skip(f"{DATA} must be a folder with {name}, got {str(real_data)!r}")
+        return path
+
+    return path_of
+
+
+@pytest.fixture(scope="session")
+def berka_file(real_file: Callable[[str], Path]) -> Path:
+    """Return the prepared table of Berka's loans, or skip like ``real_data``."""
+    return real_file("berka_loans.csv")
+
+
+@pytest.fixture(scope="session")
+def cifar10_subset(real_file: Callable[[str], Path]) -> Path:
     """Return the .npz file with 15,000 + 3,000 images of CIFAR-10, or skip like ``real_data``."""
-    path = real_data / "cifar10_15k3k.npz"
-    if not path.is_file():
-        _skip(f"FEDQUORUM_DATA must be a folder with cifar10_15k3k.npz, got {str(real_data)!r}")
-    return path
+    return real_file("cifar10_15k3k.npz")
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,7 @@ def test_cutoffs_with_other_rates_are_not_compared() -> None:
     }
 
 
+@pytest.mark.usefixtures("real_data")
 def test_weight_errors_are_compared_to_no_cutoff_seed_by_seed() -> None:
     """The mean of the differences is that of the means; no cutoff is there unasked."""
     tables = cutoff_tables((1, 2), (30, 60), (1,))

@@ -141,12 +141,10 @@ def test_what_is_missing(root: Path) -> None:
     assert (row["average_unemployment_rate"], row["average_crime_rate"]) == (7.01, 1358)
 
 
-def test_same_columns_as_the_prepared_table(root: Path, real_data: Path) -> None:
+def test_same_columns_as_the_prepared_table(root: Path, berka_file: Path) -> None:
     """The official tables give the columns of the prepared table, in its order."""
     prepared = csv_table(
-        CsvSettings(
-            path=str(real_data / "berka_loans.csv"), client_column="region", target="default"
-        )
+        CsvSettings(path=str(berka_file), client_column="region", target="default")
     )
     table = load(root)
     names = [name for name in prepared.columns if not name.startswith("frequency=")]

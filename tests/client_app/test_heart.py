@@ -1,5 +1,6 @@
 """UCI heart disease, on tiny files in the official format."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,9 @@ def test_hospitals_and_patients(root: Path) -> None:
     ]
 
 
-def test_same_as_a_table_with_a_header(root: Path, real_data: Path) -> None:
+def test_same_as_a_table_with_a_header(root: Path, real_file: Callable[[str], Path]) -> None:
     """The prepared table of all hospitals has the same columns and meaning of them."""
-    lines = (real_data / "heart_uci.csv").read_text().splitlines()
+    lines = real_file("heart_uci.csv").read_text().splitlines()
     header = lines[0].split(",")
     assert header == ["hospital", *heart.COLUMNS, "target"]
     rows = [dict(zip(header, line.split(","), strict=True)) for line in lines[1:]]
@@ -75,7 +76,7 @@ def test_same_as_a_table_with_a_header(root: Path, real_data: Path) -> None:
         heart.PATIENTS[name] = len(patients)
     prepared = csv_table(
         CsvSettings(
-            path=str(real_data / "heart_uci.csv"),
+            path=str(real_file("heart_uci.csv")),
             client_column="hospital",
             target="target",
             drop=["num"],

@@ -1,6 +1,7 @@
 """The clients that a data set itself has."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -248,9 +249,9 @@ def test_arrays_without_clients() -> None:
 # --- real files ------------------------------------------------------------------------------
 
 
-def test_real_mnist_by_writer(real_data: Path) -> None:
+def test_real_mnist_by_writer(real_file: Callable[[str], Path]) -> None:
     """539 writers, whose own rows are divided: 60,000, each once; the test writers are others."""
-    path = real_data / "mnist_by_writer.npz"
+    path = real_file("mnist_by_writer.npz")
     data = load(str(path), priority="all")
     assert (data.num_clients, data.input_shape, data.num_classes) == (539, (1, 28, 28), 10)
     rows = [np.concatenate([share.train, share.test]) for share in data._shares]
@@ -268,9 +269,9 @@ def test_real_mnist_by_writer(real_data: Path) -> None:
     assert data.client(100).x_test.max() == 1.0
 
 
-def test_real_spoken_digits(real_data: Path) -> None:
+def test_real_spoken_digits(real_file: Callable[[str], Path]) -> None:
     """6 speakers with the official split: 450 and 50 recordings of each, 45 and 5 of a digit."""
-    data = load(str(real_data / "spoken_digits_by_speaker.npz"), priority="all")
+    data = load(str(real_file("spoken_digits_by_speaker.npz")), priority="all")
     assert (data.num_clients, data.input_shape, data.num_classes) == (6, (1, 8000), 10)
     for client in map(data.client, range(6)):
         assert client.x_train.shape == (450, 1, 8000)

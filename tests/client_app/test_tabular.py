@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -277,16 +278,16 @@ def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
 # --- real files ------------------------------------------------------------------------------
 
 
-def real(experiment: str, folder: Path, file: str) -> TabularData:
-    words = f"strategy=fedavg data.path={folder / file}"
+def real(experiment: str, file: Path) -> TabularData:
+    words = f"strategy=fedavg data.path={file}"
     data = load_data(compose(experiment, words).settings.data, 1)
     assert isinstance(data, TabularData)
     return data
 
 
-def test_real_berka(real_data: Path) -> None:
+def test_real_berka(berka_file: Path) -> None:
     """621 loans of 7 regions, 75 of them in default; each test part has both."""
-    data = real("aaggff/berka", real_data, "berka_loans.csv")
+    data = real("aaggff/berka", berka_file)
     assert (data.num_clients, data.num_classes, data.input_shape) == (7, 2, (16,))
     assert data._table.client_names[0] == "Prague"
     assert data._table.classes == ("0", "1")
@@ -303,9 +304,9 @@ def test_real_berka(real_data: Path) -> None:
         np.testing.assert_allclose(client.x_train[:, :13].mean(axis=0), 0, atol=1e-5)
 
 
-def test_real_heart(real_data: Path) -> None:
+def test_real_heart(real_file: Callable[[str], Path]) -> None:
     """920 patients of 4 hospitals, the authors' 15 columns and one for a missing restecg."""
-    data = real("aaggff/heart", real_data, "heart_uci.csv")
+    data = real("aaggff/heart", real_file("heart_uci.csv"))
     assert (data.num_clients, data.num_classes, data.input_shape) == (4, 2, (16,))
     assert data._table.client_names == ("cleveland", "hungarian", "switzerland", "va")
     assert data._table.columns == (

@@ -1,6 +1,7 @@
 """Texts in a CSV file: the next token, or classes of pairs."""
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -342,9 +343,11 @@ def of(arrays: LabelledArrays) -> tuple[int, int]:
     return len(arrays.y_train), len(set(arrays.client_train.tolist()))
 
 
-def test_real_medical_question_pairs(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_medical_question_pairs(
+    real_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """3,048 pairs of 11 doctors; both pairs of a question are on one side."""
-    monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
+    monkeypatch.setenv("FEDQUORUM_DATA", str(real_file("mqp.csv").parent))
     settings = compose("custom", "data=mqp seed=91").settings.data
     assert isinstance(settings, TextSettings)
     assert of(text_arrays(settings)) == (3048, 11)
@@ -356,9 +359,11 @@ def test_real_medical_question_pairs(real_data: Path, monkeypatch: pytest.Monkey
         assert set(client.y_test.tolist()) == {0, 1}
 
 
-def test_real_shakespeare(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_shakespeare(
+    real_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The text of all roles, by character: every target is the next input."""
-    monkeypatch.setenv("FEDQUORUM_DATA", str(real_data))
+    monkeypatch.setenv("FEDQUORUM_DATA", str(real_file("tinyshakespeare_by_role.csv.gz").parent))
     settings = compose("custom", "data=shakespeare seed=92").settings.data
     assert isinstance(settings, TextSettings)
     arrays = text_arrays(settings)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -271,10 +272,16 @@ def free_port() -> int:
 def stop_superlink(port: int) -> None:
     """Stop the SuperLink on ``port``, the one that our first run started, and wait for its end."""
     pattern = f"flower-superlink .*--port {port} "
-    find = ["pgrep", "-f", "--", pattern]
-    for pid in subprocess.run(find, capture_output=True, text=True, check=False).stdout.split():
-        os.kill(int(pid), signal.SIGTERM)
-    deadline = time.monotonic() + 30
-    while subprocess.run(find, capture_output=True, check=False).returncode == 0:
-        assert time.monotonic() < deadline, f"the SuperLink on port {port} does not stop"
-        time.sleep(0.2)
+    for pid in running(pattern):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    wait_for(f"the end of the SuperLink on port {port}", lambda: not running(pattern), 30)
+
+
+def running(pattern: str) -> dict[int, str]:
+    """Return the command lines that match a pattern, by process; small machines lack ``pgrep``."""
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            found[process.pid] = " ".join(process.cmdline())
+    return {pid: line for pid, line in found.items() if re.search(pattern, line)}

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,7 @@ FEDALIGN = [n for n in options("experiment") if n == "custom" or n.startswith("f
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", FEDALIGN)
 def test_every_fedalign_preset_runs_two_rounds(
-    tmp_path: Path, experiment: str, real_data: Path, cifar10_subset: Path
+    tmp_path: Path, experiment: str, real_data: Path, real_file: Callable[[str], Path]
 ) -> None:
     """One round of warm-up and one with the gate, at one local epoch, for every preset.
 
@@ -130,10 +131,10 @@ def test_every_fedalign_preset_runs_two_rounds(
         write_emnist(tmp_path, rows_per_class=(62, 31))
         words += [f"data.root={tmp_path}", "data.shard_size=2"]
     elif data == "npz":
-        words.append(f"data.path={real_data / 'mnist_by_writer.npz'}")
+        words.append(f"data.path={real_file('mnist_by_writer.npz')}")
         words += [] if is_long() else ["data.samples_per_shard=10"]
     elif data == "cifar10":
-        words += ["data=npz", f"data.path={cifar10_subset}"]
+        words += ["data=npz", f"data.path={real_file('cifar10_15k3k.npz')}"]
         few = ["data.num_clients=6", "data.num_priority=2", "data.shard_size=20"]
         words += ["data.shard_size=125"] if is_long() else few
     directory = run(tmp_path / "run", *words)
@@ -369,6 +370,16 @@ def fewer_rows(path: Path, fewer: Path) -> Path:
     return fewer
 
 
+FILES = {
+    "berka": "berka_loans.csv",
+    "heart": "heart_uci.csv",
+    "spoken_digits": "spoken_digits_by_speaker.npz",
+    "mnist_writers": "mnist_by_writer.npz",
+    "shakespeare": "tinyshakespeare_by_role.csv.gz",
+    "mqp": "mqp.csv",
+}
+
+
 @pytest.mark.parametrize(
     ("experiment", "words", "clients"),
     [
@@ -381,12 +392,17 @@ def fewer_rows(path: Path, fewer: Path) -> Path:
     ],
 )
 def test_every_aaggff_preset_runs_two_rounds(
-    tmp_path: Path, experiment: str, words: tuple[str, ...], clients: int, real_data: Path
+    tmp_path: Path,
+    experiment: str,
+    words: tuple[str, ...],
+    clients: int,
+    real_file: Callable[[str], Path],
 ) -> None:
     """Real data with its own clients: all train, and the mixing coefficients leave uniform."""
-    assert os.environ["FEDQUORUM_DATA"] == str(real_data)
+    path = real_file(FILES[experiment])
+    assert os.environ["FEDQUORUM_DATA"] == str(path.parent)
     if experiment == "spoken_digits" and not is_long():
-        path = fewer_rows(real_data / "spoken_digits_by_speaker.npz", tmp_path / "fewer.npz")
+        path = fewer_rows(path, tmp_path / "fewer.npz")
         words = (f"data.path={path}", "client.batch_size=5", "model.channels=8")
     directory = run(tmp_path / "run", f"experiment=aaggff/{experiment}", "rounds=2", *words)
     table = pq.read_table(directory / "clients").to_pylist()
@@ -427,6 +443,7 @@ FOLLOWED = (
 )
 
 
+@pytest.mark.usefixtures("berka_file")
 def test_the_servers_rate_follows_the_clients(tmp_path: Path) -> None:
     """Halved on the clients, the second step is twice as long; a resumed run has the same bits."""
     constant = "server_optimizer.lr_schedule=constant"

@@ -51,12 +51,13 @@ def test_runs_on_ray(tmp_path: Path) -> None:
 
 
 @pytest.mark.flower
-def test_runs_on_flower(flower: Shell, tmp_path: Path) -> None:
+def test_runs_on_flower(flower: Shell, tmp_path: Path, berka_file: Path) -> None:
     """By ``flwr run``, whose true status is the run's; an error has Flower's words.
 
     A client a node: test_bundle.py has 2 nodes, and test_same_bits.py other presets.
     """
-    engine = {"experiment": "aaggff/berka", "engine": "flower", "engine.num_supernodes": 7}
+    data = {"data.path": str(berka_file)}
+    engine = {"experiment": "aaggff/berka", "engine": "flower", "engine.num_supernodes": 7} | data
     script = SCRIPT.format(rounds=ROUNDS, engine=engine, outputs=["run"], mistake=is_long())
     (flower.cwd / "script.py").write_text(script)
     done = flower("python", "script.py")

@@ -220,11 +220,15 @@ def bare(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 @pytest.mark.flower
 @pytest.mark.skipif(not is_long(), reason="installs from a package index; see --long")
 @pytest.mark.parametrize("form", ["numpy", "sklearn"])
-@pytest.mark.usefixtures("real_data")
 def test_from_nothing_to_the_first_result(
-    form: str, bare: tuple[Shell, float], make: Make, capsys: pytest.CaptureFixture[str]
+    form: str,
+    bare: tuple[Shell, float],
+    make: Make,
+    capsys: pytest.CaptureFixture[str],
+    real_file: Callable[[str], Path],
 ) -> None:
     """A bare environment, the library and a stock quickstart, in the README's commands."""
+    real_file("mnist_by_writer.npz")  # which --local-data reads
     shell, installed = bare
     environment = shell.cwd / "venv" / "bin"
     if form == "sklearn":

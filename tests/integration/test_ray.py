@@ -2,9 +2,9 @@
 
 import json
 import os
+import re
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +28,7 @@ from tests.integration.conftest import (
     Shell,
     assert_same_bits,
     lines_of_rounds,
+    running,
     started,
     wait_for,
 )
@@ -284,24 +285,16 @@ def test_ctrl_c_leaves_nothing_behind(
     with started("fedquorum", *FAST, *words, cwd=tmp_path, RAY_TMPDIR=str(files)) as process:
         try:
             wait_for("a round", lambda: has_text(lines), 120)
-            assert processes_of(files)
+            assert running(re.escape(str(files)))
         finally:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "fedquorum: interrupted; the records hold all complete rounds" in stderr
-    assert processes_of(files) == ""
+    assert running(re.escape(str(files))) == {}
     manifest = manifest_of(directory)
     assert manifest["status"] == "interrupted"
     assert manifest["rounds_completed"] == len(lines.read_text().splitlines())
-
-
-def processes_of(files: Path) -> str:
-    """Return the processes of Ray whose files are in a folder."""
-    found = subprocess.run(
-        ["pgrep", "-fa", str(files)], capture_output=True, text=True, check=False
-    )
-    return found.stdout
 
 
 @pytest.mark.skipif(not is_long(), reason="only with --long")

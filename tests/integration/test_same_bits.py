@@ -58,10 +58,10 @@ Whole = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory, berka_file: Path) -> Whole:
     """Return what makes the run of a preset in process, on one node and never stopped, once."""
     folder = tmp_path_factory.mktemp("whole")
-    assert os.environ["FEDQUORUM_DATA"] == str(real_data)
+    assert os.environ["FEDQUORUM_DATA"] == str(berka_file.parent)
     return lru_cache(lambda preset: run_here(folder / re.sub(r"\W", "-", preset), *PRESETS[preset]))
 
 

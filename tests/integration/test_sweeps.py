@@ -3,12 +3,13 @@
 import json
 import os
 import signal
-import subprocess
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.integration.conftest import Shell, assert_same_bits, run_here, started, wait_for
+from tests.integration.conftest import Shell, assert_same_bits, run_here, running, started, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +27,16 @@ def status(run: Path) -> str:
     """Return the status in the manifest of a job, "" where there is none."""
     path = run / "manifest.json"
     return str(json.loads(path.read_text())["status"]) if path.exists() else ""
+
+
+def group(leader: int) -> set[int]:
+    """Return the processes of a group."""
+    found = set()
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            if os.getpgid(pid) == leader:
+                found.add(pid)
+    return found
 
 
 def test_several_jobs_at_a_time(shell: Shell) -> None:
@@ -72,12 +83,7 @@ def test_a_killed_process_and_an_interrupted_sweep(shell: Shell) -> None:
     assert status(sweep / "1") == "interrupted"
     rounds = [json.loads(line)["round"] for line in at_work[0].read_text().splitlines()]
     assert rounds == list(range(1, len(rounds) + 1))
-    find = ["pgrep", "-g", str(process.pid), "-f", "joblib"]
-    wait_for(
-        "no process left",
-        lambda: subprocess.run(find, capture_output=True, check=False).returncode == 1,
-        180,
-    )
+    wait_for("no process left", lambda: not group(process.pid) & running("joblib").keys(), 180)
 
 
 def test_a_job_that_slurm_takes_the_machine_from(shell: Shell) -> None:
