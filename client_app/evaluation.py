@@ -10,6 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
+from fedquorum.equality import nan_equals_nan
 from numpy.typing import NDArray
 from torch import nn
 
@@ -21,6 +22,7 @@ NUMBERS = 2**24  # numbers of the inputs at once
 PLAIN = frozenset({"accuracy", "loss"})
 
 
+@nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Mean loss and share of correct predictions over ``num_examples`` samples.

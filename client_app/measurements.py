@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -211,7 +212,16 @@ def _same(arrays: Arrays, others: Arrays) -> bool:
     if len(arrays) != len(others):
         return False
     # First whether they are the same objects: every client asks.
-    return all(map(operator.is_, arrays, others)) or all(map(np.array_equal, arrays, others))
+    return all(map(operator.is_, arrays, others)) or all(map(_same_bits, arrays, others))
+
+
+def _same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Say whether two arrays are the same to the bit: NaN of a diverged model equals itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    unsigned = f"u{math.gcd(one.itemsize, 8)}"
+    bits = (np.ascontiguousarray(array).reshape(-1).view(unsigned) for array in (one, other))
+    return np.array_equal(*bits)
 
 
 def _groups(clients: Sequence[int], examples: Examples, rows_at_once: int) -> Iterator[list[int]]:

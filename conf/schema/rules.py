@@ -7,6 +7,7 @@ from typing import Any
 
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.composition import Rules
+from fedquorum.equality import same
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.named import CUSTOM, build
 from fedquorum.rule import RunFacts
@@ -78,7 +79,7 @@ def requirement_of(settings: Settings) -> tuple[str, Any]:
     """
     first, *others = given_requirements(settings).items() or [("evaluation.requirement", None)]
     for key, other in others:
-        if other != first[1]:
+        if not same(other, first[1]):
             place, value = first
             raise SettingsError(f"{key} must be null or that of {place} ({value}), got {other}")
     return first

@@ -201,9 +201,10 @@ def _ascending(variant: Sequence[str]) -> tuple[tuple[str, tuple[int, float, str
 def ascending(value: str) -> tuple[int, float, str]:
     """Return what sorts values of a setting as people do: 2 before 10, inf, then words."""
     try:
-        return 0, float(value), ""
+        number = float(value)
     except ValueError:
         return 1, 0.0, value
+    return (1, 0.0, value) if math.isnan(number) else (0, number, "")
 
 
 def is_tested(record: RoundRecord, group: str) -> bool:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .equality import nan_equals_nan
 from .types import ByClient, FloatArray, IntArray
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class Requirements:
     """The losses and accuracies that clients have without the federation, by client id.

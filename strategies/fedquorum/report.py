@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .equality import nan_equals_nan
 from .types import ByClient, Call, FloatArray, Objective, Responses, Told, Weights
 
 STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "busy")
@@ -146,6 +147,7 @@ class Decided:
     capped: float | None = None
 
 
+@nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class ClientEvaluation:
     """One client's measurements of a model; NaN if not measured or not defined.

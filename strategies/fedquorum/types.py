@@ -12,6 +12,8 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .equality import nan_equals_nan
+
 __all__ = [
     "Admission",
     "BoolArray",
@@ -200,6 +202,7 @@ class Population:
         return self.weights.get(client, 1.0) if client in self.priority else 0.0
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class Objective:
     """F(w_t) and the accuracy of w_t on the priority clients' training data.
@@ -224,6 +227,7 @@ class Draws:
     priority_data: float
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class Call:
     """The clients asked in a round, and the terms that travel with the model.

@@ -11,7 +11,7 @@ from client_app.arrays import put
 from client_app.data import ClientData
 from client_app.data.base import Part, part_of
 from client_app.evaluation import evaluate
-from client_app.measurements import Measurements
+from client_app.measurements import Measurements, _same
 from client_app.models import CNN, LogisticRegression
 from tests.client_app.clients import arrays_of, measurements_of, ragged_data
 
@@ -83,6 +83,38 @@ def test_nothing_is_computed_twice() -> None:
     measurements.measure(copies, "train", 3)
     measurements.measure(copies, "test", 0)
     assert model.rows == [6, 9, 1, 4, 3, 3]
+
+
+def test_a_diverged_model_is_measured_once() -> None:
+    """Its NaN are no difference; a model in whose place of one stands a number is another."""
+    measurements, model = spied()
+    arrays = random_arrays(0)
+    arrays[0].flat[0] = np.nan
+    found = measurements.measure(arrays, "train", 0)
+    assert np.isnan(found.loss)
+    copies = [array.copy() for array in arrays]
+    measurements.measure(copies, "train", 0)
+    measurements.prepare([array.copy() for array in arrays], "train", [0])
+    assert model.rows == [6]
+    copies[0] = np.nan_to_num(copies[0])
+    assert measurements.measure(copies, "train", 0) != found
+    assert model.rows == [6, 6]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "i8", "u1", "?"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_arrays_are_compared_bit_by_bit(dtype: str, shape: tuple[int, ...]) -> None:
+    """Of every type and shape, also where they do not lie in one piece; -0 is not 0."""
+    one = np.zeros(shape, dtype)
+    kept = one.copy()
+    turned = np.zeros(shape[::-1], dtype).T
+    assert _same([one], [kept])
+    assert _same([one], [turned])
+    assert not _same([one], [one[None]])
+    assert not _same([one], [np.zeros(shape, "f4" if dtype == "f8" else "f8")])
+    if one.size:
+        kept[...] = -kept if one.dtype.kind in "fc" else 1
+        assert not _same([one], [kept])
 
 
 @pytest.mark.parametrize("position", [0, 1])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
-from fedquorum.errors import FedQuorumError
+from fedquorum.equality import same
+from fedquorum.errors import FedQuorumError, SettingsError
 from fedquorum.records.requirements import recorded_requirements
 from safetensors.numpy import load_file
 
 from conf.compose import compose_words
+from conf.schema.rules import requirement_of
 from server_app.build import build_population
 from server_app.clients_table.rows import client_rows
 from server_app.report.command_line import main as report
@@ -149,6 +152,17 @@ def test_the_report_tells_of_both(runs: Path, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     for text in ("clients satisfied, %", "participation per opportunity", "unseen clients"):
         assert text in page
+
+
+def test_two_settings_may_agree_on_who_has_no_requirement() -> None:
+    """NaN in both is no contradiction; NaN and a number are."""
+    words = ("strategy=maxfl", "strategy.requirement=[0.5,nan]")
+    settings = compose_words((*words, "evaluation.requirement=[0.5,nan]")).settings
+    place, value = requirement_of(settings)
+    assert place == "evaluation.requirement"
+    assert same(value, [0.5, math.nan])
+    with pytest.raises(SettingsError, match=r"strategy\.requirement must be null or that of"):
+        compose_words((*words, "evaluation.requirement=[0.5,2]"))
 
 
 @pytest.mark.parametrize(

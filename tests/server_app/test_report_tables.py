@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fedquorum.records.reader import load_run
 
-from server_app.report.groups import brief, group_runs, word
+from server_app.report.groups import ascending, brief, group_runs, word
 from server_app.report.measures import OF_CLIENTS, OF_RUN, largest_training_loss
 from server_app.report.tables import (
     Row,
@@ -28,6 +28,15 @@ from server_app.report.tables import (
     write_differences_csv,
 )
 from tests.fedquorum.records.made import line, load_all, make_run, write_table
+
+
+def test_values_of_a_setting_ascend() -> None:
+    """Numbers by size, then words; NaN has no size, and is a word."""
+    values = ["word", "nan", "inf", "10", "2", "-inf", "1e-3"]
+    for start in range(len(values)):
+        turned = values[start:] + values[:start]
+        found = sorted(turned, key=ascending)
+        assert found == ["-inf", "1e-3", "2", "10", "inf", "nan", "word"]
 
 
 def spread(average: float, **others: float) -> dict[str, Any]:

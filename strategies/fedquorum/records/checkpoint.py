@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from ..equality import same
 from ..errors import RunError
 from ..intake import shown
 from ..state import StateArrays
@@ -322,7 +323,7 @@ def check_unchanged(
         if key == "rounds" and isinstance(old, int) and isinstance(new, int):
             if new < old:
                 raise RunError(f"rounds must be at least {old}, as in the run so far, got {new}")
-        elif old != new and repr(old) != repr(new) and not key.startswith(free):  # NaN is NaN
+        elif not same(old, new) and not key.startswith(free):
             raise RunError(f"{key} must be {_shown(old)}, as in the run so far, got {_shown(new)}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..appeal import Requirements
+from ..equality import same
 from ..errors import ParameterError, RunError
 from ..imports import no_rule_at
 from ..named import build
@@ -114,7 +115,7 @@ def _check_alone(run: Run) -> None:
 def _check_same_clients(run: Run, settings: Mapping[str, Any]) -> None:
     of_rows = {key for key in settings if key.startswith("data.")} - NOT_OF_ROWS
     for key in (*COMPARED, *sorted(of_rows)):
-        if key in run.settings and run.settings[key] != settings[key]:
+        if key in run.settings and not same(run.settings[key], settings[key]):
             raise RunError(
                 f"{run.directory}: expected a run of the same clients, got one with {key}="
                 f"{run.settings[key]} where this run has {settings[key]}"

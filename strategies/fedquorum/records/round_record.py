@@ -7,6 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from ..appeal import Requirements, appeal, preferred_accuracy
+from ..equality import nan_equals_nan
 from ..metrics import metric_called
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
 from ..types import BoolArray, FloatArray
@@ -35,6 +36,7 @@ PartSummary = Mapping[str, Mapping[str, float] | None]
 """The numbers of a part, by groups of clients."""
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class RoundRecord:
     """One line of ``rounds.jsonl``; see ``docs/records.md`` for each field."""

@@ -99,6 +99,15 @@ def test_a_run_without_comparable_losses_is_refused(
         local_requirements(run, SETTINGS)
 
 
+def test_a_setting_that_is_no_number_is_the_same_one(tmp_path: Path) -> None:
+    """Two runs of the same clients may both have a NaN, which is two objects."""
+    run = local_run(tmp_path / "run", settings=LOCAL + "  scale: [1.0, .nan]\n")
+    expected = local_requirements(local_run(tmp_path / "other"), SETTINGS)
+    assert local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]}) == expected
+    with pytest.raises(RunError, match=r"got one with data\.scale=\[1\.0, nan\] where this run"):
+        local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
+
+
 def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
     """Also infinite ones, which no table of a run holds, and none of a client without."""
     given = Requirements({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})

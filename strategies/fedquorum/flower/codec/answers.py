@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from ...equality import nan_equals_nan
 from ...errors import ProtocolError
 from ...intake import LONGEST_REASON, check_names, shown
 from ...summation import BinnedSum, UpdateSums
@@ -68,6 +69,7 @@ class Answer:
     reason: str | None = field(default=None, kw_only=True)
 
 
+@nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class TrainAnswer(Answer):
     """One client's answer to a train request. It has only a status unless the client trained.
@@ -97,6 +99,7 @@ class TrainAnswer(Answer):
     seconds: float | None = field(default=None, kw_only=True)
 
 
+@nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class EvaluateAnswer(Answer):
     """One client's measurements on its training part, on its test and validation parts, or on all.

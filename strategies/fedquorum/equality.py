@@ -1,0 +1,50 @@
+"""Equality of what may hold NaN, a number that was not measured: it is the same as itself."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+KindT = TypeVar("KindT", bound=type[Any])
+
+
+def same(one: Any, other: Any) -> bool:
+    """Say whether two values are equal; NaN equals NaN, also within lists, tuples and mappings."""
+    return bool([_with_one_nan(one)] == [_with_one_nan(other)])
+
+
+def nan_equals_nan(kind: KindT) -> KindT:
+    """Let the values of a frozen dataclass be equal if their fields are the ``same``.
+
+    Otherwise two of them with NaN are equal only if the two NaN are one object, and from
+    Python 3.13 on not even then.
+    """
+
+    def is_equal(self: Any, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return _of_fields(self) == _of_fields(other)
+
+    def hashed(self: Any) -> int:
+        return hash(_of_fields(self))
+
+    kind.__eq__ = is_equal
+    kind.__hash__ = hashed
+    return kind
+
+
+def _of_fields(value: Any) -> tuple[Any, ...]:
+    return tuple(_with_one_nan(getattr(value, item.name)) for item in fields(value))
+
+
+def _with_one_nan(value: Any) -> Any:
+    """Return a value in which each NaN is ``math.nan``: containers compare by identity first."""
+    if isinstance(value, float):
+        return math.nan if math.isnan(value) else value
+    if isinstance(value, list):
+        return [*map(_with_one_nan, value)]
+    if isinstance(value, tuple):
+        return tuple(map(_with_one_nan, value))
+    if isinstance(value, Mapping):
+        return {key: _with_one_nan(item) for key, item in value.items()}
+    return value
