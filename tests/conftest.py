@@ -194,6 +194,12 @@ def nginx() -> str:
 
 
 @pytest.fixture(scope="session")
+def ssh_keygen() -> str:
+    """Return the path of ssh-keygen, or skip like ``real_data``."""
+    return _command("ssh-keygen")
+
+
+@pytest.fixture(scope="session")
 def sandboxes() -> None:
     """Skip where containers cannot run in sandboxes, as inside of other containers."""
     from tests.integration.pods import missing

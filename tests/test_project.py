@@ -1,10 +1,14 @@
 """What the project says of itself, in files that nothing else reads."""
 
+import ast
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,9 @@ LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["p
 TYPED = "Typing :: Typed"
 MOST_WORDS = 60
 """Of an entry of the changelog: details stand in the documents."""
+
+COMMANDS = {"bash", "git", "sh", "sha256sum", "systemd-analyze", "tar"}
+"""What tests start by its name: a small Debian has it, or a fixture or ``.ci/run`` looks for it."""
 
 VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
@@ -196,7 +203,7 @@ def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "strategies", tmp_path / "strategies")
     done = subprocess.run(
-        ["uv", "lock", "--dry-run", "--no-progress"],
+        [sys.executable, "-m", "uv", "lock", "--dry-run", "--no-progress"],
         cwd=tmp_path,
         check=False,
         capture_output=True,
@@ -205,6 +212,33 @@ def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
     if "Failed to fetch" in done.stderr:
         pytest.skip("uv needs the package index")
     assert done.returncode == 0, done.stderr
+
+
+def started_commands(tree: ast.Module) -> Iterator[str]:
+    """Yield the first word of each list handed to ``subprocess``, as it is or by a name."""
+    lists = defaultdict[str, list[ast.List]](list)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.List() as words):
+                lists[name].append(words)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="subprocess")), args=[given, *_]):
+                handed = lists[given.id] if isinstance(given, ast.Name) else [given]
+                for words in handed:
+                    match words:
+                        case ast.List(elts=[ast.Constant(value=str(command)), *_]):
+                            yield command
+
+
+def test_tests_start_no_command_that_a_machine_may_lack() -> None:
+    """Processes are found by psutil, for example: ``pgrep`` is a package that not everybody has."""
+    found = {
+        command
+        for path in (ROOT / "tests").rglob("*.py")
+        for command in started_commands(ast.parse(path.read_text()))
+    }
+    assert found == COMMANDS
 
 
 def test_who_works_here_finds_the_commands_and_the_forms() -> None:

@@ -1,7 +1,6 @@
 """A deployment as in docs/deployment.md: SuperLink and SuperNodes over TLS on loopback."""
 
 import json
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -85,14 +84,16 @@ def statuses(run: Path, client: int) -> list[str]:
     return [row["status"] for row in rows if row["client"] == client]
 
 
-def test_fedalign_as_in_the_simulation(deployment: Deployment, simulated: Simulated) -> None:
+def test_fedalign_as_in_the_simulation(
+    deployment: Deployment, simulated: Simulated, ssh_keygen: str
+) -> None:
     """Same numbers on devices as in process; the uninvited node is named, and not asked."""
     overrides = f"{ON_DEVICES} {STRATEGIES['fedalign']} engine.nodes={deployment.nodes}"
     done = deployment.run("fedalign", overrides, "--stream")
     assert done.status == 0, done.stderr
     assert_same_run(deployment.folder / "fedalign", simulated("fedalign"))
     assert statuses(deployment.folder / "fedalign", 2) == ["trained", "silent"]
-    fingerprint = key_fingerprint(deployment.key("uninvited"))
+    fingerprint = key_fingerprint(ssh_keygen, deployment.key("uninvited"))
     assert f"with key {fingerprint} is of no client of this run" in done.stdout
     assert "RUN" not in deployment.log("uninvited").read_text()
 
@@ -186,10 +187,7 @@ def test_no_secret_is_left_behind(deployment: Deployment) -> None:
         assert not [path for secret in secrets if secret in content]
 
 
-def key_fingerprint(path: Path) -> str:
+def key_fingerprint(ssh_keygen: str, path: Path) -> str:
     """Return what ssh-keygen prints for a key, by an implementation that is not ours."""
-    keygen = shutil.which("ssh-keygen")
-    if keygen is None:
-        pytest.skip("needs ssh-keygen to compare fingerprints with")
-    printed: Any = subprocess.check_output([keygen, "-l", "-f", f"{path}.pub"], text=True)
+    printed: Any = subprocess.check_output([ssh_keygen, "-l", "-f", f"{path}.pub"], text=True)
     return str(printed.split()[1])

@@ -1,7 +1,6 @@
 """The server's file of clients and public keys."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -61,11 +60,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
         read_nodes(str(tmp_path / "none"), 2)
 
 
-def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
+def test_the_fingerprint_is_that_of_ssh_keygen(tmp_path: Path, ssh_keygen: str) -> None:
     """What the log shows can be compared with what the owner of a key sees."""
-    keygen = shutil.which("ssh-keygen")
-    if keygen is None:
-        pytest.skip("needs ssh-keygen")
     (tmp_path / "key.pub").write_text(LINES[0])
-    printed = subprocess.check_output([keygen, "-l", "-f", str(tmp_path / "key.pub")], text=True)
+    printed = subprocess.check_output(
+        [ssh_keygen, "-l", "-f", str(tmp_path / "key.pub")], text=True
+    )
     assert printed.split()[1] == fingerprint(KEYS[0])
