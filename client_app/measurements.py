@@ -219,9 +219,12 @@ def _same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Say whether two arrays are the same to the bit: NaN of a diverged model equals itself."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    unsigned = f"u{math.gcd(one.itemsize, 8)}"
-    bits = (np.ascontiguousarray(array).reshape(-1).view(unsigned) for array in (one, other))
-    return np.array_equal(*bits)
+    return np.array_equal(_bits(one), _bits(other))
+
+
+def _bits(array: NDArray[Any]) -> NDArray[Any]:
+    unsigned = f"u{math.gcd(array.itemsize, 8)}"
+    return np.ascontiguousarray(array).reshape(-1).view(unsigned)
 
 
 def _groups(clients: Sequence[int], examples: Examples, rows_at_once: int) -> Iterator[list[int]]:

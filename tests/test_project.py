@@ -225,8 +225,8 @@ def started_commands(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="subprocess")), args=[given, *_]):
                 handed = lists[given.id] if isinstance(given, ast.Name) else [given]
-                for words in handed:
-                    match words:
+                for one in handed:
+                    match one:
                         case ast.List(elts=[ast.Constant(value=str(command)), *_]):
                             yield command
 

@@ -20,7 +20,7 @@ def nan_equals_nan(kind: KindT) -> KindT:
     Python 3.13 on not even then.
     """
 
-    def is_equal(self: Any, other: object) -> bool:
+    def is_equal(self: Any, other: object) -> Any:
         if type(other) is not type(self):
             return NotImplemented
         return _of_fields(self) == _of_fields(other)
@@ -28,8 +28,8 @@ def nan_equals_nan(kind: KindT) -> KindT:
     def hashed(self: Any) -> int:
         return hash(_of_fields(self))
 
-    kind.__eq__ = is_equal
-    kind.__hash__ = hashed
+    for name, method in (("__eq__", is_equal), ("__hash__", hashed)):
+        setattr(kind, name, method)
     return kind
 
 

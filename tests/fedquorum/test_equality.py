@@ -71,4 +71,5 @@ def test_a_dataclass_with_nan() -> None:
     assert one != replace(one, client=2)
     assert one != replace(one, loss=0.5)
     assert one != replace(one, others=(0.5,))
-    assert one != (1, one.loss, one.others)
+    fields: Any = (one.client, one.loss, one.others)
+    assert one != fields
