@@ -214,6 +214,18 @@ def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_badge_classifiers_and_ci_name_the_same_pythons() -> None:
+    """Those that the whole suite passed on."""
+    prefix = "Programming Language :: Python :: "
+    tested = [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix)]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert workflow["jobs"]["checks"]["strategy"]["matrix"]["python"] == tested
+    (badge,) = re.findall(r"badge/python-(.*?)-blue", (ROOT / "README.md").read_text())
+    assert badge.split("%20%7C%20") == tested
+    assert f"[Python {tested[0]} to {tested[-1]}]" in (ROOT / "README.md").read_text()
+    assert PROJECT["requires-python"] == LIBRARY["requires-python"] == f">={tested[0]}"
+
+
 def started_commands(tree: ast.Module) -> Iterator[str]:
     """Yield the first word of each list handed to ``subprocess``, as it is or by a name."""
     lists = defaultdict[str, list[ast.List]](list)
