@@ -1,13 +1,16 @@
 """Run the command ``fedquorum``, a Hydra application over the settings in ``conf``."""
 
+import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import hydra
 from fedquorum.errors import FedQuorumError, SettingsError
+from hydra._internal import utils as hydras_parts
 from hydra._internal.callbacks import Callbacks
-from hydra._internal.utils import get_args_parser
 from hydra.core import utils
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import HydraContext, RunMode
@@ -55,6 +58,18 @@ def main() -> None:
         print(f"fedquorum: to continue the sweep: {command}", file=sys.stderr)
         raise
 
+
+class _Parser(argparse.ArgumentParser):
+    """Takes a help that is no text yet, which Hydra 1.3 has and Python 3.14 refuses."""
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Add an argument with a help that is a text."""
+        if options.get("help") is not None:
+            options["help"] = str(options["help"])
+        return super().add_argument(*names, **options)
+
+
+vars(hydras_parts)["argparse"] = SimpleNamespace(**{**vars(argparse), "ArgumentParser": _Parser})
 
 _hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_name=CONFIG_NAME)(
     run_job
@@ -104,7 +119,8 @@ def _check_flags(words: Sequence[str]) -> None:
             setting = f"{name.replace('-', '_')}={value if equals else 'VALUE'}"
             raise SettingsError(f"a setting must have no dashes, got {flag} (type {setting})")
     if any(word.startswith("-") and word not in _USUAL_FLAGS for word in words):
-        unknown = [word for word in get_args_parser().parse_known_args(words)[1] if word[0] == "-"]
+        parser = hydras_parts.get_args_parser()
+        unknown = [word for word in parser.parse_known_args(words)[1] if word[0] == "-"]
         if unknown:
             raise SettingsError(
                 f"a flag must be -m, --help, or one that fedquorum --hydra-help lists, got "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from fedquorum.equality import nan_equals_nan
 from fedquorum.metrics import Metric, metric_called
 from fedquorum.records.files import replacing
 
@@ -44,6 +45,7 @@ class Trial:
     again: float | None = None
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class SeedRun:
     """The tuned method with one of the paired seeds.
@@ -81,6 +83,7 @@ class SeedRun:
     seconds: float
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class MethodResult:
     """What one method came to.

@@ -12,6 +12,7 @@ STATUSES = ("trained", "silent", "unavailable", "rejected", "failed", "late", "b
 """What becomes of a client that is asked."""
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class ClientDecision:
     """The decision about one client that was asked in a round.

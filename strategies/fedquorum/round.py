@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .composition import Rules
+from .equality import nan_equals_nan
 from .errors import SolverError
 from .regret import kl_divergence
 from .report import ClientDecision, Decided, TrainReport
@@ -44,6 +45,7 @@ REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
 """Reasons to refuse a whole round; the solver's message follows ``NOT_SOLVED``."""
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class ClientAnswer:
     """The answer of one client that was asked, before any rule uses it.

@@ -319,6 +319,7 @@ class Starts:
     present: int
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class Told:
     """The clients' reports in earlier rounds, by client id.

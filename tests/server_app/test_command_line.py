@@ -15,6 +15,7 @@ from fedquorum.named import NAMED
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import get_args_parser
 from hydra.experimental.callback import Callback
 
 from server_app.command_line import main
@@ -213,6 +214,13 @@ def test_hydras_callbacks_are_called(
     target = "hydra.experimental.callback.Callback"
     assert command(f"+hydra.callbacks.noted._target_={target}") == 0
     assert called == ["on_run_start", "on_job_start", "on_job_end", "on_run_end"]
+
+
+def test_hydra_has_a_text_for_every_flag() -> None:
+    """Python 3.14 refuses a parser with a help that only becomes a text when it is shown."""
+    actions = get_args_parser()._actions
+    assert {type(action.help) for action in actions} == {str}
+    assert any("shell completion:" in (action.help or "") for action in actions)
 
 
 def test_hydras_mode_can_be_a_sweep(

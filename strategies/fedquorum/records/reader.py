@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..equality import nan_equals_nan
 from ..errors import RunError, one_line
 from ..intake import shown
 from ..report import LateReply
@@ -68,6 +69,7 @@ _LATER_NUMBERS = (
 _OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
 
+@nan_equals_nan
 @dataclass(frozen=True)
 class Run:
     """The records of one run.
