@@ -46,7 +46,7 @@ def build_strategy(
 ) -> ComposedStrategy:
     """Return the strategy of the settings.
 
-    ``rates`` is p_n(t) where a simulation knows it, ``requirements`` rho_k where the settings say
+    ``rates`` is how often each client takes part where a simulation knows it, ``requirements`` rho_k where the settings say
     it.
 
     Raises
@@ -58,7 +58,7 @@ def build_strategy(
     """
     settings = _with_memory_folder(settings)
     required = None if requirements is None else requirements.loss
-    rules = rules_of(settings, rates, population.clients, required)
+    rules = rules_of(settings, rates, population.clients, population.priority, required)
     check_rules(settings, rules)
     try:
         return ComposedStrategy(

@@ -26,7 +26,6 @@ from flwr.serverapp import Grid
 from rich.console import Console
 
 from client_app.arithmetic import Arithmetic
-from client_app.availability import simulated_rates
 from client_app.data import FederatedData, load_data
 from client_app.data.account import Account
 from conf import Composed, Settings
@@ -34,6 +33,7 @@ from conf.schema.rules import rules_of
 from conf.schema.settings import evaluated_metric
 from server_app.arithmetic import arithmetic_of, check_arithmetic, recorded
 from server_app.build import build_population, build_strategy, initial_arrays
+from server_app.counted_rates import counted_rates
 from server_app.display import (
     About,
     Display,
@@ -78,10 +78,10 @@ def run(
         Registers what to call when the process ends in another thread before the run does.
     """
     settings = composed.settings
-    rules_of(settings)  # imports custom rules, whose mistakes need no data to show
+    rules = rules_of(settings)  # imports custom rules, whose mistakes need no data to show
     data = load_data(settings.data, settings.seed)
-    rates = simulated_rates(settings, data)
     population = build_population(settings, data)
+    rates = counted_rates(settings, rules, population, data)
     requirements = run_requirements(settings, data.num_clients)
     strategy = build_strategy(settings, population, rates, requirements)
     arrays = initial_arrays(settings, data)
@@ -226,7 +226,7 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``rates`` is p_n(t) where a simulation knows it, ``requirements`` rho_k where the settings say
+    ``rates`` is how often each client takes part where a simulation knows it, ``requirements`` rho_k where the settings say
     it. ``release`` is called with every new model before anybody is sent it.
     """
 

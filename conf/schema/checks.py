@@ -7,6 +7,7 @@ from typing import Any
 from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
+from fedquorum.quorum import Quorum
 from fedquorum.records.settings import flat_settings, masked
 
 from conf.schema.availability import CLASS_RATES, RandomAvailabilitySettings
@@ -24,9 +25,12 @@ from conf.schema.data import (
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
-from conf.schema.rules import is_custom, requirement_of, rules_of, told_of
+from conf.schema.rules import is_custom, requirement_of, rules_of, setting_of, told_of
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
+
+STEADY = ("always", "bernoulli", "markov")
+"""The availabilities with the same distribution in all rounds."""
 
 TOKENIZED_TEXTS = 2
 """The largest number of texts in a row that a published tokenizer takes."""
@@ -77,6 +81,9 @@ def check_rules(settings: Settings, rules: Rules) -> None:
         If the rules do not allow a setting.
     """
     _check_all_there(settings, rules)
+    engine = settings.engine
+    if not Quorum(engine.quorum, engine.quorum_of).waits_for_all:
+        check_countable(settings, rules)
     if settings.data.unseen_fraction > 0 and rules.keeps_models:
         raise SettingsError(
             f"data.unseen_fraction must be 0 with strategy={settings.strategy.name} (every client "
@@ -88,6 +95,38 @@ def check_rules(settings: Settings, rules: Rules) -> None:
             f"privacy must be none with strategy={settings.strategy.name} ({rules.unbounded}), "
             f"got {kind}"
         )
+
+
+def check_countable(settings: Settings, rules: Rules) -> None:
+    """Check that rounds played ahead tell how often each client counts, if the rules need it.
+
+    It is for runs in which a quorum or the deadline decides which replies are in time.
+
+    Raises
+    ------
+    SettingsError
+        If they cannot tell it.
+    """
+    if not rules.weighting.needs_rates:
+        return
+    clock, availability = settings.response_time.name, settings.availability.name
+    if clock == "none" and settings.engine.name == "in-process":
+        return  # all reply at once
+    reason = ""
+    if clock == "none":
+        reason = "lateness on the machine's clock tells no rates; response_time simulates it"
+    elif availability not in STEADY:
+        reason = f"availability={availability} changes with the rounds; {', '.join(STEADY)} do not"
+    elif rules.selection.warmup > 0:
+        reason = "the rates change after the warm-up"
+    if reason:
+        error = ParameterError(
+            "probabilities",
+            "the rates of being counted where a quorum or the deadline decides who is in time",
+            None,
+            reason,
+        )
+        raise SettingsError(told_of(error, setting_of(error, settings)))
 
 
 def _check_secrets(settings: Settings) -> None:

@@ -24,6 +24,7 @@ def rules_of(
     settings: Settings,
     rates: SimulatedRates | None = None,
     clients: tuple[int, ...] = (),
+    priority: frozenset[int] | None = None,
     requirements: Mapping[int, float] | None = None,
 ) -> Rules:
     """Return the rules of the settings.
@@ -33,9 +34,11 @@ def rules_of(
     settings : Settings
         The settings of the run.
     rates : SimulatedRates, optional
-        How often each client is available, if a simulation knows it.
+        How often each client takes part, if a simulation knows it.
     clients : tuple of int
         All clients; empty until they are known.
+    priority : frozenset of int, optional
+        The clients with priority; None for all.
     requirements : mapping of int to float, optional
         rho_k by client id, if they were read from a place that the settings name.
 
@@ -49,11 +52,13 @@ def rules_of(
         settings.rounds,
         settings.seed,
         clients=clients,
+        priority=priority,
         requirements=requirements,
         client_rate=ClientRate.of(asdict(settings.client)),
     )
     if rates is not None:
-        facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
+        known = {"rates": rates.by_client, "pattern": rates.pattern}
+        facts = replace(facts, **known, counted=rates.counted_by_client)
     try:
         return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:

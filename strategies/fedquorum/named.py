@@ -139,14 +139,18 @@ class Named:
             return {i.name: options[i.name] for i in parameters_of(part) if i.name in options}
 
         weighting: Weighting[Any] = self.weighting.of(of(self.weighting), facts)
+        selection = self.selection.of({**of(self.selection), "sampling": sampling}, facts)
         if self.participation is not None:
-            parameters = of(self.participation)
-            weighting = self.participation.correcting(weighting, parameters, facts)
+            parameters, counted = (
+                of(self.participation),
+                facts.counted_by(selection.known_probabilities),
+            )
+            weighting = self.participation.correcting(weighting, parameters, counted)
         memory = self.memory
         if memory is not None:
             memory = replace(memory, **of(LastUpdates))
         return Rules(
-            selection=self.selection.of({**of(self.selection), "sampling": sampling}, facts),
+            selection=selection,
             weighting=weighting,
             server_optimizer=server_optimizer,
             memory=memory,
@@ -335,7 +339,8 @@ def _composed(
     name = participation.pop("name")
     if name != NONE:
         correction = look_up(PARTICIPATIONS, "participation", name)
-        weighting = correction.correcting(weighting, participation, facts)
+        counted = facts.counted_by(selection.known_probabilities)
+        weighting = correction.correcting(weighting, participation, counted)
     return Rules(selection, weighting, optimizer)
 
 

@@ -1,8 +1,8 @@
 """Report a round: every decision with its inputs, for the audit trail."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .equality import nan_equals_nan
@@ -72,6 +72,9 @@ class TrainReport:
     ``decision_loss`` is l(p) = -log(1 + <p, r>) of the p held before. ``divergence`` is
     KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, if the server knows
     the data of all clients.
+
+    ``omega`` is the round's estimate of 1 / (participation rate) for all known clients, asked or
+    not; empty for rules without one.
     """
 
     server_round: int
@@ -83,6 +86,7 @@ class TrainReport:
     decision_loss: float | None = None
     estimate: FloatArray | None = None
     divergence: float | None = None
+    omega: Mapping[int, float] = field(default_factory=dict)
     unknown: tuple[int, ...] = ()
     late: tuple[LateReply, ...] = ()
     simulated_seconds: float | None = None

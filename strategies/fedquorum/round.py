@@ -481,6 +481,7 @@ def _with_weights(
         mixing=weights.mixing,
         decision_loss=weights.decision_loss,
         estimate=weights.estimate,
+        omega=weights.omega,
         divergence=_divergence(population, weights.mixing, told.examples),
     )
 

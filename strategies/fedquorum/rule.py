@@ -14,15 +14,15 @@ constructors of the strategies and the documentation follow from it::
     fedquorum.errors.ParameterError: factor must be a number > 0, got -1.0
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from .parameters import Range
 from .schedules import ClientRate
 from .search import Search
-from .types import FloatArray
+from .types import ByClient, FloatArray, Population
 
 __all__ = ["Question", "RatePattern", "Rule", "RunFacts", "parameter", "supplied"]
 
@@ -67,6 +67,11 @@ class RunFacts:
         rho_k, the loss below which the model satisfies client k, if the run has requirements.
     client_rate : ClientRate, optional
         lr_t, the clients' learning rate in a round, if the run knows it.
+    priority : frozenset of int, optional
+        The clients with priority; None for all.
+    counted : mapping of int to float, optional
+        The probability that an available client counts: that it is asked and, if time decides, in
+        time. None leaves it to the selection.
     """
 
     num_rounds: int | None = None
@@ -76,6 +81,17 @@ class RunFacts:
     pattern: RatePattern | None = None
     requirements: Mapping[int, float] | None = None
     client_rate: ClientRate | None = None
+    priority: frozenset[int] | None = None
+    counted: Mapping[int, float] | None = None
+
+    def counted_by(self, probabilities: Callable[[Population], ByClient | None]) -> Self:
+        """Return the facts with ``counted``: by default what a selection declares."""
+        if self.counted is not None or not self.clients:
+            return self
+        population = Population(
+            self.clients, frozenset(self.clients) if self.priority is None else self.priority
+        )
+        return replace(self, counted=probabilities(population))
 
 
 def parameter(default: Any, allowed: Range, search: Search | None = None) -> Any:

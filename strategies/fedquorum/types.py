@@ -69,6 +69,11 @@ class ByClient(Mapping[int, float]):
         places = np.searchsorted(self.clients, clients).clip(max=len(self.clients) - 1)
         return np.where(self.clients[places] == clients, self.numbers[places], default)
 
+    def among(self, clients: Iterable[int]) -> "ByClient":
+        """Return the mapping of those of these clients that are in it."""
+        kept = np.isin(self.clients, np.fromiter(clients, dtype=np.int64))
+        return ByClient(self.clients[kept], self.numbers[kept])
+
     def updated(self, numbers: Mapping[int, float]) -> "ByClient":
         """Return the mapping with other numbers for the given clients, which may be new."""
         if not numbers:

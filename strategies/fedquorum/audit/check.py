@@ -286,11 +286,10 @@ def _expected_record(
     }
     if replayed.decidable:
         loss = report.decision_loss
-        omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
         expected |= {
             "inclusion_mass": report.inclusion_mass,
             "theta": report.theta,
-            "weight_error": weight_error(omega, recorded.rates_in(replayed.record.round)),
+            "weight_error": weight_error(report, recorded.rates_in(replayed.record.round)),
             "decision_loss": loss,
             "decision_loss_sum": (
                 loss_sum_before if loss is None else (loss_sum_before or 0.0) + loss

@@ -98,7 +98,7 @@ class Recorded:
     population : Population
         All clients.
     rates : SimulatedRates or None
-        p_n(t) by client id, if a simulation knew it.
+        How often each client took part, if a simulation knew it.
     rows : RowsByRound
         The rows of ``clients/``.
     evaluated : RowsByRound
@@ -133,7 +133,7 @@ class Recorded:
         return DROP_IN in self.run.config and not self.recognised_in
 
     def rates_in(self, number: int) -> FloatArray | None:
-        """Return p_n(t) of a round, shape (N,), if a simulation knew it."""
+        """Return the probability that a round counts each client, shape (N,), if known."""
         return None if self.rates is None else self.rates.at(number - 1)
 
     def population_in(self, number: int) -> Population:
@@ -279,7 +279,10 @@ def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | Non
         pattern = pattern_of(run.config.get("availability") or {})
     except (AttributeError, ParameterError) as error:
         raise RunError(f"{run.directory}/config.yaml: availability: {error}") from None
-    return SimulatedRates(np.array(rates, dtype=np.float64), pattern)
+    known = SimulatedRates(np.array(rates, dtype=np.float64), pattern)
+    counted = np.array([math.nan if rate is None else rate for rate in found])
+    there = known.available > 0
+    return replace(known, counted=np.divide(counted, known.available, where=there, out=there * 1.0))
 
 
 def _recognised_in(run: Run, rows: RowsByRound) -> int:
@@ -338,7 +341,20 @@ def _facts(recorded: Recorded) -> RunFacts:
         requirements=None if recorded.requirements is None else recorded.requirements.loss,
         pattern=None if rates is None else rates.pattern,
         client_rate=ClientRate.of(config.get("client") or {}),
+        priority=recorded.population.priority,
+        counted=_counted(recorded),
     )
+
+
+def _counted(recorded: Recorded) -> Mapping[int, float] | None:
+    """Return the probability that an available client counts, if a virtual clock decides on it.
+
+    Without a virtual clock it follows from the selection.
+    """
+    clock = recorded.run.settings.get("response_time.name", "none")
+    if recorded.rates is None or clock == "none":
+        return None
+    return recorded.rates.counted_by_client
 
 
 def replay(recorded: Recorded) -> Iterator[Replayed]:

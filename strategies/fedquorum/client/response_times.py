@@ -6,13 +6,16 @@ other clients are asked.
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from ..parameters import NON_NEGATIVE, POSITIVE
 from ..rule import check_parameters, parameter
 from ..streams import stream
+from ..types import FloatArray, IntArray
 from .csv_table import CsvRow, CsvTable, WrongLineError
 
 PURPOSE = "response-time"
@@ -33,6 +36,16 @@ class ResponseTimes(Protocol):
             The client's id.
         server_round : int
             From 1.
+        """
+
+    @property
+    def steady(self) -> bool:
+        """Whether a client's times have the same distribution in all rounds."""
+
+    def ahead(self, seed: int, clients: IntArray) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that draws times of these clients in one round, shape (n,).
+
+        They are the same clients, as slow as in the run with this seed, in other rounds.
         """
 
 
@@ -67,9 +80,27 @@ class Lognormal:
 
     def seconds(self, seed: int, client: int, server_round: int) -> float:
         """Return the response time of a client in a round."""
-        of_client = stream(seed, PURPOSE, 0, client).standard_normal()
+        of_client = self._of_client(seed, client)
         of_round = stream(seed, PURPOSE, server_round, client).standard_normal()
         return float(self.median * math.exp(self.between * of_client + self.within * of_round))
+
+    @property
+    def steady(self) -> bool:
+        """True: rounds differ by chance alone."""
+        return True
+
+    def ahead(self, seed: int, clients: IntArray) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that draws z_kt anew and keeps z_k."""
+        of_client = np.array([self._of_client(seed, k) for k in clients.tolist()])
+
+        def draw(rng: np.random.Generator) -> FloatArray:
+            of_round = rng.standard_normal(len(of_client))
+            return self.median * np.exp(self.between * of_client + self.within * of_round)
+
+        return draw
+
+    def _of_client(self, seed: int, client: int) -> float:
+        return stream(seed, PURPOSE, 0, client).standard_normal()
 
 
 @dataclass(frozen=True)
@@ -92,6 +123,16 @@ class TracedTimes:
         of_client = self.times[client]
         place = bisect_right(of_client, (server_round, math.inf))
         return of_client[max(place - 1, 0)][1]
+
+    @property
+    def steady(self) -> bool:
+        """Whether no client has a second line."""
+        return all(len(of_client) == 1 for of_client in self.times.values())
+
+    def ahead(self, seed: int, clients: IntArray) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that gives each client's last time."""
+        last = np.array([self.times[k][-1][1] for k in clients.tolist()])
+        return lambda _: last
 
 
 def read_response_times(path: str, num_clients: int) -> TracedTimes:

@@ -11,6 +11,8 @@ from ..errors import ParameterError
 from ..parameters import PROBABILITY, Range
 from ..report import Decided
 from ..rule import RatePattern, RunFacts, parameter
+from ..selection.base import Selection
+from ..server_optimizer.base import ServerOptimizer
 from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
 from ..words import digits
 from .base import Participation
@@ -41,9 +43,13 @@ class KnownRates(Participation[Any]):
     """Weight participants by c_n = omega_n b_n / B with given omega_n = 1 / p_n.
 
     b_n / B is the base's weight over a fixed population (``Weighting.over_known``). The default
-    1 / N gives the known-statistics baseline. The correction is unbiased: the expected weight of
-    client n is b_n / B. If rates change with time, omega_n is 1 / p_n(t) in round t, and 0 if the
-    client cannot take part in round t.
+    1 / N gives the known-statistics baseline. p_n is the probability that a round counts client n.
+    The correction is unbiased: the expected weight of client n is b_n / B. If rates change with
+    time, omega_n is 1 / p_n(t) in round t, and 0 if the client cannot take part in round t.
+
+    Rates that a user gives are those of being counted. A simulation knows those of being available
+    instead: p_n is then that rate times ``counted``, the probability that an available client is
+    counted.
 
     Parameters
     ----------
@@ -52,14 +58,17 @@ class KnownRates(Participation[Any]):
         rates of the simulated availability.
     pattern : RatePattern, optional
         The change of these rates with time; it comes with the simulation's rates.
+    counted : mapping of int to float, optional
+        The probability that an available client is counted; it comes with the simulation's rates.
+        None if every round counts all that are available.
     base : Weighting
         The weighting to correct.
 
     Raises
     ------
     ParameterError
-        If a rate is outside (0, 1], a client never takes part, or the base has no weights over a
-        fixed population.
+        If a rate is outside (0, 1], a client never takes part, no round asks it, nobody can tell
+        with which probability a round asks it, or the base has no weights over a fixed population.
 
     References
     ----------
@@ -78,6 +87,7 @@ class KnownRates(Participation[Any]):
 
     probabilities: Any = parameter(None, RATES)
     pattern: RatePattern | None = field(default=None, kw_only=True)
+    counted: ByClient | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +97,11 @@ class KnownRates(Participation[Any]):
     def of(cls, options: Mapping[str, Any], facts: RunFacts) -> Self:
         """Return the rule with the given rates, or else with the simulation's rates."""
         if options.get("probabilities") is None:
-            options = {**options, "probabilities": facts.rates, "pattern": facts.pattern}
+            counted = None if facts.counted is None else ByClient.of(facts.counted)
+            if counted is not None and np.all(counted.numbers == 1.0):
+                counted = None
+            of_simulation = {"pattern": facts.pattern, "counted": counted}
+            options = {**options, "probabilities": facts.rates, **of_simulation}
         rule = cls(**options)
         if not facts.clients:
             return rule
@@ -100,11 +114,37 @@ class KnownRates(Participation[Any]):
             )
         for client in facts.clients:
             PROBABILITY.check(f"probabilities[{client}]", rule.rates.get(client))
+        for client in (k for k, asked in (facts.counted or {}).items() if asked == 0.0):
+            raise ParameterError(
+                "participation",
+                "none where a round never asks or counts some of the clients that it covers",
+                cls.key,
+                f"client {client} never counts, and no weight makes up for that; a larger fraction "
+                "or quorum lets it count",
+            )
         return rule
+
+    @property
+    def needs_rates(self) -> bool:
+        """Whether a simulation has to tell the rates."""
+        return self.probabilities is None
+
+    def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
+        """Refuse a selection of which nobody can tell with which probability it asks a client."""
+        super().check_with(selection, server_optimizer)
+        if not selection.declares_probabilities:
+            name = selection.key or type(selection).__name__
+            raise ParameterError(
+                "participation",
+                f"none with the selection {name}",
+                self.key,
+                "it does not declare the probability that it asks a client; its method "
+                "probabilities can",
+            )
 
     @cached_property
     def rates(self) -> ByClient:
-        """p_n by client id, before the pattern."""
+        """The rates by client id, as given: before ``pattern`` and ``counted``."""
         given = self.probabilities or {}
         return ByClient.of(given if isinstance(given, Mapping) else dict(enumerate(given)))
 
@@ -113,6 +153,8 @@ class KnownRates(Participation[Any]):
         rates = self.rates.numbers
         if self.pattern is not None:
             rates = self.pattern.at(rates, t)
+        if self.counted is not None:
+            rates = rates * self.counted.at(self.rates.clients, 1.0)
         inverse = np.divide(1.0, rates, out=np.zeros(len(rates)), where=rates > 0)
         return ByClient(self.rates.clients, inverse)
 
@@ -158,6 +200,9 @@ class KnownRates(Participation[Any]):
         if omega == 0.0:
             yield f"{rate} = 0: the client cannot take part in this round, so omega_n = 0"
             return
+        asked = None if self.counted is None else self.counted.get(client)
+        if asked is not None:
+            rate = f"({rate} x {digits(asked)}, the probability that it counts while available)"
         yield f"omega_n = {f'1 / {rate}' if client in self.rates else '1'} = {digits(omega)}"
         yield from super().explain(decided, place)
 

@@ -10,7 +10,7 @@ from ..appeal import Requirements, appeal, preferred_accuracy
 from ..equality import nan_equals_nan
 from ..metrics import metric_called
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
-from ..types import BoolArray, FloatArray
+from ..types import BoolArray, ByClient, FloatArray
 from .fairness import spread, weighted_mean
 
 TEST_GROUPS = ("priority", "non_priority", "all")
@@ -93,7 +93,7 @@ def round_record(
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: p_n(t) of this round by client id, if a simulation knows it. ``metric``: the setting
+    ``rates``: the probability that this round counts a client, by client id, if known. ``metric``: the setting
     ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``: whether all
     clients were evaluated, not only those with priority. ``away``: the clients that were not
     connected, if a round samples from the connected ones. ``requirements``: rho_k, if the run has
@@ -102,7 +102,6 @@ def round_record(
     rules have one.
     """
     draws = report.call.draws
-    omega = {d.client: d.omega for d in report.decisions if d.omega is not None}
     return RoundRecord(
         round=report.server_round,
         epsilon=report.call.epsilon,
@@ -115,7 +114,7 @@ def round_record(
         bytes_up=bytes_up,
         seconds=seconds,
         state_bytes=state_bytes,
-        weight_error=weight_error(omega, rates),
+        weight_error=weight_error(report, rates),
         decision_loss=report.decision_loss,
         decision_loss_sum=_running_sum(previous, report.decision_loss),
         kl=report.divergence,
@@ -140,14 +139,20 @@ def _running_sum(previous: RoundRecord | None, loss: float | None) -> float | No
     return before if loss is None else (before or 0.0) + loss
 
 
-def weight_error(omega: Mapping[int, float], rates: FloatArray | None) -> float | None:
+def weight_error(report: TrainReport, rates: FloatArray | None) -> float | None:
     """Return the round's term of Theorem 3, (1 / N) sum_n (p_n omega_n - 1)^2 (Wang and Ji).
 
-    If rates change with time, p_n is that of the round.
+    The sum is over all known clients that the round could ask, asked or not. ``rates`` has p_n, the
+    probability that the round counts client n, by client id; NaN if unknown. It is 0 if all omega_n
+    are right.
     """
+    pool, omega = report.call.pool, ByClient.of(report.omega)
+    if pool is not None:
+        omega = omega.among(pool)
     if rates is None or not omega:
         return None
-    return fmean((rates[client] * estimate - 1.0) ** 2 for client, estimate in omega.items())
+    error = (rates[omega.clients] * omega.numbers - 1.0) ** 2
+    return None if np.isnan(error).any() else fmean(error.tolist())
 
 
 def evaluation_summary(

@@ -241,7 +241,7 @@ def population_table(
     population : Population
         The clients.
     rates : SimulatedRates or None
-        p_n(t) where known.
+        How often each client takes part, where known.
     joined : mapping of int to int, optional
         The first round of every client, where clients may join.
     requirements : Requirements, optional
@@ -257,7 +257,9 @@ def population_table(
         "client": clients,
         "priority": weights > 0,
         "priority_weight": weights,
-        "participation_rate": unknown if rates is None else rates.mean[clients],
+        "participation_rate": (
+            unknown if rates is None else _undefined_as_null(rates.mean[clients])
+        ),
         "joined": (
             pa.nulls(len(clients), pa.int32())
             if joined is None

@@ -7,7 +7,7 @@ from typing import Any, Self
 from ..errors import ParameterError
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
 from ..rule import RunFacts, parameter, supplied
-from ..types import Call, Population, Told
+from ..types import ByClient, Call, Population, Told
 from .sampling import Sampling
 from .warmup import WarmUp
 
@@ -68,3 +68,7 @@ class AfterWarmup(WarmUp):
         if t < self.warmup:
             return Call(sample.priority, draws=sample.draws, pool=population.priority)
         return Call(sample.clients, draws=sample.draws)
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that the sample has each client."""
+        return self.sampling.probabilities(population, told)

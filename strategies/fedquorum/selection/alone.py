@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..types import Call, Population, Told
+from ..types import ByClient, Call, Population, Told
 from .base import Selection
 from .sampling import Sampling
 
@@ -23,3 +23,7 @@ class Alone(Selection):
     def call(self, t: int, population: Population, told: Told) -> Call:
         """Return a call to the sampled clients with and without priority."""
         return Call(self.sampling.sample(t, population, told).clients, keeps_model=True)
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that the sample has each client."""
+        return self.sampling.probabilities(population, told)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..report import Decided
 from ..rule import Rule
-from ..types import Admission, Call, Objective, Population, Responses, Told
+from ..types import Admission, ByClient, Call, Objective, Population, Responses, Told
 from .sampling import Sampling
 
 
@@ -15,7 +15,7 @@ class Selection(Rule, ABC):
     """Decide which clients are asked in a round, and which updates are admitted.
 
     A selection is pure: it does no I/O and keeps no state. A subclass has a field ``sampling``,
-    sets ``covers``, and implements ``call``.
+    sets ``covers``, and implements ``call`` and, if it can, ``probabilities``.
 
     Attributes
     ----------
@@ -90,6 +90,33 @@ class Selection(Rule, ABC):
         ``told`` has the clients' reports of earlier rounds. The same arguments give the same call;
         a caller may ask for it ahead of the round.
         """
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that a round asks a client, of each that a round can ask.
+
+        It is that of every round after any warm-up, whatever other rounds ask. None, the default,
+        means that nobody can tell it: then ``known_statistics`` refuses the selection.
+        """
+        return None
+
+    @property
+    def declares_probabilities(self) -> bool:
+        """Whether ``probabilities`` belongs to this ``call``: one that a subclass replaces does not."""
+        for kind in type(self).__mro__:
+            if "probabilities" in vars(kind):
+                return kind is not Selection
+            if "call" in vars(kind):
+                return False
+        return False
+
+    def known_probabilities(self, population: Population) -> ByClient | None:
+        """Return ``probabilities`` as far as they are known before the run; None if they are not."""
+        return self.probabilities(population, Told()) if self.declares_probabilities else None
+
+    @property
+    def warmup(self) -> int:
+        """The number of first rounds in which only priority clients are asked."""
+        return 0
 
     def ahead(self, t: int, population: Population, told: Told) -> Call:
         """Return the part of round t's call that is known before its model is measured.

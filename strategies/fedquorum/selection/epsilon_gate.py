@@ -22,7 +22,7 @@ from ..report import Decided
 from ..rule import RunFacts, parameter, supplied
 from ..schedules import epsilon_factor
 from ..search import Between
-from ..types import Admission, BoolArray, Call, Objective, Population, Responses, Told
+from ..types import Admission, BoolArray, ByClient, Call, Objective, Population, Responses, Told
 from .sampling import Sampling
 from .warmup import WarmUp
 
@@ -147,6 +147,10 @@ class EpsilonGate(WarmUp):
             draws=sample.draws,
             pool=population.priority if warm else None,
         )
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that the sample has each client."""
+        return self.sampling.probabilities(population, told)
 
     def threshold(self, t: int) -> float:
         """Return eps_t; 0 if the schedule's factor is 0, even for an infinite eps_0."""

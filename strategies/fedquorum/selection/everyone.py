@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..types import Call, Population, Told
+from ..types import ByClient, Call, Population, Told
 from .base import Selection
 from .sampling import Sampling
 
@@ -32,3 +32,7 @@ class Everyone(Selection):
         """Return a call to the sampled clients with and without priority."""
         sample = self.sampling.sample(t, population, told)
         return Call(sample.clients, draws=sample.draws)
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that the sample has each client."""
+        return self.sampling.probabilities(population, told)

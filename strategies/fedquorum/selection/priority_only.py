@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..types import Admission, Call, Objective, Population, Responses, Told
+from ..types import Admission, ByClient, Call, Objective, Population, Responses, Told
 from .base import Selection
 from .sampling import Sampling
 
@@ -21,6 +21,11 @@ class PriorityOnly(Selection):
         """Return a call to the sampled priority clients."""
         sample = self.sampling.sample(t, population, told)
         return Call(sample.priority, draws=sample.draws, pool=population.priority)
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that the sample has each priority client."""
+        asked = self.sampling.probabilities(population, told)
+        return None if asked is None else asked.among(population.priority)
 
     def admit(self, call: Call, objective: Objective, responses: Responses) -> Admission:
         """Admit the share lambda_k of every update."""

@@ -112,6 +112,35 @@ class Sampling:
             priority = tuple(sorted(draws.count))
         return Sample(priority, self.fraction_of(others, rng, at_least=0), draws)
 
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return the probability that ``sample`` has a client, of each from which it draws.
+
+        It is the size of the sample over n for a group of n, with ``min_separation`` too: a round
+        draws equally many of a group, and no client of it is preferred. With ``priority_draws`` it
+        is 1 - (1 - p_k)^|S| for a priority client; None while the amounts of data are unknown.
+        """
+        there = population.ascending
+        if told.present is not None:
+            there = there[np.isin(there, list(told.present))]
+        priority = np.isin(there, population.priority_clients)
+        asked = np.where(
+            priority,
+            self._share(int(priority.sum()), at_least=1),
+            self._share(int((~priority).sum()), at_least=0),
+        )
+        if self.priority_draws is not None:
+            data = ByClient.of(told.examples).at(there[priority], 0.0)
+            if data.sum() == 0.0:
+                return None
+            asked[priority] = 1.0 - (1.0 - data / data.sum()) ** self.priority_draws
+        return ByClient(there, asked)
+
+    def _share(self, count: int, *, at_least: int) -> float:
+        """Return the drawn share of a group of ``count`` clients, 1 of an empty one."""
+        if self.fraction == 1.0 or count == 0:
+            return 1.0
+        return self.size(count, at_least=at_least) / count
+
     def check_population(self, population: Population) -> None:
         """Refuse a population with a group that is too small while others rest."""
         rest = self.min_separation or 0

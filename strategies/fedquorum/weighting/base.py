@@ -88,6 +88,11 @@ class Weighting(Rule, ABC, Generic[StateT]):
         return True
 
     @property
+    def needs_rates(self) -> bool:
+        """Whether it needs how often each client is counted, and nobody gave it."""
+        return False
+
+    @property
     def fixed_population(self) -> bool:
         """Whether K, the number of clients, must stay what it was in round 1."""
         return False

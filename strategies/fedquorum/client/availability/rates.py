@@ -1,36 +1,67 @@
-"""Return how often each client is available, which a simulation knows and a server does not."""
+"""Return how often each client takes part, which a simulation knows and a server does not."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from ...types import FloatArray
+import numpy as np
+
+from ...types import ByClient, FloatArray
 from .periodic import Pattern
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedRates:
-    """The rates p_n(t) of the clients 0 to N - 1.
+    """The rates of the clients 0 to N - 1.
 
     Parameters
     ----------
     p : FloatArray
-        p_n, shape (N,): the share of rounds, before ``pattern`` changes it.
+        p_n of being available, shape (N,): the share of rounds, before ``pattern`` changes it.
     pattern : Pattern, optional
         The change of the rates with time; None if they are constant.
+    counted : FloatArray, optional
+        The probability that a round counts an available client: that it asks it and, if time
+        decides, its reply is in time, shape (N,). NaN for a client that the selection leaves out,
+        or if unknown. None if every round counts all that are available.
     """
 
     p: FloatArray
     pattern: Pattern | None = None
+    counted: FloatArray | None = None
 
     @property
     def by_client(self) -> dict[int, float]:
-        """p_n by client id."""
+        """p_n of being available, by client id."""
         return dict(enumerate(self.p.tolist()))
 
     def at(self, t: int) -> FloatArray:
-        """Return p_n(t) in round t, from 0, shape (N,)."""
-        return self.p if self.pattern is None else self.pattern.at(self.p, t)
+        """Return the probability that round t, from 0, counts each client, shape (N,)."""
+        return self._counted(self.p if self.pattern is None else self.pattern.at(self.p, t))
 
     @property
     def mean(self) -> FloatArray:
+        """The long-run share of rounds that count each client, shape (N,)."""
+        return self._counted(self.available)
+
+    @property
+    def available(self) -> FloatArray:
         """The long-run share of rounds in which each client is available, shape (N,)."""
         return self.p if self.pattern is None else self.pattern.mean(self.p)
+
+    def counted_with(self, counted: Mapping[int, float] | None) -> "SimulatedRates":
+        """Return the rates with these probabilities by client id; None if they are unknown."""
+        if counted is None:
+            return replace(self, counted=np.full(len(self.p), np.nan))
+        clients = np.arange(len(self.p))
+        return replace(self, counted=ByClient.of(counted).at(clients, np.nan))
+
+    @property
+    def counted_by_client(self) -> ByClient | None:
+        """``counted`` by client id, of the clients of which it is known; None if of nobody."""
+        if self.counted is None:
+            return None
+        clients = np.flatnonzero(~np.isnan(self.counted))
+        return ByClient(clients, self.counted[clients]) if len(clients) else None
+
+    def _counted(self, available: FloatArray) -> FloatArray:
+        return available if self.counted is None else available * self.counted
