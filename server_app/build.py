@@ -46,8 +46,8 @@ def build_strategy(
 ) -> ComposedStrategy:
     """Return the strategy of the settings.
 
-    ``rates`` is how often each client takes part where a simulation knows it, ``requirements`` rho_k where the settings say
-    it.
+    ``rates`` is how often each client takes part where a simulation knows it, ``requirements``
+    rho_k where the settings say it.
 
     Raises
     ------

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -77,10 +78,17 @@ def _time_decides(settings: Settings, population: Population, times: ResponseTim
         return times is not None or settings.engine.name != "in-process"
     if times is None:
         return False
-    draw = times.ahead(settings.seed, population.ascending)
-    rng = stream(settings.seed, PURPOSE)
-    slowest = max(draw(rng).max() for _ in range(ROUNDS_AHEAD))
-    return bool(slowest > settings.engine.round_timeout) or not times.steady
+    return _slowest(settings, population, times) > settings.engine.round_timeout
+
+
+def _slowest(settings: Settings, population: Population, times: ResponseTimes) -> float:
+    """Return the longest time of any client in so many rounds played ahead."""
+    seed, clients = settings.seed, population.ascending
+    if not times.steady:
+        every = product(clients.tolist(), range(1, settings.rounds + 1))
+        return max(times.seconds(seed, client, t) for client, t in every)
+    draw, rng = times.ahead(seed, clients), stream(seed, PURPOSE)
+    return max(float(draw(rng).max()) for _ in range(ROUNDS_AHEAD))
 
 
 def _share_in_time(
@@ -97,7 +105,8 @@ def _share_in_time(
     sampling = replace(selection.sampling, seed=derived_seed(settings.seed, PURPOSE))
     selection = replace(selection, sampling=sampling)
     clients, quorum, clock = population.ascending, _quorum(settings), Clock()
-    draw, states = times.ahead(settings.seed, clients), [None] * len(clients)
+    draw = times.ahead(settings.seed, clients)
+    states: list[int | None] = [None] * len(clients)
     place_of = {client: i for i, client in enumerate(clients.tolist())}
     counts = np.zeros(len(clients))
     for t in range(ROUNDS_AHEAD):
@@ -137,7 +146,8 @@ def _moved(
     """Return the states of the clients' processes in the next round, and who is available."""
     if processes is None:
         return list(states), [True] * len(states)
-    moved, there = [], []
+    moved: list[int | None] = []
+    there = []
     for process, before in zip(processes, states, strict=True):
         state = process.advance(before, server_round, rng)
         moved.append(state)

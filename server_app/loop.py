@@ -226,8 +226,9 @@ def _begin(
 class _Parts:
     """What every round of a run works with.
 
-    ``rates`` is how often each client takes part where a simulation knows it, ``requirements`` rho_k where the settings say
-    it. ``release`` is called with every new model before anybody is sent it.
+    ``rates`` is how often each client takes part where a simulation knows it, ``requirements``
+    rho_k where the settings say it. ``release`` is called with every new model before anybody is
+    sent it.
     """
 
     grid: WaitingGrid

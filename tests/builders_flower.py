@@ -83,7 +83,7 @@ def named(
     """Return a named strategy of a fixed population, or of so many clients, all with priority."""
     if isinstance(population, int):
         population = Population.of(population)
-    facts = RunFacts(num_rounds, seed, rates, population.clients)
+    facts = RunFacts(num_rounds, seed, rates, population.clients, priority=population.priority)
     rules = build({"name": name, **options}, {"name": optimizer}, facts)
     return ComposedStrategy(rules, population=population, communication=communication)
 

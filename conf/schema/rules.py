@@ -57,8 +57,8 @@ def rules_of(
         client_rate=ClientRate.of(asdict(settings.client)),
     )
     if rates is not None:
-        known = {"rates": rates.by_client, "pattern": rates.pattern}
-        facts = replace(facts, **known, counted=rates.counted_by_client)
+        facts = replace(facts, rates=rates.by_client, pattern=rates.pattern)
+        facts = replace(facts, counted=rates.counted_by_client)
     try:
         return build(asdict(settings.strategy), asdict(settings.server_optimizer), facts)
     except ParameterError as error:

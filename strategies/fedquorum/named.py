@@ -141,11 +141,8 @@ class Named:
         weighting: Weighting[Any] = self.weighting.of(of(self.weighting), facts)
         selection = self.selection.of({**of(self.selection), "sampling": sampling}, facts)
         if self.participation is not None:
-            parameters, counted = (
-                of(self.participation),
-                facts.counted_by(selection.known_probabilities),
-            )
-            weighting = self.participation.correcting(weighting, parameters, counted)
+            counted = facts.counted_by(selection.known_probabilities)
+            weighting = self.participation.correcting(weighting, of(self.participation), counted)
         memory = self.memory
         if memory is not None:
             memory = replace(memory, **of(LastUpdates))

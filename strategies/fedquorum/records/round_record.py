@@ -93,11 +93,11 @@ def round_record(
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: the probability that this round counts a client, by client id, if known. ``metric``: the setting
-    ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``: whether all
-    clients were evaluated, not only those with priority. ``away``: the clients that were not
-    connected, if a round samples from the connected ones. ``requirements``: rho_k, if the run has
-    requirements. ``previous``: the record of the previous round, for sums over rounds.
+    ``rates``: the probability that this round counts a client, by client id, if known. ``metric``:
+    the setting ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``:
+    whether all clients were evaluated, not only those with priority. ``away``: the clients that
+    were not connected, if a round samples from the connected ones. ``requirements``: rho_k, if the
+    run has requirements. ``previous``: the record of the previous round, for sums over rounds.
     ``of_mean``: the clients' measurements of the mean of the models from which they start, if the
     rules have one.
     """

@@ -101,7 +101,7 @@ class Selection(Rule, ABC):
 
     @property
     def declares_probabilities(self) -> bool:
-        """Whether ``probabilities`` belongs to this ``call``: one that a subclass replaces does not."""
+        """Whether ``probabilities`` is of this ``call``, not of one that a subclass replaced."""
         for kind in type(self).__mro__:
             if "probabilities" in vars(kind):
                 return kind is not Selection
@@ -110,7 +110,7 @@ class Selection(Rule, ABC):
         return False
 
     def known_probabilities(self, population: Population) -> ByClient | None:
-        """Return ``probabilities`` as far as they are known before the run; None if they are not."""
+        """Return ``probabilities`` as known before the run; None if they are unknown."""
         return self.probabilities(population, Told()) if self.declares_probabilities else None
 
     @property

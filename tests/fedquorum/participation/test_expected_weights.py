@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.named import build
+from fedquorum.rule import RunFacts
 from fedquorum.selection import Everyone, PriorityOnly, Selection
 from fedquorum.types import FloatArray
 from fedquorum.weighting import (
@@ -66,6 +68,34 @@ def test_expected_weights_with_known_rates(selection: str, base: str) -> None:
     error = expected * np.sqrt((1 - RATES) / RATES / rounds)
     assert np.all(np.abs(weight[200:].mean(axis=0) - expected) <= 5 * error)
     assert np.all(weight[:, covered == 0] == 0)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.8])
+@pytest.mark.parametrize("selection", COVERED)
+def test_expected_weights_with_known_rates_under_sampling(selection: str, fraction: float) -> None:
+    """The same where rounds ask a sample of both groups: p_k q_k in place of p_k, q_k by group.
+
+    The mean sum of the weights is 1 under every fraction.
+    """
+    _, covered = COVERED[selection]
+    facts = RunFacts(
+        10**6, 5, dict(enumerate(RATES)), FIVE.population.clients, priority=FIVE.population.priority
+    )
+    gate = {"epsilon": 0.5, "warmup_fraction": 0.0} if selection == "epsilon_gate" else {}
+    parts = {
+        "selection": {"name": selection, **gate},
+        "weighting": {"name": "average_all"},
+        "participation": {"name": "known_statistics"},
+    }
+    rules = build({"name": "composed", "fraction": fraction, **parts}, {"name": "sgd"}, facts)
+    rounds = 4_000
+    weight, _ = played(rules.weighting, FIVE, bernoulli(rounds + 200), rules.selection)
+    q = np.array([max(1, round(fraction * 2)) / 2] * 2 + [round(fraction * 3) / 3] * 3)
+    expected, rate = covered / covered.sum(), RATES * q
+    error = expected * np.sqrt((1 - rate) / rate / rounds)
+    mean = weight[200:].mean(axis=0)
+    assert np.all(np.abs(mean - expected) <= 5 * error)
+    assert abs(mean.sum() - 1) <= 5 * error.sum()
 
 
 def estimated_bound(expected: FloatArray, spread: FloatArray, first: int, end: int) -> FloatArray:

@@ -2,15 +2,18 @@
 
 import math
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from fedquorum.client.availability.periodic import InterleavedSine, Pattern, Sine, Staircase
+from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError
+from fedquorum.named import build
 from fedquorum.participation import KnownRates
 from fedquorum.participation.known_rates import RATES
 from fedquorum.rule import RunFacts
-from fedquorum.types import Call, FloatArray
+from fedquorum.types import Call, FloatArray, Population
 from fedquorum.weighting import AverageAll, AverageParticipating
 
 from tests.builders import decided, took_part
@@ -148,3 +151,79 @@ def test_a_client_that_cannot_take_part_in_a_round_is_told_so() -> None:
     assert explained(rule, 0, t=t) == [
         f"p_n({t}) = 0: the client cannot take part in this round, so omega_n = 0"
     ]
+
+
+SIX = Population.of(6, [0, 1, 2])
+
+
+@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("pattern", [None, Sine()])
+def test_sampling_is_corrected_for_by_enumeration(fraction: float, pattern: Pattern | None) -> None:
+    """Over all samples of both groups and all who can be there, each client counts b_n / B."""
+    p = np.array([0.9, 0.5, 0.2, 0.8, 0.4, 1.0])
+    rules = sampled("everyone", fraction, p, pattern)
+    t = 7
+    there = p if pattern is None else pattern.at(p, t)
+    sampling = rules.selection.sampling
+    groups = [
+        [*combinations(group, sampling.size(3, at_least=at_least))] if fraction < 1 else [group]
+        for group, at_least in ((SIX.priority_clients, 1), (SIX.others, 0))
+    ]
+    expected, samples = np.zeros(6), [first + second for first, second in product(*groups)]
+    for sample, present in product(samples, product((0, 1), repeat=6)):
+        probability = math.prod(q if k else 1 - q for q, k in zip(there, present, strict=True))
+        counts = [k for k in sorted(sample) if present[k]]
+        given = took_part(counts, 6)
+        _, weights = rules.weighting.weigh(None, Call(sample, t=t), given, np.ones(len(counts)))
+        expected[counts] += probability / len(samples) * weights.weight
+    np.testing.assert_allclose(expected, np.full(6, 1 / 6), rtol=1e-12)
+
+
+def sampled(
+    selection: str, fraction: float, p: FloatArray, pattern: Pattern | None = None, **given: object
+) -> Rules:
+    """Return known rates of a simulation, or given ones, in a run that samples."""
+    strategy = {
+        "name": "composed",
+        "fraction": fraction,
+        "selection": {"name": selection},
+        "weighting": {"name": "average_all"},
+        "participation": {"name": "known_statistics", **given},
+    }
+    rates = dict(enumerate(p.tolist()))
+    facts = RunFacts(10, 3, rates, SIX.clients, pattern, priority=SIX.priority)
+    return build(strategy, {"name": "sgd"}, facts)
+
+
+def test_given_rates_are_those_of_being_counted() -> None:
+    """They are not multiplied by anything, whatever the fraction and the availability."""
+    rates = [0.5, 0.25, 0.1, 0.2, 0.3, 0.4]
+    rules = sampled("everyone", 0.5, np.full(6, 0.5), probabilities=rates)
+    assert rules.weighting == KnownRates(rates)
+    # 2 of 3 clients of a group are asked, available with probability 0.5
+    simulated = sampled("everyone", 0.5, np.full(6, 0.5)).weighting
+    assert isinstance(simulated, KnownRates)
+    assert simulated.omega(0) == pytest.approx(dict.fromkeys(range(6), 3.0))
+    assert simulated.largest_share(6) == pytest.approx(3.0 / 6)
+    assert explained(replace(simulated, base=AverageAll()), 0)[0] == (
+        "omega_n = 1 / (p_n x 0.666667, the probability that it counts while available) = 3"
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"probabilities": [0.5] * 6}])
+def test_a_client_that_no_round_asks_is_refused(given: dict[str, object]) -> None:
+    """round(0.1 x 3) = 0 of the clients without priority, unless the selection leaves them out."""
+    message = (
+        r"^participation must be none where a round never asks or counts some of the clients that "
+        r"it covers \(client 3 never counts, .*\), got 'known_statistics'$"
+    )
+    for selection in ("everyone", "epsilon_gate", "after_warmup"):
+        with pytest.raises(ParameterError, match=message):
+            sampled(selection, 0.1, np.full(6, 0.5), **given)
+    assert sampled("priority_only", 0.1, np.full(6, 0.5), **given).weighting.given_rates
+
+
+def test_a_selection_by_losses_is_refused() -> None:
+    """Nobody can tell how often it asks a client, given rates or not."""
+    with pytest.raises(ParameterError, match=r"^participation must be none with the selection "):
+        sampled("power_of_choice", 0.5, np.full(6, 0.5))

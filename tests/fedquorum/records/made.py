@@ -54,6 +54,7 @@ def report(server_round: int, epsilon: float | None = 0.2) -> TrainReport:
             ClientDecision(2, False, "rejected", "too good", 5, 0.1, 0.9),
         ),
         inclusion_mass=0.25,
+        omega={0: 3.0, 1: 2.0},
     )
 
 

@@ -3,15 +3,17 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from fedquorum.records.round_record import (
     UNSEEN_GROUP,
     RoundRecord,
     evaluation_summary,
     round_record,
+    weight_error,
 )
 from fedquorum.report import ClientEvaluation
-from fedquorum.types import Draws
+from fedquorum.types import Call, Draws
 
 from tests.fedquorum.records.made import EVALUATIONS, NAN, recorded, report
 
@@ -103,3 +105,17 @@ def test_clients_that_never_train_are_a_group_of_their_own() -> None:
     of_unseen = found[UNSEEN_GROUP]
     assert of_unseen is not None
     assert (of_unseen["loss"], of_unseen["accuracy"]) == (8.0, 0.25)
+
+
+def test_the_weight_error_is_over_all_known_clients() -> None:
+    """Asked or not, but for those that the round left out; 0 where each omega is right."""
+    made, rates = replace(report(1), omega={0: 3.0, 1: 2.0, 2: 4.0}), np.array([0.5, 0.25, 0.25])
+    asked = replace(made, call=Call((0,)), decisions=made.decisions[:1])
+    for one in (made, asked):
+        error = (0.5**2 + 0.5**2 + 0.0) / 3
+        assert weight_error(one, rates) == pytest.approx(error, rel=1e-12)
+    left_out = replace(asked, call=Call((0,), pool=frozenset({0, 2})))
+    assert weight_error(left_out, rates) == pytest.approx(0.5**2 / 2, rel=1e-12)
+    assert weight_error(left_out, np.array([1 / 3, NAN, 0.25])) == pytest.approx(0.0, abs=1e-12)
+    assert weight_error(made, np.array([0.5, NAN, 0.25])) is None
+    assert weight_error(made, None) is weight_error(replace(made, omega={}), rates) is None

@@ -1,7 +1,8 @@
 """Partial participation: who is asked, and that weights are right over the draws."""
 
+import math
 from collections import Counter
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -180,3 +181,59 @@ def test_a_minimum_counts_as_flowers_fedavg(fraction: float, minimum: int, asked
 def test_a_fraction_of_0_with_a_minimum_asks_nobody() -> None:
     """As in Flower's FedAvg, which then skips training."""
     assert Sampling(0.0, minimum=0).sample(0, Population.of(20), NOTHING).clients == ()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("minimum", [None, 2])
+def test_the_probability_of_being_asked_by_enumeration(
+    fraction: float, minimum: int | None
+) -> None:
+    """Of all samples of a group's size, how many have the client."""
+    sampling = Sampling(fraction, minimum=minimum)
+    asked = sampling.probabilities(POPULATION, NOTHING)
+    assert asked is not None
+    drawn = sampling.sample(0, POPULATION, NOTHING)
+    for group, sample in (
+        (POPULATION.priority_clients, drawn.priority),
+        (POPULATION.others, drawn.others),
+    ):
+        samples = [*combinations(group, len(sample))]
+        for client in group:
+            share = sum(client in chosen for chosen in samples) / len(samples)
+            assert asked[client] == pytest.approx(share, abs=1e-12)
+    assert {*asked} == {*POPULATION.clients}
+
+
+def test_the_probability_of_being_drawn_with_replacement_by_enumeration() -> None:
+    """1 - (1 - p_k)^|S|; nobody knows it before the amounts of data are known."""
+    sampling = Sampling(0.4, priority_draws=3)
+    assert sampling.probabilities(POPULATION, NOTHING) is None
+    asked = sampling.probabilities(POPULATION, Told(EXAMPLES))
+    assert asked is not None
+    for client in POPULATION.priority:
+        share = sum(
+            math.prod(EXAMPLES[k] / 100 for k in drawn)
+            for drawn in product(EXAMPLES, repeat=3)
+            if client in drawn
+        )
+        assert asked[client] == pytest.approx(share, rel=1e-12)
+    assert {asked[k] for k in POPULATION.others} == {6 / 15}
+
+
+def test_among_the_connected_clients_the_groups_are_smaller() -> None:
+    """A fraction of who is there: the probabilities are those, given who is there."""
+    asked = Sampling(0.5).probabilities(POPULATION, Told(present=frozenset({0, 4, 1, 2, 3})))
+    assert asked == {0: 0.5, 4: 0.5, 1: 2 / 3, 2: 2 / 3, 3: 2 / 3}
+
+
+@pytest.mark.parametrize("rest", [None, 1])
+def test_the_probability_of_being_asked_in_many_rounds(rest: int | None) -> None:
+    """Over 4,000 rounds; with rests a client is drawn in at most every second of them."""
+    sampling, rounds = Sampling(0.4, min_separation=rest), 4_000
+    asked = sampling.probabilities(POPULATION, NOTHING)
+    assert asked is not None
+    counts = Counter(
+        client for t in range(rounds) for client in sampling.sample(t, POPULATION, NOTHING).clients
+    )
+    for client, q in asked.items():
+        assert abs(counts[client] / rounds - q) <= 5 * math.sqrt(q * (1 - q) / rounds)

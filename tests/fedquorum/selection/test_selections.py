@@ -1,9 +1,12 @@
 """The selections without a gate: whom they ask and admit, and what they say of it."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
+from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError
+from fedquorum.participation import KnownRates
 from fedquorum.rule import RunFacts
 from fedquorum.selection import (
     SELECTIONS,
@@ -15,7 +18,7 @@ from fedquorum.selection import (
     PriorityOnly,
     Sampling,
 )
-from fedquorum.types import Call, Objective, Population, Told
+from fedquorum.types import ByClient, Call, Objective, Population, Told
 from fedquorum.weighting import NoWeight
 
 from tests.builders import responses
@@ -127,3 +130,43 @@ def test_the_table_has_them_all() -> None:
         Alone,
     ]
     assert all(SELECTIONS[rule.key] is rule for rule in SELECTIONS.values())
+
+
+def test_every_selection_declares_whom_it_asks_how_often() -> None:
+    """By the sample of the clients that it covers; where losses choose, nobody can."""
+    half = Sampling(0.5)
+    gate = EpsilonGate(num_rounds=10, sampling=half)
+    for selection in (Everyone(half), AfterWarmup(sampling=half), Alone(half), gate):
+        assert selection.known_probabilities(POPULATION) == dict.fromkeys(range(4), 0.5)
+    assert PriorityOnly(half).known_probabilities(POPULATION) == {0: 0.5, 2: 0.5}
+    assert PowerOfChoice(sampling=half).known_probabilities(POPULATION) is None
+    assert {key for key, kind in SELECTIONS.items() if not kind().declares_probabilities} == {
+        "power_of_choice"
+    }
+
+
+@dataclass(frozen=True)
+class OddClients(Everyone):
+    """A selection with a ``call`` of its own, of which the inherited probabilities are wrong."""
+
+    def call(self, t: int, population: Population, told: Told) -> Call:
+        """Return a call to the clients with odd ids."""
+        return Call(tuple(k for k in population.clients if k % 2))
+
+
+@dataclass(frozen=True)
+class DeclaredOddClients(OddClients):
+    """The same, with its own probabilities."""
+
+    def probabilities(self, population: Population, told: Told) -> ByClient | None:
+        """Return 1 of odd ids and 0 of even ones."""
+        return ByClient(population.ascending, population.ascending % 2.0)
+
+
+def test_another_call_has_no_inherited_probabilities() -> None:
+    """A subclass declares them of its own call, or not at all."""
+    assert OddClients().known_probabilities(POPULATION) is None
+    assert DeclaredOddClients().known_probabilities(POPULATION) == {0: 0, 1: 1, 2: 0, 3: 1}
+    with pytest.raises(ParameterError, match=r"^participation must be none with the selection"):
+        Rules(OddClients(), KnownRates([0.5] * 4))
+    assert Rules(DeclaredOddClients(), KnownRates([0.5] * 4)).weighting.given_rates

@@ -1,0 +1,180 @@
+"""How often a simulated run counts each client, and what known_statistics makes of it."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.errors import SettingsError
+from fedquorum.types import FloatArray
+
+from client_app.data import load_data
+from conf.compose import compose_words
+from conf.schema.rules import rules_of
+from server_app.build import build_population
+from server_app.counted_rates import counted_rates
+from server_app.job import run_in_process
+from tests.fedquorum.records.made import load_all
+from tests.integration.conftest import read_rounds
+
+TEN = (
+    *("data=synth", "model=logistic_regression", "availability=bernoulli", "availability.p=0.5"),
+    *("data.num_clients=10", "data.priority=all", "data.sizes=equal"),
+    *("data.samples_per_client=10", "client.lr=0.001", "client.local_steps=1", "seed=3"),
+)
+KNOWN = "strategy=known_statistics"
+QUORUM = ("response_time=lognormal", "engine.quorum=0.5")
+
+
+def run(directory: Path, *words: str) -> Path:
+    run_in_process(compose_words(("experiment=custom", *TEN, *words)), str(directory))
+    return directory
+
+
+def weights(directory: Path, rounds: int) -> FloatArray:
+    """Return every client's weight by round, shape (T, N)."""
+    found = np.zeros((rounds, 10))
+    for row in pq.read_table(directory / "clients").to_pylist():
+        found[row["round"] - 1, row["client"]] = row["weight"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.2])
+@pytest.mark.parametrize("strategy", ["known_statistics", "fedau", "empirical"])
+def test_the_mean_sum_of_weights_is_1_under_every_fraction(
+    tmp_path: Path, fraction: float, strategy: str
+) -> None:
+    """Over rounds 101 to 300; the error is 0 of known rates and small of estimated ones.
+
+    A sum has standard deviation sqrt((1 - r) / (10 r)) or less with the rate r = fraction / 2:
+    a client counts 1 / (10 r) with probability r. An estimate of 1 / r after 300 rounds has the
+    relative variance (1 - r) / (300 r), of which the mean over 10 clients is within a factor 3.
+    """
+    words = (f"strategy={strategy}", "rounds=300", "evaluation.every=300")
+    directory = run(tmp_path / "run", *words, f"strategy.fraction={fraction}")
+    rate = fraction / 2
+    mean = weights(directory, 300)[100:].sum(axis=1).mean()
+    assert mean == pytest.approx(1.0, abs=5 * np.sqrt((1 - rate) / (10 * rate) / 200))
+    last = read_rounds(directory)[-1]["weight_error"]
+    if strategy == "known_statistics":
+        assert last == pytest.approx(0.0, abs=1e-12)
+    assert last <= 3 * (1 - rate) / (300 * rate)
+    assert audit(directory).problems == ()
+
+
+def test_a_change_with_time_and_a_sample_make_one_rate(tmp_path: Path) -> None:
+    """omega is 1 / (p_n(t) q_n); on three nodes too, and the audit finds the same."""
+    words = (KNOWN, "strategy.fraction=0.25", "availability=interleaved", "availability.period=4")
+    directory = run(tmp_path / "run", *words, "rounds=6", "engine.num_supernodes=3")
+    shutil.copytree(directory, tmp_path / "same")
+    assert audit(directory).problems == ()
+    for row in pq.read_table(directory / "clients").to_pylist():
+        g = 1 - 0.3 * (1 - np.sin(2 * np.pi * ((row["round"] - 1) % 4) / 4))
+        assert row["omega"] == pytest.approx(1 / (0.5 * g * 0.2), rel=1e-12)  # round(2.5) of 10
+    assert all(r["weight_error"] == pytest.approx(0, abs=1e-12) for r in read_rounds(directory))
+    population = pq.read_table(directory / "population.parquet").to_pydict()
+    assert population["participation_rate"] == pytest.approx([0.5 * 0.7 * 0.2] * 10)
+    assert population["base_rate"] == [0.5] * 10
+
+
+def test_clients_that_the_selection_leaves_out_count_in_no_error(tmp_path: Path) -> None:
+    """Of 4 priority clients 2 are asked; the other 6 have no rate, no weight and no error."""
+    parts = ("selection=priority_only", "weighting=average_all", "participation=known_statistics")
+    words = ("strategy=composed", *(f"strategy/{part}" for part in parts))
+    directory = run(
+        tmp_path / "run", *words, "data.priority=[0,1,2,3]", "strategy.fraction=0.5", "rounds=3"
+    )
+    assert [r["weight_error"] for r in read_rounds(directory)] == pytest.approx([0.0] * 3)
+    assert {row["omega"] for row in pq.read_table(directory / "clients").to_pylist()} == {4.0}
+    rates = pq.read_table(directory / "population.parquet")["participation_rate"].to_pylist()
+    assert rates == [0.25] * 4 + [None] * 6
+    assert audit(directory).problems == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*QUORUM, "strategy.fraction=0.5"),
+        (*QUORUM, "availability=markov"),
+        (*QUORUM, "availability=always"),
+        (*QUORUM, "availability.rest=1"),
+        ("response_time=lognormal", "engine.round_timeout=12"),
+    ],
+    ids=" ".join,
+)
+def test_rates_under_a_quorum_are_counted_ahead(
+    tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client counts 1 / 10 in the mean, late ones too, and the audit agrees.
+
+    Of a run of 400 rounds with a slow client the mean sum is known to a tenth.
+    """
+    monkeypatch.setattr("server_app.counted_rates.ROUNDS_AHEAD", 3_000)
+    few = ("rounds=400", "evaluation.every=400", "evaluation.clients=priority")
+    directory = run(tmp_path / "run", KNOWN, *words, *few)
+    statuses = {row["status"] for row in pq.read_table(directory / "clients").to_pylist()}
+    assert statuses & {"late", "failed"}
+    assert weights(directory, 400).sum(axis=1).mean() == pytest.approx(1.0, abs=0.2)
+    assert read_rounds(directory)[-1]["weight_error"] == pytest.approx(0.0, abs=1e-12)
+    assert audit(directory).problems == ()
+    rates = np.array(pq.read_table(directory / "population.parquet")["participation_rate"])
+    assert len(set(rates.tolist())) > 5
+    counted = (weights(directory, 400) > 0).mean(axis=0)
+    assert np.abs(counted - rates).max() < 0.15
+
+
+def test_of_estimates_the_error_is_unknown_where_lateness_decides(tmp_path: Path) -> None:
+    """FedAU needs no rates, so nothing is played ahead for it."""
+    directory = run(tmp_path / "run", "strategy=fedau", *QUORUM, "rounds=3")
+    assert [r["weight_error"] for r in read_rounds(directory)] == [None] * 3
+    assert audit(directory).problems == ()
+    assert load_all(directory)
+
+
+def test_without_lateness_the_rates_are_exact() -> None:
+    """A virtual clock of which no reply misses the deadline changes nothing, and in process none."""
+    for words in (("response_time=lognormal",), ("engine.quorum=0.5",), ()):
+        composed = compose_words(("experiment=custom", *TEN, KNOWN, *words)).settings
+        data = load_data(composed.data, composed.seed)
+        population = build_population(composed, data)
+        rates = counted_rates(composed, rules_of(composed), population, data)
+        assert rates is not None
+        assert rates.at(0).tolist() == [0.5] * 10
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("engine=ray", "engine.quorum=0.5"), "lateness on the machine's clock tells no rates"),
+        ((*QUORUM, "availability=cyclic"), "availability=cyclic changes with the rounds"),
+        ((*QUORUM, "availability=sine"), "availability=sine changes with the rounds"),
+    ],
+)
+def test_rates_that_cannot_be_counted_ahead_are_refused(
+    words: tuple[str, ...], reason: str
+) -> None:
+    """At once and in one line; given rates are taken."""
+    with pytest.raises(SettingsError, match=reason) as caught:
+        compose_words(("experiment=custom", *TEN, KNOWN, *words))
+    assert str(caught.value).startswith("strategy.probabilities must be the rates of being counted")
+    assert "\n" not in str(caught.value)
+    given = f"strategy.probabilities={[0.3] * 10}".replace(" ", "")
+    compose_words(("experiment=custom", *TEN, KNOWN, *words, given))
+
+
+def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
+    """The rates would be others in other rounds."""
+    parts = ("selection=after_warmup", "weighting=average_all", "participation=known_statistics")
+    words = ("strategy=composed", *(f"strategy/{part}" for part in parts), *QUORUM)
+    with pytest.raises(SettingsError, match=r"^strategy\.participation\.probabilities .*warm-up"):
+        compose_words(("experiment=custom", *TEN, *words, "strategy.selection.warmup_rounds=2"))
+    times = tmp_path / "times.csv"
+    lines = ["round,client,seconds", *(f"1,{k},{k + 1}" for k in range(10)), "5,3,90"]
+    times.write_text("\n".join(lines))
+    trace = ("response_time=trace", f"response_time.path={times}")
+    with pytest.raises(SettingsError, match=r"^response_time\.path must have one line for each"):
+        run(tmp_path / "run", KNOWN, *trace, "engine.quorum=0.5", "rounds=1")
+    run(tmp_path / "patient", KNOWN, *trace, "rounds=1")
