@@ -140,9 +140,6 @@ def test_every_selection_declares_whom_it_asks_how_often() -> None:
         assert selection.known_probabilities(POPULATION) == dict.fromkeys(range(4), 0.5)
     assert PriorityOnly(half).known_probabilities(POPULATION) == {0: 0.5, 2: 0.5}
     assert PowerOfChoice(sampling=half).known_probabilities(POPULATION) is None
-    assert {key for key, kind in SELECTIONS.items() if not kind().declares_probabilities} == {
-        "power_of_choice"
-    }
 
 
 @dataclass(frozen=True)
