@@ -415,7 +415,9 @@ class KnownStatistics(DropIn, declared=tables.KNOWN_STATISTICS):
     """Correct the average with given participation rates: c_n = 1 / (p_n N).
 
     FedAU estimates these rates; this strategy is its baseline. ``probabilities`` has p_n by client
-    id and is required. The strategy refuses a node that joins as a client without a rate.
+    id and is required: the probability that a round counts client n, that is, that its node is
+    connected, asked and in time. The strategy samples among the connected nodes and multiplies p_n
+    by nothing. It refuses a node that joins as a client without a rate.
     """
 
 
