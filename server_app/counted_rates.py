@@ -62,8 +62,16 @@ def counted_rates(
     clients = population.ascending
     processes = None if process is None else [process(k) for k in clients.tolist()]
     in_time = _share_in_time(settings, rules.selection, population, processes, times)
-    counted = ByClient(clients, in_time / rates.p[clients])
-    return rates.counted_with(counted.among(asked))
+    counted = ByClient(clients, in_time / rates.p[clients]).among(asked)
+    for client, probability in counted.items():
+        if probability == 0.0 and asked[client] > 0.0:
+            raise SettingsError(
+                f"engine.quorum must be so large that each client is in time in some round with "
+                f"strategy={settings.strategy.name} (client {client} was in none of {ROUNDS_AHEAD} "
+                f"rounds played ahead), got {settings.engine.quorum or 'null'}; a longer "
+                "engine.grace or engine.round_timeout lets it in, too"
+            )
+    return rates.counted_with(counted)
 
 
 def _quorum(settings: Settings) -> Quorum:

@@ -141,8 +141,8 @@ class Named:
         weighting: Weighting[Any] = self.weighting.of(of(self.weighting), facts)
         selection = self.selection.of({**of(self.selection), "sampling": sampling}, facts)
         if self.participation is not None:
-            counted = facts.counted_by(selection.known_probabilities)
-            weighting = self.participation.correcting(weighting, of(self.participation), counted)
+            given = of(self.participation)
+            weighting = _corrected(weighting, self.participation, given, facts, selection)
         memory = self.memory
         if memory is not None:
             memory = replace(memory, **of(LastUpdates))
@@ -336,9 +336,32 @@ def _composed(
     name = participation.pop("name")
     if name != NONE:
         correction = look_up(PARTICIPATIONS, "participation", name)
-        counted = facts.counted_by(selection.known_probabilities)
-        weighting = correction.correcting(weighting, participation, counted)
+        weighting = _corrected(weighting, correction, participation, facts, selection)
     return Rules(selection, weighting, optimizer)
+
+
+def _corrected(
+    weighting: Weighting[Any],
+    correction: type[Participation[Any]],
+    options: Mapping[str, Any],
+    facts: RunFacts,
+    selection: Selection,
+) -> Weighting[Any]:
+    """Return a weighting with its correction for participation.
+
+    Rates that are given make up for no client of which the selection never asks an update.
+    """
+    facts = facts.counted_by(selection.known_probabilities)
+    never = [client for client, counted in (facts.counted or {}).items() if counted == 0.0]
+    if never and correction.given_rates:
+        raise ParameterError(
+            "fraction",
+            "so large that a round can ask every client that the selection covers",
+            selection.sampling.fraction,
+            f"client {never[0]} would never be asked, and no weight of {correction.key} makes up "
+            "for that",
+        )
+    return correction.correcting(weighting, options, facts)
 
 
 _KINDS: Mapping[str, tuple[Any, Mapping[str, type[Rule]]]] = {

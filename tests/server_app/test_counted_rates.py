@@ -182,3 +182,27 @@ def test_a_warm_up_and_changing_times_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^response_time\.path must have one line for each"):
         run(tmp_path / "run", KNOWN, *trace, "engine.quorum=0.5", "rounds=1")
     run(tmp_path / "patient", KNOWN, *trace, "rounds=1")
+
+
+def test_a_client_that_is_never_asked_or_in_time_is_refused(tmp_path: Path) -> None:
+    """In one line, by the setting that lets it count."""
+    few = ("data.priority=[0,1]", "strategy.fraction=0.05", "rounds=1")
+    with pytest.raises(SettingsError, match=r"^strategy\.fraction must be so large .*, got 0\.05$"):
+        run(tmp_path / "asked", KNOWN, *few)
+    times = tmp_path / "times.csv"
+    times.write_text("\n".join(["client,seconds", *(f"{k},{k + 1}" for k in range(10))]))
+    trace = ("response_time=trace", f"response_time.path={times}")
+    with pytest.raises(SettingsError, match=r"^engine\.quorum must be so large .*, got null"):
+        run(tmp_path / "late", KNOWN, *trace, "engine.round_timeout=8.5", "rounds=1")
+
+
+@pytest.mark.slow
+def test_rates_counted_ahead_are_those_of_the_run_after_a_resume(tmp_path: Path) -> None:
+    """They follow from the settings, however many rounds there are, on any number of nodes."""
+    words = (KNOWN, *QUORUM, "strategy.fraction=0.5", "engine.checkpoint_every=1")
+    whole = run(tmp_path / "whole", *words, "rounds=4")
+    part = run(tmp_path / "part", *words, "rounds=2")
+    run_in_process(compose_words((*TEN, *HALF, *words, "rounds=4", f"resume={part}")), "")
+    assert np.array_equal(weights(part, 4), weights(whole, 4))
+    three = run(tmp_path / "three", *words, "rounds=4", "engine.num_supernodes=3")
+    assert np.array_equal(weights(three, 4), weights(whole, 4))

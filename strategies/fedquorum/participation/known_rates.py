@@ -114,14 +114,6 @@ class KnownRates(Participation[Any]):
             )
         for client in facts.clients:
             PROBABILITY.check(f"probabilities[{client}]", rule.rates.get(client))
-        for client in (k for k, asked in (facts.counted or {}).items() if asked == 0.0):
-            raise ParameterError(
-                "participation",
-                "none where a round never asks or counts some of the clients that it covers",
-                cls.key,
-                f"client {client} never counts, and no weight makes up for that; a larger fraction "
-                "or quorum lets it count",
-            )
         return rule
 
     @property

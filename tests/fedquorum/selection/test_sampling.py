@@ -223,7 +223,7 @@ def test_the_probability_of_being_drawn_with_replacement_by_enumeration() -> Non
 def test_among_the_connected_clients_the_groups_are_smaller() -> None:
     """A fraction of who is there: the probabilities are those, given who is there."""
     asked = Sampling(0.5).probabilities(POPULATION, Told(present=frozenset({0, 4, 1, 2, 3})))
-    assert asked == {0: 0.5, 4: 0.5, 1: 2 / 3, 2: 2 / 3, 3: 2 / 3}
+    assert dict(asked or {}) == {0: 0.5, 4: 0.5, 1: 2 / 3, 2: 2 / 3, 3: 2 / 3}
 
 
 @pytest.mark.parametrize("rest", [None, 1])
