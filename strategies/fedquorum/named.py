@@ -349,9 +349,12 @@ def _corrected(
 ) -> Weighting[Any]:
     """Return a weighting with its correction for participation.
 
-    Rates that are given make up for no client of which the selection never asks an update.
+    Given rates need a selection that tells how often it asks each client, and that asks it at all.
     """
     facts = facts.counted_by(selection.known_probabilities)
+    undeclared = selection.declares_probabilities and facts.counted is None
+    if undeclared and facts.clients and correction.given_rates:
+        raise selection.undeclared(correction.key)
     never = [client for client, counted in (facts.counted or {}).items() if counted == 0.0]
     if never and correction.given_rates:
         raise ParameterError(

@@ -125,14 +125,7 @@ class KnownRates(Participation[Any]):
         """Refuse a selection of which nobody can tell with which probability it asks a client."""
         super().check_with(selection, server_optimizer)
         if not selection.declares_probabilities:
-            name = selection.key or type(selection).__name__
-            raise ParameterError(
-                "participation",
-                f"none with the selection {name}",
-                self.key,
-                "it does not declare the probability that it asks a client; its method "
-                "probabilities can",
-            )
+            raise selection.undeclared(self.key)
 
     @cached_property
     def rates(self) -> ByClient:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..errors import ParameterError
 from ..report import Decided
 from ..rule import Rule
 from ..types import Admission, ByClient, Call, Objective, Population, Responses, Told
@@ -112,6 +113,16 @@ class Selection(Rule, ABC):
     def known_probabilities(self, population: Population) -> ByClient | None:
         """Return ``probabilities`` as known before the run; None if they are unknown."""
         return self.probabilities(population, Told()) if self.declares_probabilities else None
+
+    def undeclared(self, participation: str) -> ParameterError:
+        """Return the error that refuses a correction which needs the probabilities."""
+        return ParameterError(
+            "participation",
+            f"none with the selection {self.key or type(self).__name__}",
+            participation,
+            "it does not declare the probability that it asks a client; its method probabilities "
+            "can",
+        )
 
     @property
     def warmup(self) -> int:

@@ -14,6 +14,7 @@ from fedquorum.named import build
 from fedquorum.participation import KnownRates
 from fedquorum.participation.known_rates import RATES
 from fedquorum.rule import RunFacts
+from fedquorum.selection import Everyone
 from fedquorum.types import Call, FloatArray, Population
 from fedquorum.weighting import AverageAll, AverageParticipating
 
@@ -222,6 +223,13 @@ def test_a_client_that_no_round_asks_is_refused(given: dict[str, Any]) -> None:
         with pytest.raises(ParameterError, match=message):
             sampled(selection, 0.1, np.full(6, 0.5), **given)
     sampled("priority_only", 0.1, np.full(6, 0.5), **given)
+
+
+def test_a_selection_that_cannot_tell_after_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a probability a rate is not taken for that of being counted."""
+    monkeypatch.setattr(Everyone, "probabilities", lambda *_: None)
+    with pytest.raises(ParameterError, match=r"^participation must be none with the selection eve"):
+        sampled("everyone", 0.5, np.full(6, 0.5))
 
 
 def test_a_selection_by_losses_is_refused() -> None:
