@@ -1,6 +1,7 @@
 """A training and a test part of one client's own rows."""
 
 import numpy as np
+from fedquorum.rounding import round_half_even
 from fedquorum.streams import stream
 from numpy.typing import NDArray
 
@@ -61,7 +62,7 @@ def split_client(
     if n < len(("train", "test")):
         raise ValueError(f"two parts need at least 2 rows, got {n}")
     rng = stream(seed, purpose, client=client)
-    size = min(max(1, round(fraction * n)), n - 1)
+    size = min(max(1, round_half_even(fraction, n)), n - 1)
     classes, counts = np.unique(labels, return_counts=True)
     order = rng.permutation(len(classes))
     classes, counts = classes[order], counts[order]

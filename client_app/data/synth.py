@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from fedquorum.rounding import round_half_even
 from fedquorum.streams import stream
 
 from client_app.data.account import Account, input_words, target_words
@@ -121,7 +122,7 @@ class Synth:
         else:
             rng = stream(self._seed, "synth-size", client=client)
             total = 50 + int(rng.lognormal(4.0, 2.0))
-        test = min(max(1, round(self._settings.test_fraction * total)), total - 1)
+        test = min(max(1, round_half_even(self._settings.test_fraction, total)), total - 1)
         return total - test, test
 
     @cached_property
@@ -168,7 +169,7 @@ class Synth:
         settings, (level, irrelevant_level) = self._settings, levels
         rows = rng.choice(len(y), size, replace=size > len(y))
         x, y = x[rows], y[rows]
-        irrelevant = round(settings.irrelevant_fraction * irrelevant_level * size)
+        irrelevant = round_half_even(settings.irrelevant_fraction * irrelevant_level, size)
         noise_x = rng.standard_normal((irrelevant, DIMENSION)).astype(np.float32)
         noise_y = rng.integers(NUM_CLASSES, size=irrelevant)
         if settings.noise == "additive":

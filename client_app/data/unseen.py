@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from fedquorum.errors import SettingsError
+from fedquorum.rounding import round_half_even
 from fedquorum.streams import stream
 
 from conf.schema.data import DataSettings
@@ -38,7 +39,7 @@ def unseen_clients(
         return ()
     everyone = settings.priority == "all" and not settings.priority_weights
     left = [k for k in range(num_clients) if everyone or k not in priority]
-    count, most = round(fraction * num_clients), len(left) - everyone
+    count, most = round_half_even(fraction, num_clients), len(left) - everyone
     if not 1 <= count <= most:
         whom = "with one left to train" if everyone else "none of which has priority"
         raise SettingsError(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .parameters import NON_NEGATIVE, OneOf, Range
+from .rounding import round_up
 from .rule import check_parameters, parameter
 
 
@@ -85,7 +86,7 @@ class Quorum:
         if self.size is None:
             return clients
         if self.size < 1:
-            return math.ceil(self.size * clients)
+            return round_up(self.size, clients)
         return min(int(self.size), clients)
 
 

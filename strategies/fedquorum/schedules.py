@@ -7,15 +7,12 @@ from typing import Any, Self
 
 from .errors import ParameterError
 from .parameters import SERVER_LR_SCHEDULE
+from .rounding import round_up
 
 
 def rounds_in(fraction: float, num_rounds: int) -> int:
-    """Return the number of rounds t with t < fraction * T.
-
-    The function rounds the product to 9 digits: 0.07 * 100 is 7.000000000000001 in binary and would
-    otherwise count an eighth round.
-    """
-    return math.ceil(round(fraction * num_rounds, 9))
+    """Return the number of rounds t with t < fraction * T."""
+    return round_up(fraction, num_rounds)
 
 
 def epsilon_factor(

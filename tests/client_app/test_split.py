@@ -31,6 +31,13 @@ def test_every_row_is_in_one_part(seed: int, fraction: float) -> None:
     assert len(test) == min(max(round(fraction * len(labels)), 1), len(labels) - 1)
 
 
+def test_a_fraction_is_the_decimal_that_was_written() -> None:
+    """0.575 of 100 is 57.5, of which the even neighbour is 58; in binary it is a little less."""
+    labels = np.zeros(100, dtype=np.int64)
+    for split in (split_client, validation_rows):
+        assert len(split(labels, 0.575, client=0, seed=0)[1]) == 58
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_classes_are_in_proportion(seed: int) -> None:
     """A class has its share of the test rows, rounded up or down, where it can spare them."""

@@ -104,7 +104,14 @@ def test_types_and_shapes() -> None:
 
 @pytest.mark.parametrize(
     ("samples", "test_fraction", "train", "test"),
-    [(500, 0.2, 400, 100), (10, 0.25, 8, 2), (2, 0.01, 1, 1), (2, 0.9, 1, 1), (100, 0.9, 10, 90)],
+    [
+        (500, 0.2, 400, 100),
+        (10, 0.25, 8, 2),
+        (2, 0.01, 1, 1),
+        (2, 0.9, 1, 1),
+        (100, 0.9, 10, 90),
+        (100, 0.575, 42, 58),
+    ],
 )
 def test_equal_sizes(samples: int, test_fraction: float, train: int, test: int) -> None:
     """Every client draws samples_per_client rows, and neither part is ever empty."""

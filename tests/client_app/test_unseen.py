@@ -19,6 +19,9 @@ def test_a_fraction_of_all_clients_never_trains() -> None:
     assert drawn(0.0) == set()
     assert [len(drawn(fraction)) for fraction in (0.05, 0.25, 0.95)] == [1, 5, 19]
     assert drawn(0.5) == drawn(0.5) != drawn(0.5, seed=2)
+    # 0.575 of 100 is 57.5, and 57.49999999999999 in binary.
+    settings = DataSettings("x", priority="all", unseen_fraction=0.575)
+    assert len(unseen_clients(settings, 100, range(100), 1)) == 58
     assert drawn(0.25) == {*stream(1, "unseen").permutation(20)[:5].tolist()}
 
 

@@ -35,6 +35,15 @@ def test_the_number_of_replies(size: float | None, asked: int, needed: int) -> N
         assert is_met(quorum, range(asked), range(replied), ()) == (replied >= needed)
 
 
+@pytest.mark.parametrize(
+    ("size", "asked", "needed"), [(0.55, 100, 55), (0.07, 100, 7), (0.28, 25, 7), (0.14, 50, 7)]
+)
+def test_a_share_is_the_decimal_that_was_written(size: float, asked: int, needed: int) -> None:
+    """0.55 * 100 is 55.00000000000001 in binary, and yet 55 replies are 0.55 of 100."""
+    assert Quorum(size).required(range(asked), range(asked))[1] == needed
+    assert Quorum(size, of="priority").required(range(2 * asked), range(asked))[1] == needed
+
+
 def test_priority_clients_alone() -> None:
     """Volunteers are not waited for, and do not stand in for a priority client."""
     quorum = Quorum(None, of="priority")

@@ -7,6 +7,7 @@ from flwr.serverapp import Grid
 
 from ..composition import Rules
 from ..parameters import FRACTION, NON_NEGATIVE_COUNT
+from ..rounding import round_down_in_binary
 from ..rule import parameter
 from ..streams import stream
 from ..types import Population
@@ -87,7 +88,8 @@ class ConnectedNodes(Communication):
         clients = super().tested(population, directory, server_round)
         if self.grows:
             clients = tuple(k for k in clients if k in directory.connected)
-        size = max(int(self.fraction_evaluate * len(clients)), self.min_evaluate_nodes)
+        size = round_down_in_binary(self.fraction_evaluate, len(clients))
+        size = max(size, self.min_evaluate_nodes)
         size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
         drawn = stream(0, "evaluation", server_round).permutation(len(clients))[:size]
         return tuple(sorted(clients[i] for i in drawn.tolist()))

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import ParameterError
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
+from ..rounding import round_down_in_binary, round_half_even
 from ..rule import check_parameters, parameter, supplied
 from ..streams import stream
 from ..types import ByClient, Call, Draws, Population, Told
@@ -209,10 +210,10 @@ class Sampling:
     def size(self, count: int, *, at_least: int) -> int:
         """Return the number of clients to ask in a group of ``count``."""
         if self.minimum is None:
-            return max(at_least, round(self.fraction * count))
+            return max(at_least, round_half_even(self.fraction, count))
         if self.fraction == 0.0:
             return 0
-        return min(count, max(int(count * self.fraction), self.minimum))
+        return min(count, max(round_down_in_binary(self.fraction, count), self.minimum))
 
     @staticmethod
     def _draw(

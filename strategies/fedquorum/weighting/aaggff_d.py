@@ -20,6 +20,7 @@ from ..responses import (
     response_range,
     scattered,
 )
+from ..rounding import round_half_even
 from ..rule import parameter
 from ..search import Among
 from ..selection.base import Selection
@@ -178,7 +179,7 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
 
     def regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
         """Return 2 L sqrt(T log K), proven for C = 1 and the linearised losses."""
-        asked = max(1, round(fraction * clients)) / clients
+        asked = max(1, round_half_even(fraction, clients)) / clients
         c1, c2 = response_range(self.c1, self.c2, asked)
         bound = regret_bound_d(rounds, clients, lipschitz_d(c1, c2, asked))
         return Bound(bound, proven=False)

@@ -139,6 +139,7 @@ def test_a_probability_of_one_is_always(process: RandomProcess) -> None:
         (0.5, 2, 1),
         (0.9, 2, 1),
         (1.0, 100, 100),
+        (0.575, 100, 58),
     ],
 )
 @pytest.mark.parametrize("start", ["stationary", "inactive"])

@@ -42,6 +42,11 @@ def test_a_fraction_of_each_group_uniformly() -> None:
     assert all(abs(seen[k] - 1200) < 134 for k in POPULATION.clients)
 
 
+def test_a_fraction_is_the_decimal_that_was_written() -> None:
+    """0.575 of 100 is 57.5, of which the even neighbour is 58; in binary it is a little less."""
+    assert len(Sampling(fraction=0.575).sample(0, Population.of(100), NOTHING).clients) == 58
+
+
 def test_at_least_one_priority_client() -> None:
     """However small the fraction, somebody defines the objective."""
     sample = Sampling(fraction=0.0).sample(0, POPULATION, NOTHING)

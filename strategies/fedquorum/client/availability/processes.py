@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ...parameters import CYCLE_START, NON_NEGATIVE_COUNT, PERIOD, PROBABILITY
+from ...rounding import round_half_even
 from ...streams import stream
 
 
@@ -183,7 +184,7 @@ class Cyclic:
         """The number of active rounds in a period."""
         if self.p == 1:
             return self.period
-        return min(max(1, round(self.period * self.p)), self.period - 1)
+        return min(max(1, round_half_even(self.p, self.period)), self.period - 1)
 
     @property
     def rate(self) -> float:

@@ -1,0 +1,36 @@
+"""Round a share of a count to a whole number, as in decimals.
+
+A float is rarely the decimal that somebody wrote: 0.55 * 100 is 55.00000000000001, of which the
+ceiling is 56. If a share is the float nearest to m / (2 n), for a whole number m, then these
+functions take m / 2 for the product with n. Otherwise no whole number and no half is so near that
+the product could be on its wrong side, and they take the exact product of the float. So a share is
+read as it was written, whether as a decimal (0.55) or as a quotient (5 / 6).
+"""
+
+import math
+from fractions import Fraction
+
+
+def round_up(share: float, count: int) -> int:
+    """Return ceil(share * count)."""
+    return math.ceil(_product(share, count))
+
+
+def round_half_even(share: float, count: int) -> int:
+    """Return round(share * count): the nearest whole number, of two the even one."""
+    return round(_product(share, count))
+
+
+def round_down_in_binary(share: float, count: int) -> int:
+    """Return int(share * count) of floats, as Flower's strategies do: 0.29 of 100 is 28.
+
+    The drop-in strategies ask as many nodes as Flower's ask. Everything else rounds in decimals.
+    """
+    return int(share * count)
+
+
+def _product(share: float, count: int) -> Fraction:
+    if count == 0:
+        return Fraction(0)
+    halves = round(2 * share * count)
+    return Fraction(halves, 2) if halves / (2 * count) == share else Fraction(share) * count
