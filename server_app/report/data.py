@@ -1,13 +1,12 @@
 """The data that a run was made on, made again from its settings."""
 
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedquorum.errors import RunError, SettingsError, one_line
 from fedquorum.intake import shown
 from fedquorum.records.folder import RunFolder
 from fedquorum.records.reader import Run
+from fedquorum.records.settings import differences, flat_settings, load_settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,18 +42,20 @@ def run_data(run: Run, *, trust: bool = False) -> tuple["FederatedData", "Settin
     from conf.schema.rules import named_code
 
     try:
-        settings = compose_words(recorded_words(run.experiment, run.overrides)).settings
+        composed = compose_words(recorded_words(run.experiment, run.overrides))
     except SettingsError as error:
         raise RunError(f"{run.directory}/manifest.json: {error}") from None
+    settings = composed.settings
     if not trust and "model.path" in named_code(settings):
         raise RunError(f"{run.directory}: the model in model.path is code, which no report imports")
-    now = dict(_flat(settings, ""))
-    for key, value in run.settings.items():
-        if key.startswith(SHARED_GROUPS) and key not in WHERE_DATA_LIES and now.get(key) != value:
-            raise RunError(
-                f"{run.directory}: the settings no longer compose to those of the run: {key} was "
-                f"{value!r}, is {now.get(key)!r}"
-            )
+    # By way of the text that a run writes, so that both sides were read by the same reader.
+    recorded = flat_settings(load_settings(composed.to_yaml()))
+    now = {shown(key): value for key, value in recorded.items()}
+    for key, was, value in differences(run.settings, now, _is_shared):
+        raise RunError(
+            f"{run.directory}: the settings no longer compose to those of the run: {key} was "
+            f"{was!r}, is {value!r}"
+        )
     return load_data(settings.data, settings.seed), settings
 
 
@@ -80,10 +81,5 @@ def trained_model(run: Run, settings: "Settings", data: "FederatedData") -> "nn.
     return model
 
 
-def _flat(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
-    for item in fields(node):
-        value = getattr(node, item.name)
-        if is_dataclass(value):
-            yield from _flat(value, f"{prefix}{item.name}.")
-        else:
-            yield f"{prefix}{item.name}", value
+def _is_shared(setting: str) -> bool:
+    return setting.startswith(SHARED_GROUPS) and setting not in WHERE_DATA_LIES

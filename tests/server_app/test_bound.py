@@ -118,6 +118,19 @@ def test_a_model_that_does_not_fit_is_named(runs: Path) -> None:
         path.write_bytes(kept)
 
 
+def test_a_setting_may_be_a_mapping(tmp_path: Path) -> None:
+    """The runs just made compose to the settings that they record; other weights are named."""
+    for name in ("fedalign", "local_only"):
+        words = (f"strategy={name}", "data.priority=[0,1]", "data.priority_weights={1:0.5}")
+        run_in_process(compose_words((*words, "rounds=2", *WORDS[1:5])), str(tmp_path / name))
+    assert terms_of(tmp_path).keys() == {"fedalign"}
+    for name in ("fedalign", "local_only"):
+        path = tmp_path / name / "config.yaml"
+        path.write_text(path.read_text().replace("    1: 0.5\n", "    0: 0.5\n"))
+    with pytest.raises(RunError, match=r"data\.priority_weights was \{'0': 0\.5\}, is"):
+        terms_of(tmp_path)
+
+
 def test_settings_that_changed_since_are_named(runs: Path) -> None:
     """A run whose preset meant something else then is refused, with the setting."""
     path = runs / "fedavg" / "config.yaml"

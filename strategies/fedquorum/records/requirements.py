@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from ..appeal import Requirements
-from ..equality import same
 from ..errors import ParameterError, RunError
 from ..imports import no_rule_at
 from ..named import build
@@ -16,6 +15,7 @@ from ..rule import RunFacts
 from .folder import RunFolder
 from .parquet import LARGEST_NUMBER
 from .reader import POPULATION, Run, load_run, read_population, read_table
+from .settings import differences
 
 NOT_OF_ROWS = frozenset(
     {
@@ -113,13 +113,15 @@ def _check_alone(run: Run) -> None:
 
 
 def _check_same_clients(run: Run, settings: Mapping[str, Any]) -> None:
-    of_rows = {key for key in settings if key.startswith("data.")} - NOT_OF_ROWS
-    for key in (*COMPARED, *sorted(of_rows)):
-        if key in run.settings and not same(run.settings[key], settings[key]):
-            raise RunError(
-                f"{run.directory}: expected a run of the same clients, got one with {key}="
-                f"{run.settings[key]} where this run has {settings[key]}"
-            )
+    for key, then, now in differences(run.settings, settings, _tells_rows):
+        raise RunError(
+            f"{run.directory}: expected a run of the same clients, got one with {key}={then} where "
+            f"this run has {now}"
+        )
+
+
+def _tells_rows(setting: str) -> bool:
+    return setting in COMPARED or (setting.startswith("data.") and setting not in NOT_OF_ROWS)
 
 
 def _last_measured(table: pa.Table) -> dict[int, tuple[float, float]]:

@@ -7,11 +7,12 @@ anybody, so aliases, other tags than JSON has types, and duplicate keys are refu
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 
+from ..equality import same
 from ..errors import RunError, one_line
 
 _TYPES = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
@@ -88,6 +89,41 @@ def _flat(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
         return
     for key, value in node.items():
         yield from _flat(value, f"{prefix}.{key}" if prefix else key)
+
+
+def differences(
+    then: Mapping[str, Any], now: Mapping[str, Any], concerns: Callable[[str], bool]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield every setting of a run that has another value now, and both values.
+
+    A mapping is one value, with all its keys. A setting that the run lacks, because the run is
+    older than the setting, is not compared; one that is no setting any more is None now.
+
+    Parameters
+    ----------
+    then, now : mapping
+        By dotted key, as ``flat_settings`` returns them.
+    concerns : callable
+        Says whether a setting such as ``data.columns`` is compared.
+    """
+    known = _whole(now)
+    for setting, old in _whole(then).items():
+        new = known.get(setting)
+        if concerns(setting) and not same(old, new):
+            yield setting, old, new
+
+
+def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the mappings that they were, ascending: ``data.columns`` as one."""
+    found: dict[str, Any] = {}
+    for key in sorted(settings):
+        group, *names = key.split(".", 2)
+        setting = ".".join((group, *names[:1]))
+        if names[1:]:
+            found.setdefault(setting, {})[names[1]] = settings[key]
+        else:
+            found[setting] = settings[key]
+    return found
 
 
 def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:

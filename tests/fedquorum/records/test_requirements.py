@@ -108,6 +108,38 @@ def test_a_setting_that_is_no_number_is_the_same_one(tmp_path: Path) -> None:
         local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "problem"),
+    [
+        ("data.priority_weights: {1: 0.5}", {"data.priority_weights.1": 0.7}, None),
+        ("data.priority_weights: {1: 0.5}", {"data.priority_weights": None}, None),
+        (
+            "data.columns: {}",
+            {"data.columns.age": 1},
+            "data.columns={} where this run has {'age': 1}",
+        ),
+        (
+            "data.columns: {age: 1, sex: 2}",
+            {"data.columns.age": 1},
+            "data.columns={'age': 1, 'sex': 2} where this run has {'age': 1}",
+        ),
+        ("data.columns: {age: .nan}", {"data.columns.age": math.nan}, None),
+    ],
+)
+def test_mappings_are_compared_whole(
+    tmp_path: Path, then: str, now: dict[str, Any], problem: str | None
+) -> None:
+    """Those that say who counts are not compared, whatever is in them."""
+    setting = then.replace("data.", "  ", 1)
+    run = local_run(tmp_path / "run", settings=f"{LOCAL}{setting}\n")
+    if problem is None:
+        assert local_requirements(run, SETTINGS | now).loss == {7: 0.4}
+        return
+    told = re.escape(f"expected a run of the same clients, got one with {problem}")
+    with pytest.raises(RunError, match=told):
+        local_requirements(run, SETTINGS | now)
+
+
 def test_a_run_has_the_requirements_that_were_written(tmp_path: Path) -> None:
     """Also infinite ones, which no table of a run holds, and none of a client without."""
     given = Requirements({0: math.inf, 1: -math.inf, 3: 0.5}, {3: 0.25})

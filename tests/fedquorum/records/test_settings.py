@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fedquorum.records.settings import (
     DamagedSettingsError,
+    differences,
     flat_settings,
     load_settings,
     upgraded,
@@ -84,6 +85,31 @@ def test_what_no_settings_are_made_of_is_refused(text: str, line: int | None, pr
 def test_an_empty_file_has_no_settings() -> None:
     """As an empty mapping."""
     assert load_settings("") == {}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ({"x": {"age": 1}}, {"x": {"age": 1}}, None),
+        ({"x": {1: 0.5}}, {"x": {"1": 0.5}}, None),
+        ({"x": math.nan, "y": [math.nan]}, {"x": math.nan, "y": [math.nan]}, None),
+        ({"x": {"a": math.nan, "b": 1}}, {"x": {"b": 1, "a": math.nan}}, None),
+        ({"x": 1}, {"x": 1, "later": 2}, None),
+        ({"x": 1}, {}, (1, None)),
+        ({"x": {}}, {"x": {"a": 1}}, ({}, {"a": 1})),
+        ({"x": {"a": 1}}, {"x": {"a": 1, "b": 2}}, ({"a": 1}, {"a": 1, "b": 2})),
+        ({"x": {"a": {"b": 1}}}, {"x": None}, ({"a.b": 1}, None)),
+        ({"x": [{"a": 1}]}, {"x": [{"a": 2}]}, ([{"a": 1}], [{"a": 2}])),
+        ({"x": 1, "ignored": 3}, {"x": 2, "ignored": 4}, (1, 2)),
+    ],
+)
+def test_differences_are_those_of_whole_settings(
+    then: Any, now: Any, expected: tuple[object, object] | None
+) -> None:
+    """Mappings with all their keys, NaN as itself; a setting that is newer than the run is none."""
+    before, after = (flat_settings({"data": settings}) for settings in (then, now))
+    found = list(differences(before, after, lambda setting: setting != "data.ignored"))
+    assert found == ([] if expected is None else [("data.x", *expected)])
 
 
 def test_flat_settings_are_as_json_has_them() -> None:

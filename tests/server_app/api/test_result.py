@@ -16,7 +16,9 @@ from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA
 from safetensors.torch import load_file
 
+from conf.compose import compose
 from server_app.api.result import RunResult
+from server_app.job import run_in_process
 from tests.fedquorum.records.made import FIXTURES, line, make_run, write_table
 from tests.server_app.made_runs import real_run
 
@@ -118,6 +120,49 @@ def test_the_model_has_the_weights_that_were_trained(fedalign: RunResult) -> Non
     saved = load_file(fedalign.directory / "model.safetensors")
     assert model.state_dict().keys() == saved.keys()
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("words", "trust"),
+    [
+        (("data.priority=[0,1]", "data.priority_weights={1:0.5}"), False),
+        (("data.priority=[0,1]", "data.priority_weights={0:1e-3,1:1e-05}"), False),
+        (("client.class_weights=[1,2,3,1,1,1,1,1,1,1e-3]",), False),
+        (("evaluation.requirement={0:0.5,1:inf}", "strategy=maxfl"), False),
+        (("model=module", "model.path={net}:Net", "model.args={}"), True),
+        (
+            (
+                "model=module",
+                "model.path={net}:Net",
+                "model.args={a:1e-3,b:inf,c:null,d:[{x:1},{y:[]}],e:{f:{g:nan},h:'1e5'},i:{}}",
+            ),
+            True,
+        ),
+    ],
+    ids=str,
+)
+def test_the_model_of_a_run_whose_settings_are_mappings(
+    tmp_path: Path, words: tuple[str, ...], trust: bool
+) -> None:
+    """Whatever values a mapping has, a run just made composes to the settings that it records."""
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self, **args):\n        super().__init__()\n"
+        "        self.layer = nn.Linear(60, 10)\n\n"
+        "    def forward(self, x):\n        return self.layer(x)\n"
+    )
+    made = [word.replace("{net}", str(tmp_path / "net.py")) for word in words]
+    real_run(tmp_path / "run", *made, "rounds=1")
+    model = RunResult.read(tmp_path / "run", trust=trust).model()
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_model_of_a_run_of_the_preset_with_columns(tmp_path: Path, real_data: Path) -> None:
+    """``aaggff/heart`` names the columns of its table in a mapping."""
+    words = f"rounds=1 data.path={real_data / 'heart_uci.csv'}"
+    run_in_process(compose("aaggff/heart", words), str(tmp_path / "run"))
+    assert RunResult.read(tmp_path / "run").model().state_dict()
 
 
 @pytest.mark.parametrize("damage", ["missing", "pickle", "shape"])
