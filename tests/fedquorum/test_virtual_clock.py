@@ -99,6 +99,51 @@ def test_where_all_are_busy_time_goes_on() -> None:
     assert absent.clock == clock
 
 
+def test_whoever_is_waited_for_is_free() -> None:
+    """The round ends when the client is free, not when the rounded difference has passed."""
+    reply = OnItsWay(1, 0, sent=1.523623164705616, seconds=55.0)
+    clock = Clock(9.54728146016318, (reply,))
+    busy = [ClientAnswer(0, "busy", "its reply is on its way")]
+    closing = close(clock, 2, busy, Quorum(), priority=[0], deadline=3600.0)
+    assert closing.clock == Clock(reply.ends(3600.0))
+    assert closing.late == (LateReply(1, 0, 55.0),)
+
+
+@given(
+    now=st.floats(0.0, 1e6),
+    replies=st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(1e-3, 1e3)), min_size=1, max_size=5),
+    deadline=st.floats(0.5, 1e3),
+)
+def test_somebody_is_free_after_all_were_busy(
+    now: float, replies: list[tuple[float, float]], deadline: float
+) -> None:
+    """A round that waits ends with a client that can be asked, wherever the sums are rounded."""
+    pending = tuple(OnItsWay(1, k, now * part, s) for k, (part, s) in enumerate(replies))
+    pending = tuple(reply for reply in pending if reply.ends(deadline) > now)
+    clock, asked = Clock(now, pending), [ClientAnswer(r.client, "busy") for r in pending]
+    closing = close(clock, 2, asked, Quorum(), priority=(), deadline=deadline)
+    assert not pending or closing.clock.busy < clock.busy
+
+
+@pytest.mark.parametrize(("now", "lasts", "ends"), [(0.1, 0.7, 0.8), (0.7, 0.1, 0.8)])
+def test_times_are_the_same_up_to_the_rounding_of_sums(
+    now: float, lasts: float, ends: float
+) -> None:
+    """0.1 + 0.7 is 0.7999999999999999; the reply after 0.8 s is there, and its client is free."""
+    assert now + lasts < ends
+    clock = Clock(now, (OnItsWay(1, 1, 0.0, ends),))
+    closing = close(clock, 2, answers(lasts), Quorum(), priority=(), deadline=99.0)
+    assert closing.clock.busy == frozenset()
+    assert closing.late == (LateReply(1, 1, ends),)
+    # The same of a reply within the grace, and of the deadline.
+    quorum = Quorum(1, grace=lasts)
+    closing = close(Clock(), 1, answers(now, ends), quorum, priority=(), deadline=99.0)
+    assert statuses(closing.answers) == ["trained", "trained"]
+    closing = close(Clock(), 1, answers(now, 50.0), quorum, priority=(), deadline=ends)
+    assert statuses(closing.answers) == ["trained", "failed"]
+    assert closing.clock.busy == frozenset()
+
+
 QUORUMS = st.builds(
     Quorum,
     st.one_of(st.none(), st.integers(1, 12), st.floats(0.01, 0.99)),
