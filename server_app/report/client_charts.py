@@ -135,7 +135,7 @@ def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
     )
     return (
         f"worst 10 % {factor * low:.{digits}f}, best 10 % {factor * high:.{digits}f}, Gini "
-        f"{100 * gini:.2f} %"
+        + ("is not defined" if math.isnan(gini) else f"{100 * gini:.2f} %")
     )
 
 

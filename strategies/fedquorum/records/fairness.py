@@ -21,7 +21,8 @@ def spread(
     maximum and best the minimum; std: population standard deviation;
     gini = sum_i (2i - n - 1) x_(i) / (n sum x), i from 1, ascending, 0 if all x are 0;
     jain = (sum x)^2 / (n sum x^2), 1 if all x are 0. Both compare shares of a total, so they are
-    NaN where a value is negative, as an R2 can be.
+    NaN where a value is negative, as an R2 can be, or infinite, as the loss of a model that
+    diverged. std of an infinite value is NaN, too, and all are NaN where a value is.
 
     Parameters
     ----------
@@ -38,26 +39,47 @@ def spread(
     if len(values) == 0:
         raise ValueError("the spread of no values is not defined")
     x = np.sort(np.asarray(values, dtype=np.float64))
-    n, total, squares = len(x), float(x.sum()), float((x * x).sum())
-    tenth = max(1, n // 10)
-    ranks = 2 * np.arange(1, n + 1) - n - 1
-    shares = not (x < 0).any()
+    if np.isnan(x).any():
+        return dict.fromkeys(SPREAD, math.nan)
+    scaled, exponent = _scaled(x)
+    tenth = max(1, len(x) // 10)
     low, high = ("worst", "best") if higher_is_better else ("best", "worst")
+    with np.errstate(invalid="ignore"):  # infinities of both signs have no mean: NaN
+        average, lowest, highest = (
+            float(np.ldexp(part.mean(), exponent))
+            for part in (scaled, scaled[:tenth], scaled[-tenth:])
+        )
+    finite = bool(np.isfinite(x).all())
+    gini, jain = _of_shares(scaled) if finite and x[0] >= 0 else (math.nan, math.nan)
     return {
-        "average": float(x.mean()),
+        "average": average,
         low: float(x[0]),
         high: float(x[-1]),
-        f"{low}10": float(x[:tenth].mean()),
-        f"{high}10": float(x[-tenth:].mean()),
-        # Equal values would give minus the rounding error of the sum.
-        "gini": _where(shares, max(0.0, float(ranks @ x) / (n * total)) if total > 0 else 0.0),
-        "std": float(x.std()),
-        "jain": _where(shares, total * total / (n * squares) if squares > 0 else 1.0),
+        f"{low}10": lowest,
+        f"{high}10": highest,
+        "gini": gini,
+        "std": float(np.ldexp(scaled.std(), exponent)) if finite else math.nan,
+        "jain": jain,
     }
 
 
-def _where(defined: bool, value: float) -> float:
-    return value if defined else math.nan
+def _scaled(x: FloatArray) -> tuple[FloatArray, int]:
+    """Return x / 2^e and e, so that no finite value is above 1 and no square overflows or is lost.
+
+    A power of two changes no bit of what is computed of the values.
+    """
+    exponent = int(np.frexp(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))[1])
+    return np.ldexp(x, -exponent), exponent
+
+
+def _of_shares(x: FloatArray) -> tuple[float, float]:
+    """Return gini and jain of values (n,) from 0 to 1, ascending."""
+    n, total, squares = len(x), float(x.sum()), float((x * x).sum())
+    if total == 0:
+        return 0.0, 1.0
+    ranks = 2 * np.arange(1, n + 1) - n - 1
+    # Equal values would give minus the rounding error of the sum.
+    return max(0.0, float(ranks @ x) / (n * total)), total * total / (n * squares)
 
 
 def spread_by_rows(
@@ -96,6 +118,10 @@ def weighted_mean(
     total = math.fsum(weights)
     if total == 0:
         return math.nan
+    x, weight = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    scaled, exponent = _scaled(x)
     with np.errstate(invalid="ignore"):  # no data and an infinite loss: NaN
-        products = np.asarray(weights, dtype=np.float64) * np.asarray(values, dtype=np.float64)
-    return math.fsum(products.tolist()) / total
+        products = weight * scaled
+        if not np.isfinite(products).all():
+            return float(products.sum() / total)
+    return float(np.ldexp(math.fsum(products.tolist()) / total, exponent))

@@ -63,6 +63,37 @@ def test_negative_values_have_no_shares() -> None:
     assert (found["worst"], found["best"]) == (-0.5, 0.9)
 
 
+def test_an_infinite_loss_has_no_shares() -> None:
+    """A client whose model diverged: the mean and the worst are infinite, and nobody is equal."""
+    found = spread([0.5, 0.7, math.inf], higher_is_better=False)
+    assert (found["average"], found["worst"], found["worst10"]) == (math.inf,) * 3
+    assert (found["best"], found["best10"]) == (0.5, 0.5)
+    assert all(math.isnan(found[name]) for name in ("gini", "std", "jain"))
+    lowest = spread([-math.inf, 0.5])
+    assert (lowest["average"], lowest["worst"], lowest["best"]) == (-math.inf, -math.inf, 0.5)
+    assert all(math.isnan(lowest[name]) for name in ("gini", "std", "jain"))
+    both = spread([-math.inf, math.inf])
+    assert math.isnan(both["average"])
+    assert all(math.isnan(spread([math.inf] * 3)[name]) for name in ("gini", "std", "jain"))
+
+
+def test_a_value_that_is_not_defined_has_no_spread() -> None:
+    """All numbers are NaN, instead of some of the other clients alone."""
+    found = spread([0.5, math.nan])
+    assert all(math.isnan(value) for value in found.values())
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1e150, 1e200, 2.0**1020])
+def test_no_size_of_the_values_is_too_small_or_too_large(scale: float) -> None:
+    """Squares neither overflow nor vanish: shares are those of ordinary values."""
+    plain, found = spread([1.0, 2.0, 5.0]), spread([scale, 2 * scale, 5 * scale])
+    assert found["gini"] == pytest.approx(plain["gini"])
+    assert found["jain"] == pytest.approx(plain["jain"])
+    assert found["std"] / scale == pytest.approx(plain["std"])
+    assert found["average"] / scale == pytest.approx(plain["average"])
+    assert weighted_mean([scale, 5 * scale], [1e6, 1e6]) / scale == pytest.approx(3.0)
+
+
 def test_no_values() -> None:
     """Nothing to describe is an error, not a NaN."""
     with pytest.raises(ValueError, match="no values"):
@@ -73,6 +104,11 @@ def test_weighted_mean() -> None:
     """sum w x / sum w; NaN without weight."""
     assert weighted_mean([1.0, 4.0], [3.0, 1.0]) == pytest.approx(1.75)
     assert math.isnan(weighted_mean([1.0], [0.0]))
+    assert weighted_mean([1.0, math.inf], [1.0, 1.0]) == math.inf
+    assert weighted_mean([1.0, -math.inf], [1.0, 1.0]) == -math.inf
+    assert math.isnan(weighted_mean([math.inf, -math.inf], [1.0, 1.0]))
+    assert math.isnan(weighted_mean([1.0, math.inf], [1.0, 0.0]))
+    assert math.isnan(weighted_mean([1.0, math.nan], [1.0, 1.0]))
 
 
 def test_means_by_test_rows() -> None:
