@@ -51,9 +51,10 @@ def metrics_of(
 ) -> list[float]:
     """Return the metric ``evaluation.metric`` of each client.
 
-    ``auroc``  area under the ROC curve of the softmax outputs: with two classes that of class 1,
-               with more the mean over the classes among the client's labels of each one against
-               the rest; not defined where the labels are of one class only
+    ``auroc``  area under the ROC curve of the probabilities, which are ranked by their log odds
+               in float64: with two classes that of class 1, with more the mean over the classes
+               among the client's labels of each one against the rest; not defined where the
+               labels are of one class only
     ``f1``     mean of 2 P R / (P + R) over the classes that are predicted or among the labels,
                with P and R the class's precision and recall
     ``top5``   share of the labels that are among the five highest logits
@@ -90,25 +91,67 @@ def metrics_of(
 def _auroc(predictions: _Predictions) -> NDArray[np.float64]:
     """Return each client's mean area over the classes that have one (K,)."""
     members = predictions.counted(predictions.labels)
-    scores = predictions.logits.softmax(dim=1)
-    c = scores.shape[1]
-    classes = torch.arange(1 if c == BINARY else 0, c, device=scores.device)
-    parts = classes.split(max(1, NUMBERS // max(1, len(scores))))
-    return _mean(
-        np.concatenate([_areas(scores, predictions, members, part) for part in parts], axis=1)
-    )
+    m, c = predictions.logits.shape
+    classes = torch.arange(1 if c == BINARY else 0, c, device=predictions.logits.device)
+    at_once = max(1, NUMBERS // max(1, m))
+    parts = zip(_log_odds(predictions.logits).split(at_once), classes.split(at_once), strict=True)
+    return _mean(np.concatenate([_areas(*part, predictions, members) for part in parts], axis=1))
+
+
+def _log_odds(logits: torch.Tensor) -> torch.Tensor:
+    """Return the log odds of each class (c, m) by the logits (m, c); of two, of class 1 (1, m).
+
+    log p_k / (1 - p_k) = z_k - log sum_{j != k} exp(z_j) ranks predictions as the probability p_k
+    does, which is 1 for many of them where a model is sure.
+    """
+    m, c = logits.shape
+    if c == BINARY:
+        z = logits.double()
+        return (z[:, 1] - z[:, 0]).unsqueeze(0)
+    if c < BINARY or m == 0:
+        return torch.zeros((c, m), dtype=torch.float64, device=logits.device)
+    parts = logits.split(max(1, NUMBERS // c))
+    return torch.cat([_one_against_rest(part.double()) for part in parts], dim=1)
+
+
+def _one_against_rest(logits: torch.Tensor) -> torch.Tensor:
+    """Return z_k - log sum_{j != k} exp(z_j) (c, n) of logits (n, c), c > 2.
+
+    Predictions have the same bits if their logits differ by a constant, or are the same for class k
+    and in another order for the others: sums go through the logits in their order of size, one
+    after the other, and equal logits have the result of the first.
+    """
+    ordered, order = logits.sort(dim=1, descending=True)
+    z = ordered.t().contiguous()  # (c, n)
+    gap = z - z[0]
+    term = gap.exp()
+    # The sums of the terms after each place, and, without the largest, relative to the second.
+    below, rest = torch.zeros_like(z), torch.zeros_like(z[0])
+    relative = (z[1:] - z[1]).exp()
+    for place in range(len(z) - 1, 0, -1):
+        below[place - 1] = below[place] + term[place]
+        rest += relative[place - 1]
+    odds, above = torch.empty_like(z), torch.zeros_like(z[0])
+    for place in range(1, len(z)):
+        above = above + term[place - 1]
+        odds[place] = above + below[place]
+    odds = gap - odds.log_()
+    odds[0] = z[0] - z[1] - rest.log()
+    for place in range(1, len(z)):
+        odds[place] = torch.where(z[place] == z[place - 1], odds[place - 1], odds[place])
+    return torch.empty_like(odds).scatter_(0, order.t(), odds)
 
 
 def _areas(
-    scores: torch.Tensor, predictions: _Predictions, members: torch.Tensor, classes: torch.Tensor
+    scores: torch.Tensor, classes: torch.Tensor, predictions: _Predictions, members: torch.Tensor
 ) -> NDArray[np.float64]:
-    """Return the area of some classes, each against the rest, NaN where there is none (K, j).
+    """Return the area of j classes by scores (j, m), NaN where there is none (K, j).
 
     The area is (S - P (P + 1) / 2) / (P N), with S the sum of the ranks of the class's P members
     among all P + N predictions of the client; tied predictions share the middle of their ranks.
     Twice S is a whole number.
     """
-    rank = _doubled_ranks(scores.t()[classes], predictions)
+    rank = _doubled_ranks(scores, predictions)
     member = predictions.labels == classes.unsqueeze(1)  # (j, m)
     sums = torch.zeros(len(classes), len(members), dtype=torch.int64, device=scores.device)
     sums = sums.index_add_(1, predictions.client, rank * member).t()

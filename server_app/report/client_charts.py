@@ -133,9 +133,8 @@ def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
         math.fsum(one[name] for one in spreads) / len(spreads)
         for name in ("worst10", "best10", "gini")
     )
-    return (
-        f"worst 10 % {factor * low:.{digits}f}, best 10 % {factor * high:.{digits}f}, Gini "
-        + ("is not defined" if math.isnan(gini) else f"{100 * gini:.2f} %")
+    return f"worst 10 % {factor * low:.{digits}f}, best 10 % {factor * high:.{digits}f}, Gini " + (
+        "is not defined" if math.isnan(gini) else f"{100 * gini:.2f} %"
     )
 
 

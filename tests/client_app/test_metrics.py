@@ -6,6 +6,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,12 @@ from numpy.typing import NDArray
 
 from client_app import metrics
 from client_app.metrics import check_metric, metrics_of
-from client_app.tasks import NO_TARGET, SequenceCrossEntropy
+from client_app.tasks import (
+    NO_TARGET,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    SequenceCrossEntropy,
+)
 from conf import SettingsError
 
 
@@ -42,10 +48,16 @@ def of_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
     present = y.unique()
     if len(present) == 1:
         return math.nan
-    scores = x.softmax(dim=1)
     chosen = present if classes > 2 else present[-1:]
-    areas = [float(binary_auroc(scores[:, c], (y == c).long())) for c in chosen.tolist()]
+    areas = [float(binary_auroc(ranked(x, c), (y == c).long())) for c in chosen.tolist()]
     return float(np.mean(areas))
+
+
+def ranked(x: torch.Tensor, c: int) -> torch.Tensor:
+    """Return the ranks in [0, 1) of the rows by their odds of class c; what is tied shares one."""
+    rest = torch.cat([x[:, :c], x[:, c + 1 :]], dim=1).double()
+    odds = (x[:, c].double() - rest.logsumexp(dim=1)).round(decimals=9)
+    return odds.unique(return_inverse=True)[1].double() / len(x)
 
 
 def generated(
@@ -85,6 +97,69 @@ def test_auroc_of_two_classes_counts_pairs() -> None:
     scores = x.softmax(dim=1)[:, 1].numpy()
     expected = pair_counting(scores, y.numpy() == 1)
     assert metric("auroc", x, y) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1, 5, 10, 20, 40, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_auroc_ranks_what_probabilities_no_longer_tell_apart(
+    scale: int, dtype: torch.dtype
+) -> None:
+    """A sure model's probabilities are 1 in float32; its logits still have an order."""
+    rng = np.random.default_rng(0)
+    y = np.array([0, 1] * 100)
+    z = torch.tensor(scale * (y + rng.normal(size=200) + 1.0), dtype=torch.float32).to(dtype)
+    right = pair_counting(z.double().numpy(), y == 1)
+    labels = torch.tensor(y)
+    one = metrics_of("auroc", *BinaryCrossEntropy().scored(z[:, None], labels), [200])
+    two = torch.stack([torch.zeros(200, dtype=dtype), z], dim=1)
+    assert one == [right]
+    assert metrics_of("auroc", *CrossEntropy().scored(two, labels), [200]) == [right]
+    # A third class that is never likely changes no order; of it nothing is known.
+    three = torch.cat([two, torch.full((200, 1), -60000.0, dtype=dtype)], dim=1)
+    areas = [pair_counting(side.double().numpy(), y == c) for c, side in enumerate((-z, z))]
+    assert metric("auroc", three, labels) == pytest.approx(np.mean(areas), abs=1e-12)
+
+
+def test_auroc_of_a_perfect_order_is_1() -> None:
+    """Of logits 20 to 39, of which all but a few have probability 1."""
+    z, y = torch.arange(20, 40, dtype=torch.float32), torch.tensor([0] * 10 + [1] * 10)
+    assert metrics_of("auroc", *BinaryCrossEntropy().scored(z[:, None], y), [20]) == [1.0]
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e4, 1e30])
+@pytest.mark.parametrize("classes", [3, 5])
+def test_auroc_of_several_classes_is_that_of_exact_odds(scale: float, classes: int) -> None:
+    """However large the logits, in arithmetic of 60 digits and more."""
+    rng = np.random.default_rng(classes)
+    x = torch.tensor(scale * rng.normal(size=(40, classes)), dtype=torch.float32)
+    y = rng.integers(classes, size=40)
+    expected = np.mean([pair_counting(exact_odds(x, c), y == c) for c in range(classes)])
+    assert metric("auroc", x, torch.tensor(y)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 7])
+def test_equal_odds_are_tied(classes: int) -> None:
+    """Whatever constant is added to the logits, and in whatever order those of the rest are."""
+    rng = np.random.default_rng(classes)
+    x = np.repeat(rng.integers(-3, 3, size=(12, classes)), 5, axis=0).astype(np.float32)
+    y = rng.integers(classes, size=len(x))
+    x += rng.integers(-40, 40, size=(len(x), 1)).astype(np.float32)
+    x[:, 1:] = rng.permuted(x[:, 1:], axis=1)
+    tensor, labels = torch.tensor(x), (y != 0).astype(np.int64)
+    own = [pair_counting(exact_odds(tensor, c), labels == c) for c in (0, 1)]
+    expected = own[1] if classes == 2 else np.mean(own)
+    assert metric("auroc", tensor, torch.tensor(labels)) == pytest.approx(expected, abs=1e-12)
+
+
+def exact_odds(x: torch.Tensor, c: int) -> NDArray[Any]:
+    """Return z_c - log sum_{j != c} exp(z_j) of each row, to 80 digits."""
+    with mpmath.workdps(80):
+        odds = []
+        for row in x.double().tolist():
+            rest = sorted(value for j, value in enumerate(row) if j != c)
+            total = mpmath.fsum(mpmath.exp(mpmath.mpf(value) - rest[-1]) for value in rest)
+            odds.append(mpmath.mpf(row[c]) - rest[-1] - mpmath.log(total))
+        return np.array([+value for value in odds], dtype=object)
 
 
 def test_auroc_of_several_classes_is_the_mean_over_those_present() -> None:

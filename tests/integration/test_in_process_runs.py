@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded
 from safetensors.numpy import load_file
 
+from client_app.data import load_data
 from conf import SettingsError
 from conf.compose import compose, options
+from server_app.api.result import RunResult
 from tests.cases import is_long
 from tests.integration.conftest import ROOT, assert_same_bits, read_rounds
 from tests.integration.conftest import run_here as run
@@ -412,6 +415,28 @@ def test_every_aaggff_preset_runs_two_rounds(
     test = read_rounds(directory)[-1]["test"]["all"]
     assert 0 <= test["worst"] <= test["average"] <= test["best"] <= 1
     assert ("auroc" in test) == (experiment in ("berka", "heart", "mqp"))
+
+
+@pytest.mark.slow
+def test_the_auroc_of_a_sure_model_is_that_of_its_logits(tmp_path: Path, real_data: Path) -> None:
+    """Hospitals whose model has logits around 30, which float32 takes for certainties."""
+    strategy = ("strategy=fedavg", "rounds=40", "evaluation.every=40", "evaluation.metric=auroc")
+    model = ("model=mlp", "client.local_epochs=20", "client.lr=0.3")
+    words = (f"data.path={real_data / 'heart_uci.csv'}", *strategy, *model)
+    directory = run(tmp_path / "run", "experiment=aaggff/heart", *words)
+    result = RunResult.read(directory)
+    data = load_data(compose("aaggff/heart", " ".join(words)).settings.data, result.records.seed)
+    last = result.evaluations.query("round == 40").set_index("client")["test_metric"]
+    largest = 0.0
+    for client in range(data.num_clients):
+        part = data.client(client)
+        with torch.no_grad():
+            z = result.model()(torch.tensor(part.x_test)).double().numpy()
+        score = z[:, 0] if z.shape[1] == 1 else z[:, 1] - z[:, 0]
+        ahead = score[part.y_test == 1][:, None] - score[part.y_test == 0]
+        assert last[client] == pytest.approx(((ahead > 0) + 0.5 * (ahead == 0)).mean(), abs=1e-9)
+        largest = max(largest, float(np.abs(score).max()))
+    assert largest > 20
 
 
 @pytest.mark.parametrize("metric", ["top5", "f1"])
