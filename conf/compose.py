@@ -3,7 +3,7 @@
 import copy
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.mistakes import explain, not_a_setting
+from conf.mistakes import explain, not_a_setting, not_the_option, refuse_dotted_groups
 from conf.options import GROUPS, PARTS, options
 from conf.schema.checks import check
 from conf.schema.register import register
@@ -170,9 +170,32 @@ def _with_values(words: tuple[str, ...]) -> tuple[DictConfig, str]:
     pairs = zip(words, overrides, strict=True)
     chosen = tuple(word for word, override in pairs if not _changes_a_value(override))
     config, experiment = copy.deepcopy(_of_options(chosen))
+    names = _names(config)
     for override in values:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+    _refuse_other_names(config, names)
     return config, experiment
+
+
+def _names(config: DictConfig) -> dict[str, Any]:
+    """Return the name of the option of every group."""
+    groups = (*GROUPS, *PARTS)
+    nodes = {group: _below(config, group.split("/")) for group in groups}
+    return {g: node.get("name") for g, node in nodes.items() if isinstance(node, DictConfig)}
+
+
+def _below(node: Any, names: Sequence[str]) -> Any:
+    """Return what is below a node, None where there is nothing."""
+    for name in names:
+        node = node.get(name) if isinstance(node, DictConfig) and name in node else None
+    return node
+
+
+def _refuse_other_names(config: DictConfig, chosen: Mapping[str, Any]) -> None:
+    """Refuse ``data.name=NAME``, which would name the chosen option otherwise and choose none."""
+    for group, name in _names(config).items():
+        if name not in (None, chosen.get(group)):
+            raise SettingsError(not_the_option(group, str(name)))
 
 
 def _changes_a_value(override: Override) -> bool:
@@ -288,11 +311,14 @@ def hydra_in_progress() -> Iterator[Hydra]:
 
 
 def _hydra_composes(words: Sequence[str]) -> DictConfig:
+    refuse_dotted_groups(words)
     try:
-        return hydra.compose(CONFIG_NAME, overrides=list(words), return_hydra_config=True)
+        config = hydra.compose(CONFIG_NAME, overrides=list(words), return_hydra_config=True)
+        _refuse_other_names(config, config.hydra.runtime.choices)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # Hydra refuses a number as an option's name (strategy=5) by a ValueError.
         raise SettingsError(explain(error, words, _settings_at)) from None
+    return config
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:

@@ -2,16 +2,20 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from typing import get_type_hints
 
+from fedquorum.errors import SettingsError
 from hydra.errors import OverrideParseException
 
 from conf.grammar import ungrammatical
 from conf.options import GROUPS, PARTS, nearest, options
 from conf.schema.register import OPTIONS
+from conf.schema.settings import Settings
 
 SettingsAt = Callable[[Sequence[str], str], Sequence[str]]
 
+_TYPES = {key: kind for key, kind in get_type_hints(Settings).items() if is_dataclass(kind)}
 _KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (
@@ -34,8 +38,28 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         lambda m: f"{m[3]} must be {_KINDS.get(m[2], m[2])}, got {m[1]}",
     ),
     (
+        r"Invalid type assigned: .*value: (.*)\s+full_key: (\S+)",
+        lambda m: _several_settings(m[2], m[1]),
+    ),
+    (
+        r"Cannot merge DictConfig with ListConfig\s+full_key: (\S+)",
+        lambda m: _several_settings(m[1], "a list"),
+    ),
+    (
         r"field '[^']+' is not Optional\s+full_key: (\S+)",
-        lambda m: f"{m[1]} must have a value, got null",
+        lambda m: (
+            _several_settings(m[1], "null")
+            if _group_of(m[1])
+            else f"{m[1]} must have a value, got null"
+        ),
+    ),
+    (
+        r"An item is already at '([^']+)'",
+        lambda m: f"{m[1]} must be without +, since there is one, got +{m[1]} ({_typed(m[1])})",
+    ),
+    (
+        r"Multiple values for (\S+)\. To override a value use 'override \S+: ([^']*)'",
+        lambda m: f"{m[1]} must be one option, without +, got {m[2]} (type {m[1]}={m[2]})",
     ),
     (
         r"Ambiguous value for argument '([^=]+)=([^']*)'",
@@ -43,7 +67,7 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     ),
     (
         r"does not support deletion\s+full_key: (\S+)",
-        lambda m: f"{m[1]} must have a value, got ~{m[1]} (type {m[1]}=VALUE)",
+        lambda m: f"{m[1]} must have a value, got ~{m[1]} ({_typed(m[1])})",
     ),
 )
 _UNKNOWN = re.compile(
@@ -82,13 +106,48 @@ def explain(
     return " ".join(text.split())
 
 
-def not_a_setting(parent: str, name: str, known: Sequence[str]) -> str:
-    """Return the error of an unknown setting below ``parent``: the known ones, and a likely one."""
+def refuse_dotted_groups(words: Sequence[str], *, parts: bool = False) -> None:
+    """Refuse a word that chooses an option of Hydra's own with a dot, which Hydra would ignore.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words.
+    parts : bool
+        Whether to refuse those that choose a part of a strategy as well, as in a sweep, where no
+        job can have them.
+
+    Raises
+    ------
+    SettingsError
+        With the word to type.
+    """
+    dotted = [part.replace("/", ".") for part in PARTS] if parts else []
+    for word in words:
+        key, _, value = word.lstrip("+~").partition("=")
+        hydras = re.fullmatch(r"hydra\.\w+", key) and _group_of(key)
+        if (hydras or key in dotted) and not value.startswith("{"):
+            raise SettingsError(_several_settings(key, value))
+
+
+def not_the_option(group: str, name: str) -> str:
+    """Return the error of a setting ``name`` of a group that differs from the chosen option."""
+    if name not in options(group):
+        return _not_an_option(group, name)
+    key = f"{group.replace('/', '.')}.name"
+    return f"{key} must be left to the option of {group}, got {name!r} (type {group}={name})"
+
+
+def not_a_setting(parent: str, name: str, known: Sequence[str], hint: str = "") -> str:
+    """Return the error of an unknown setting below ``parent``: the known ones, and a hint.
+
+    Without a hint it is where the setting is, or a known one with a similar name.
+    """
     place = f"{parent} has" if parent else "there are"
     key = f"{parent}.{name}" if parent else name
     shown = [one for one in known if not one.startswith("_")]
     problem = f"{key} is not a setting; {place} {', '.join(shown) or 'none'}, got {name!r}"
-    return problem + (_elsewhere(parent, name) or nearest(name, shown))
+    return problem + (hint or _elsewhere(parent, name) or nearest(name, shown))
 
 
 def _elsewhere(parent: str, name: str) -> str:
@@ -96,6 +155,10 @@ def _elsewhere(parent: str, name: str) -> str:
     group = parent.replace(".", "/")
     if (part := f"{group}/{name}") in PARTS:
         return f" (type strategy=composed {part}=NAME)"
+    if parent and name in (*GROUPS, "experiment"):
+        return f" (type {name}=NAME)"
+    if parent and name != "name" and name in options(group):
+        return f" (type {group}={name})"
     schemas = OPTIONS.get(group, {}) if group in (*GROUPS, *PARTS) else {}
     having = sorted(key for key, made in schemas.items() if name in {f.name for f in fields(made)})
     if not having:
@@ -104,15 +167,52 @@ def _elsewhere(parent: str, name: str) -> str:
 
 
 def _not_an_option(group: str, name: str) -> str:
+    known = ", ".join(options(group))
+    return f"{group} must be one of {known}, got {name!r}{_likely(group, name)}"
+
+
+def _likely(group: str, name: str) -> str:
+    """Return " (...)" with what an unknown option of a group can be meant for, "" if unknown."""
     known = options(group)
     elsewhere = [other for other in PARTS if group in PARTS and name in options(other)]
-    hint = f" ({elsewhere[0]} has it)" if elsewhere else nearest(name, known)
-    return f"{group} must be one of {', '.join(known)}, got {name!r}{hint}"
+    if elsewhere:
+        return f" ({elsewhere[0]} has it)"
+    if (with_slashes := name.replace(".", "/")) in known:
+        return f" (did you mean {with_slashes}?)"
+    return nearest(name, known)
+
+
+def _group_of(key: str) -> str:
+    """Return the group of options that a key with dots or slashes names, "" for another key."""
+    group = key.replace(".", "/")
+    known = group in ("experiment", *GROUPS, *PARTS) or group.startswith("hydra/")
+    return group if known and options(group) else ""
+
+
+def _several_settings(key: str, value: str) -> str:
+    """Return the error of a single value for a key that has settings below it."""
+    if not (group := _group_of(key)):
+        names = ", ".join(item.name for item in fields(_TYPES[key])) if key in _TYPES else "NAME"
+        return f"{key} has the settings {names}, got {value} (type {key}.NAME=VALUE)"
+    known = options(group)
+    if {*value.split(",")} <= {*known}:
+        hint = f" (type {group}={value})"
+    elif "custom" in known and re.fullmatch(r".+[.:]\w+", value):
+        hint = f" (type {group}=custom {key}.path={value})"
+    else:
+        hint = f"; type {group}=NAME{_likely(group, value)}"
+    return f"{key} is not a setting; {group} has {', '.join(known)}, got {value}{hint}"
+
+
+def _typed(key: str) -> str:
+    """Return "type ..." with the word that sets a key."""
+    return f"type {_group_of(key)}=NAME" if _group_of(key) else f"type {key}=VALUE"
 
 
 def _several(key: str, values: str) -> str:
     """Return that a setting takes one value where several are given, and what to type for them."""
-    of_group = key in ("experiment", *GROUPS, *PARTS)
+    of_group = bool(group := _group_of(key))
+    key = group or key
     kind = "one option" if of_group else "one value"
     as_list = "" if of_group else f"'{key}=[{values}]' for a list, or "
     return (
@@ -130,6 +230,9 @@ def _not_one_option(word: str) -> str:
         return f"{group} must be one of {', '.join(options(group))}, got {word}"
     if value.startswith("["):
         return _several(group, value.strip("[] ").replace(" ", ""))
+    for name, given in re.findall(r"(\w+)\s*:\s*([^,{}]+)", value):
+        if f"{group}/{name}" in PARTS:
+            return _several_settings(f"{group}.{name}", given.strip())
     return "" if value in options(group) else _not_an_option(group, value)
 
 
@@ -139,6 +242,8 @@ def _unknown_key(key: str, words: Sequence[str], settings_at: SettingsAt) -> str
             f"{key} needs strategy=composed, got another strategy (type strategy=composed "
             f"{key}=NAME)"
         )
+    if key.partition(".")[0] == "experiment":
+        return _no_group(key, words)
     setting_words = [word for word in words if _sets(word, key)]
     others = [word for word in words if word not in setting_words]
     parent, _, name = key.rpartition(".")
@@ -146,10 +251,24 @@ def _unknown_key(key: str, words: Sequence[str], settings_at: SettingsAt) -> str
     if chosen and not setting_words:
         return f"{key} is set by the experiment, but {chosen[-1]} has no such setting"
     known = settings_at(others, parent) if setting_words or not parent else ()
-    return not_a_setting(parent, name, known)
+    hint = ""
+    if "/" in key:
+        above, _, below = key.replace("/", ".").rpartition(".")
+        dotted = below in settings_at(others, above)
+        hint = f" (type {above}.{below}=VALUE)" if dotted else ""
+    return not_a_setting(parent, name, known, hint)
+
+
+def _no_group(key: str, words: Sequence[str]) -> str:
+    """Return the error of words that give the experiment as a group with settings."""
+    word = next((word for word in words if word.lstrip("+~").startswith(f"{key}.")), key)
+    name = re.sub("[.=]", "/", word.lstrip("+~")).removeprefix("experiment/")
+    typed = name if name in options("experiment") else "NAME"
+    return f"experiment must be the name of a preset, got {word} (type experiment={typed})"
 
 
 def _sets(word: str, key: str) -> bool:
     """Say whether a word sets ``key``, by itself or in a mapping; ``strategy=fedau`` does not."""
     target, _, value = word.lstrip("+~").partition("=")
-    return key == target or (value.startswith("{") and key.startswith(f"{target}."))
+    within = value.startswith("{") and key.startswith(f"{target}.")
+    return key == target or within or target.startswith(f"{key}.")

@@ -52,12 +52,13 @@ def words_of(settings: Mapping[str, Any], *, axes: bool = False) -> tuple[str, .
 
 
 def _flat(settings: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
-    group = parent.replace(".", "/")
     for name, value in settings.items():
         key = f"{parent}.{name}" if parent else str(name)
+        place, _, last = key.rpartition(".")
+        group = place.replace(".", "/")
         if isinstance(value, Mapping) and key in _PLACES:
             yield from _flat(value, key)
-        elif name == "name" and group in (*GROUPS, *PARTS):
+        elif last == "name" and group in (*GROUPS, *PARTS):
             yield group, value
         else:
             yield key, value

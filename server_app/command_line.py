@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf import Settings
 from conf.compose import CONFIG_NAME, compose_words, composed_job, parse_word, quoted
-from conf.mistakes import explain
+from conf.mistakes import explain, refuse_dotted_groups
 from server_app.help import help_text
 from server_app.job import EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, fail, run_job
 from server_app.resuming import resumed_words
@@ -144,6 +144,7 @@ def words_of_a_sweep(words: Sequence[str]) -> list[str]:
     SettingsError
         If a word of the whole sweep is wrong, or a word is not an override.
     """
+    refuse_dotted_groups(words, parts=True)
     compose_words(tuple(word for word in words if word.startswith(_OF_THE_WHOLE_SWEEP)))
     return [_left_to_the_jobs(word) for word in words]
 

@@ -11,6 +11,8 @@ from hydra.core.config_store import ConfigStore
 
 from conf import SettingsError, compose
 from conf.compose import (
+    GROUPS,
+    PARTS,
     Composed,
     _composed,
     compose_words,
@@ -367,6 +369,82 @@ def test_a_mistyped_name_is_answered_with_the_nearest(overrides: str) -> None:
     assert str(caught.value).startswith(begin)
     assert str(caught.value).endswith(end)
     assert "\n" not in str(caught.value)
+
+
+COMPOSED = "strategy=composed "
+CHOSEN = (
+    *("fedalign", "sgd", "synth", "logistic_regression", "always", "none", "in-process"),
+    "tensorboard",
+)
+"""The options without another word."""
+
+MISPLACED = {
+    **{
+        f"{COMPOSED}{part.replace('/', '.')}={name}": f"(type {part}={name})"
+        for part in PARTS
+        for name in options(part)
+    },
+    **{
+        f"{group}.name={name}": f"(type {group}={name})"
+        for group in GROUPS
+        for name in options(group)[:2]
+        if name not in CHOSEN
+    },
+    f"{COMPOSED}strategy.selection=all": "; type strategy/selection=NAME",
+    f"{COMPOSED}strategy.selection=everyon": (
+        "; type strategy/selection=NAME (did you mean everyone?)"
+    ),
+    f"{COMPOSED}strategy.weighting=fedau": (
+        "; type strategy/weighting=NAME (strategy/participation has it)"
+    ),
+    f"{COMPOSED}strategy.selection=rules.py:Mine": (
+        "(type strategy/selection=custom strategy.selection.path=rules.py:Mine)"
+    ),
+    f"{COMPOSED}strategy.weighting=mine.Rule": (
+        "(type strategy/weighting=custom strategy.weighting.path=mine.Rule)"
+    ),
+    f"{COMPOSED}'strategy={{selection: everyone}}'": "(type strategy/selection=everyone)",
+    f"{COMPOSED}'strategy.selection={{name: everyone}}'": "(type strategy/selection=everyone)",
+    f"{COMPOSED}strategy.selection.name=everyone": "(type strategy/selection=everyone)",
+    f"{COMPOSED}'strategy.selection=[everyone]'": "; type strategy/selection=NAME",
+    f"{COMPOSED}strategy.selection=null": "; type strategy/selection=NAME",
+    f"{COMPOSED}+strategy.selection=alone": "(type strategy/selection=NAME)",
+    f"{COMPOSED}++strategy.selection=alone": "(type strategy/selection=alone)",
+    f"{COMPOSED}~strategy.selection": "(type strategy/selection=NAME)",
+    f"{COMPOSED}strategy.selection=alone,everyone": (
+        "(type fedquorum -m strategy/selection=alone,everyone for a sweep)"
+    ),
+    "strategy.participation=fedau": "(type strategy=composed strategy/participation=NAME)",
+    "strategy.weighting.path=a.py:B": "(type strategy=composed strategy/weighting=NAME)",
+    "strategy.server_optimizer=sgd": "(type server_optimizer=NAME)",
+    "strategy.fedau=true": "(type strategy=fedau)",
+    "'strategy={name: fedau}'": "(type strategy=fedau)",
+    "+data=mnist": "(type data=mnist)",
+    "evaluation=all": "(type evaluation.NAME=VALUE)",
+    "experiment.fedau=fmnist": "(type experiment=fedau/fmnist)",
+    "experiment=fedau.fmnist": "(did you mean fedau/fmnist?)",
+    "hydra.sweeper=optuna": "(type hydra/sweeper=optuna)",
+    "hydra.launcher=ray": "(type hydra/launcher=ray)",
+    "strategy/epsilon=0.1": "(type strategy.epsilon=VALUE)",
+    f"{COMPOSED}strategy/selection/epsilon=0.1": "(type strategy.selection.epsilon=VALUE)",
+}
+
+
+@pytest.mark.parametrize("overrides", MISPLACED)
+def test_a_dot_for_a_slash_is_answered_with_the_word(overrides: str) -> None:
+    """In one line, which ends with what to type: groups within groups, and names of options."""
+    with pytest.raises(SettingsError) as caught:
+        compose("", overrides)
+    told = str(caught.value)
+    assert told.endswith(MISPLACED[overrides])
+    assert "\n" not in told
+    assert "full_key" not in told
+
+
+def test_the_name_of_the_chosen_option_may_be_repeated() -> None:
+    """It changes nothing."""
+    words = "strategy=composed strategy.selection.name=epsilon_gate data.name=synth"
+    assert compose("", words).settings == compose("", "strategy=composed").settings
 
 
 def test_splitting_is_a_shells() -> None:

@@ -79,6 +79,9 @@ def test_a_quoted_text_is_that_text(text: str) -> None:
         ({"client": {"lr": 0.1, "batch_size": 8}}, ["client.lr=0.1", "client.batch_size=8"]),
         ({"strategy.cutoff": math.inf}, ["strategy.cutoff=inf"]),
         ({"strategy": {"name": "fedau", "cutoff": 5}}, ["strategy=fedau", "strategy.cutoff=5"]),
+        ({"data.name": "fmnist"}, ["data=fmnist"]),
+        ({"strategy.selection.name": "alone"}, ["strategy/selection=alone"]),
+        ({"strategy": {"selection.name": "alone"}}, ["strategy/selection=alone"]),
         (
             {"strategy": {"selection": {"name": "epsilon_gate", "epsilon": 0.5}}},
             ["strategy/selection=epsilon_gate", "strategy.selection.epsilon=0.5"],

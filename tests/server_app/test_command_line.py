@@ -64,6 +64,14 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
             ["hydra/sweeper=random"],
             "hydra/sweeper must be one of grid, optuna, study, or an option of an",
         ),
+        (
+            ["strategy=composed", "strategy.selection=everyone,alone"],
+            "strategy.selection is not a setting; strategy/selection has after_warmup, alone, ",
+        ),
+        (
+            ["hydra.sweeper=optuna"],
+            "hydra.sweeper is not a setting; hydra/sweeper has grid, optuna, study, got optuna ",
+        ),
         (["hydra.sweep.folder=x"], "hydra.sweep.folder is not a setting"),
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
         (["seed"], "a setting must be NAME=VALUE, got 'seed' without a value"),

@@ -220,6 +220,11 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         ),
         (("score=all.gini",), "score must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),
+        (("strategy.selection=alone",), r"\(type strategy/selection=alone\)$"),
+        (
+            ("methods=['composed strategy.weighting=afl']",),
+            r"methods must fit the settings.*\(type strategy/weighting=afl\)$",
+        ),
         (("trails=3",), r"trails is neither a word of a study .*\(did you mean trials\?\)$"),
         (("roundz=3",), r"nor a setting of its runs .*\(did you mean rounds\?\)$"),
         (("-m",), "a study takes words KEY=VALUE and no flag but --help, got -m"),
