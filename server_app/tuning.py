@@ -214,7 +214,10 @@ def _words(trial: "optuna.trial.Trial") -> list[str]:
 
 
 def _value(job: Job, objective: str | None) -> float | None:
-    """Return the last value of the objective, None if the job did not complete.
+    """Return the last value of the objective.
+
+    None if the job did not complete, or the objective of the last model measured is not defined or
+    infinite, as where a client's model diverged: an earlier model does not stand for it.
 
     Raises
     ------
@@ -223,12 +226,21 @@ def _value(job: Job, objective: str | None) -> float | None:
     """
     if job.state().status != "completed":
         return None
+    *place, name = str(objective).split(".")
+    undefined = False
     for record in reversed(complete_rounds(job.directory)):
-        value: Any = record
-        for key in str(objective).split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
+        group: Any = record
+        for key in place:
+            group = group.get(key) if isinstance(group, Mapping) else None
+        value = group.get(name) if isinstance(group, Mapping) else None
         if isinstance(value, int | float):
-            return float(value)
+            return None if undefined else float(value)
+        # F is null in a round that did not measure it, a number of a group where it is undefined.
+        undefined |= value == "inf" or (
+            bool(place) and isinstance(group, Mapping) and name in group
+        )
+    if undefined:
+        return None
     raise SettingsError(
         "hydra.sweeper.objective must be a number of rounds.jsonl that these jobs measure, such "
         f"as global_loss or validation.all.accuracy, got {objective!r}"

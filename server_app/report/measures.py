@@ -155,9 +155,14 @@ def known_clients(run: Run) -> IntArray | None:
 
 
 def last_measured(run: Run, clients: str, name: str) -> float:
-    """Return a test metric after the last round in which it was measured, else NaN."""
-    measured = (metric_after_round(record, clients, name) for record in reversed(run.rounds))
-    return next((x for x in measured if not math.isnan(x)), math.nan)
+    """Return a test metric after the last round in which these clients were tested, else NaN.
+
+    NaN where it is not defined then, as the Gini coefficient of an infinite loss: that of an
+    earlier model does not stand for it.
+    """
+    tested = (record for record in reversed(run.rounds) if is_tested(record, clients))
+    last = next(tested, None)
+    return math.nan if last is None else metric_after_round(last, clients, name)
 
 
 def largest_training_loss(run: Run) -> float:

@@ -15,6 +15,7 @@ from server_app.report.groups import (
     metric_after_round,
     paired,
 )
+from server_app.report.measures import last_measured
 from server_app.report.tables import summarize, terminal_table
 from tests.fedquorum.records.made import (
     FIXTURES,
@@ -386,3 +387,21 @@ def test_a_width_that_no_paper_has(width: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["runs", "--paper", width])
     assert f"must be a width from 2 to 20 inches, got {width}" in capsys.readouterr().err
+
+
+def test_a_number_that_the_last_model_lacks_is_not_that_of_an_earlier_one(tmp_path: Path) -> None:
+    """A client whose model diverged leaves no Gini coefficient, whatever it was before."""
+    group = {"accuracy": 0.5, "loss": 1.0, "gini": 0.2, "average": 1.0}
+    last = {**group, "loss": "inf", "average": "inf", "gini": None}
+    make_run(
+        tmp_path / "run",
+        [
+            line(1, test={"priority": group, "non_priority": None, "all": group}),
+            line(2, test={"priority": last, "non_priority": None, "all": last}),
+            line(3, test=None),
+        ],
+    )
+    (run,) = load_all(tmp_path)
+    assert math.isnan(last_measured(run, "all", "gini"))
+    assert last_measured(run, "all", "average") == math.inf
+    assert last_measured(run, "all", "accuracy") == 0.5

@@ -139,6 +139,28 @@ def test_what_cannot_be_tuned(
     assert launcher.launched == []
 
 
+@pytest.mark.parametrize("last", [None, "inf"])
+def test_a_diverged_job_is_a_failed_trial(
+    sweep_config: DictConfig, launcher: ScriptedLauncher, last: str | None
+) -> None:
+    """An earlier model does not stand for the last one, whose objective is not finite."""
+
+    def do(directory: Path, words: tuple[str, ...]) -> None:
+        leave_parabola(directory, words)
+        if directory.name == "0":
+            path = directory / "rounds.jsonl"
+            first, second = map(json.loads, path.read_text().splitlines())
+            first["validation"] = {"all": {"gini": -1.0}}
+            second["validation"] = {"all": {"gini": last}}
+            path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+
+    launcher.do = do
+    words = (*WORDS, "data.validation_fraction=0.2")
+    result = run(sweep_config, launcher, *words, objective="validation.all.gini", trials=3)
+    assert [row["value"] is None for row in result["jobs"]] == [True, False, False]
+    assert result["best"] in {1, 2}
+
+
 def test_an_objective_that_is_not_measured(
     sweep_config: DictConfig, launcher: ScriptedLauncher
 ) -> None:
