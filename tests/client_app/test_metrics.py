@@ -57,7 +57,8 @@ def ranked(x: torch.Tensor, c: int) -> torch.Tensor:
     """Return the ranks in [0, 1) of the rows by their odds of class c; what is tied shares one."""
     rest = torch.cat([x[:, :c], x[:, c + 1 :]], dim=1).double()
     odds = (x[:, c].double() - rest.logsumexp(dim=1)).round(decimals=9)
-    return odds.unique(return_inverse=True)[1].double() / len(x)
+    rank = np.unique(odds.numpy(), return_inverse=True)[1].reshape(-1)
+    return torch.tensor(rank) / len(x)
 
 
 def generated(
