@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -25,7 +24,7 @@ from ..records.interruption import uninterrupted
 from ..records.provenance import commit, versions
 from ..records.reader import load_run, no_run, read_manifest
 from ..records.round_record import RoundRecord, round_record
-from ..records.settings import flat_settings
+from ..records.settings import dump_settings, flat_settings
 from ..records.writer import RunRecords
 from ..state import StateArrays
 from .codec import decode_arrays, encode_arrays
@@ -128,7 +127,7 @@ class Recording:
         with RunRecords(
             self.directory,
             _identity(settings),
-            _yaml(settings),
+            dump_settings(settings),
             regret_bound=strategy.rules.regret_bound,
             resumed=begun,
         ) as records:
@@ -378,14 +377,3 @@ def _identity(settings: Mapping[str, Any]) -> RunIdentity:
         commit=commit(SOURCE),
         packages={"fedquorum": __version__, **versions(PACKAGES)},
     )
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes every value where it stands: a reader of records takes no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _yaml(settings: Mapping[str, Any]) -> str:
-    return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False)

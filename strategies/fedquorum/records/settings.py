@@ -69,6 +69,11 @@ def load_settings(text: str) -> dict[str, Any]:
     return settings
 
 
+def dump_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML, of which ``load_settings`` makes the same."""
+    return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False)
+
+
 def masked(text: str) -> str:
     """Return a text without the passwords of URLs in it."""
     return _PASSWORD.sub(r"\1***@", text)
@@ -178,6 +183,16 @@ def upgraded_words(words: Iterable[str]) -> tuple[str, ...]:
         for key, sign, value in parted
         if key.lstrip("+") != "strategy.priority_only"
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes every value where it stands: a reader of records takes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
 
 
 class _Loader(yaml.SafeLoader):

@@ -8,6 +8,7 @@ import pytest
 from fedquorum.records.settings import (
     DamagedSettingsError,
     differences,
+    dump_settings,
     flat_settings,
     load_settings,
     upgraded,
@@ -44,6 +45,20 @@ def test_scalars_are_what_they_were_when_written(text: str, value: object) -> No
     """Numbers in short form are numbers, though not in YAML 1.1, and no text is a date."""
     found = load_settings(f"a: {text}\n")["a"]
     assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("1e5", ".5", "1:30", "1_0.5", "true", "2026-01-02", "null", "=", "~", "\x1b\u2028 a", ""),
+        *(1e-320, 1e120, -0.0, math.inf, -math.inf, 2**70, [1e5, "1e5", None], {"1e5": {3: 0.5}}),
+    ],
+)
+def test_settings_are_read_as_they_were_written(value: object) -> None:
+    """A text that looks like a number stays a text."""
+    settings = {"a": value, "b": value}
+    found = load_settings(dump_settings(settings))
+    assert repr(found) == repr(settings)
 
 
 @pytest.mark.parametrize("name", ["fedalign", "own", "composed"])
