@@ -85,7 +85,7 @@ class LossPower(PriorMixing):
         # F^q over its largest value, so that no power overflows
         loss = np.where(counts, np.maximum(responses.loss, _SMALLEST_LOSS), 1.0)
         power = base * (loss / loss[counts].max()) ** self.q
-        squared = squared_norms(responses)
+        squared = np.where(counts, squared_norms(responses), 0.0)
         bend = self.q * self.lipschitz * squared / loss
         return state, replace(
             weights,

@@ -1,5 +1,7 @@
 """q-FedAvg: its limits, and the paper's step against Flower's and against the formula."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fedquorum.weighting import LossPower
@@ -56,3 +58,15 @@ def test_q_fedavg_with_h_at_extreme_losses() -> None:
         weights = weigh(LossPower(q, 10.0), responses([0.0, 1e-12, 1.0, 1e6], updates=updates))
         assert np.isfinite(weights.weight).all()
         assert 0 <= weights.weight.sum() <= 1
+
+
+def test_an_update_that_does_not_count_has_no_part_in_the_divisor() -> None:
+    """Whatever its length is: an audit does not know it."""
+    told = responses(LOSS[:3], updates=np.eye(3))
+    (gram, share) = np.diag([1.0, np.nan, 4.0]), np.array([1.0, 0.0, 1.0])
+    unknown, rule = replace(told, gram=lambda: gram), LossPower(1.0, lipschitz=2.0)
+    known = replace(told, gram=lambda: np.diag([1.0, 9.0, 4.0]))
+    found, expected = (weigh(rule, one, share=share) for one in (unknown, known))
+    assert found.weight.tolist() == expected.weight.tolist()
+    assert found.weight[1] == 0.0
+    assert found.weight[0] > 0.0
