@@ -65,7 +65,8 @@ class TrainReport:
     ``objective`` belongs to the model broadcast. ``inclusion_mass`` is A; None if the rule ignores
     priority. ``unknown`` has the clients whose nodes the server has never met. ``late`` has the
     replies to earlier rounds that came since the previous round. ``simulated_seconds`` is the
-    virtual clock after the round; None without one.
+    virtual clock after the round; None without one. ``refused`` is why the server refused the whole
+    round, one of ``fedquorum.round.REFUSALS``; None if it did not.
 
     Rules that mix by losses set four more fields: ``mixing`` is p after the decision and
     ``estimate`` is r (doubly robust under sampling), both for all clients ascending, shape (K,).
@@ -90,6 +91,7 @@ class TrainReport:
     unknown: tuple[int, ...] = ()
     late: tuple[LateReply, ...] = ()
     simulated_seconds: float | None = None
+    refused: str | None = None
 
     @property
     def empty(self) -> bool:

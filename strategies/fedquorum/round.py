@@ -41,8 +41,8 @@ TOO_HEAVY = "an update would count for more than the noise is made for"
 RECOGNISED = "its node answered in FedQuorum's protocol, in which the run goes on"
 """The reason for refusing the round in which a drop-in strategy recognises the protocol."""
 
-REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY)
-"""Reasons to refuse a whole round; the solver's message follows ``NOT_SOLVED``."""
+REFUSALS = (NOT_FINITE, NOT_SOLVED, TOO_HEAVY, RECOGNISED)
+"""Reasons to refuse a whole round."""
 
 
 @nan_equals_nan
@@ -167,22 +167,31 @@ class Round:
         """The clients whose updates reached the rules, ascending."""
         return tuple(self.decided.responses.client.tolist())
 
-    def refused(self, reason: str) -> "Round":
-        """Return the round with no update counted and the state unchanged."""
+    def refused(self, reason: str, detail: str = "") -> "Round":
+        """Return the round with no update counted and the state unchanged.
+
+        Parameters
+        ----------
+        reason : str
+            One of ``REFUSALS``.
+        detail : str
+            What else there is to tell the clients whose updates counted.
+        """
+        told = f"{reason}: {detail}" if detail else reason
         undecided = self.decided.weights is None
 
         def counts(decision: ClientDecision) -> bool:
             return decision.weight != 0.0 or (undecided and decision.status == "trained")
 
         decisions = tuple(
-            replace(decision, status="rejected", reason=reason, weight=0.0)
+            replace(decision, status="rejected", reason=told, weight=0.0)
             if counts(decision)
             else decision
             for decision in self.report.decisions
         )
         return replace(
             self,
-            report=replace(self.report, decisions=decisions),
+            report=replace(self.report, decisions=decisions, refused=reason),
             weight=np.zeros_like(self.weight),
             following=self.before,
         )
@@ -249,7 +258,7 @@ def decide(
                 state.weighting, call, responses, admission.share
             )
         except SolverError as error:
-            problem = f"{NOT_SOLVED}: {error}"
+            problem = str(error)
     bounds = robustness or Robustness()
     weight = np.zeros_like(admission.share) if weights is None else bounds.cap(weights.weight)
     counted = _Counted(admission, weights, weight, bounds)
@@ -279,7 +288,7 @@ def decide(
         following=RoundState(following, covered, told),
         before=state,
     )
-    return decided if problem is None else decided.refused(problem)
+    return decided if problem is None else decided.refused(NOT_SOLVED, problem)
 
 
 def answered_objective(population: Population, usable: Sequence[ClientAnswer]) -> Objective:

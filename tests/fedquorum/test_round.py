@@ -375,6 +375,7 @@ def test_a_refused_round_counts_nothing_and_changes_nothing() -> None:
     assert [d.num_examples for d in refused.report.decisions] == [10, None, 20]
     assert refused.report.empty
     assert not one.report.empty
+    assert (one.report.refused, refused.report.refused) == (None, NOT_FINITE)
 
 
 def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,6 +395,7 @@ def test_a_round_whose_weights_are_not_found_is_refused(monkeypatch: pytest.Monk
         ("rejected", reason, 0.0),
     ]
     assert one.report.empty
+    assert one.report.refused == NOT_SOLVED
     assert one.following is one.before
 
 

@@ -341,7 +341,7 @@ class DropIn(ComposedStrategy):
             ClientDecision(k, k in self.population.priority, "rejected", RECOGNISED)
             for k in sorted(call.clients)
         )
-        report = TrainReport(server_round, call, NO_OBJECTIVE, refused, None)
+        report = TrainReport(server_round, call, NO_OBJECTIVE, refused, None, refused=RECOGNISED)
         self._outcome = replace(self._outcome, last_report=report)
         up = sum(count_bytes(reply.content) for reply in replies if not reply.has_error())
         traffic = self._exchange.traffic.plus(up=up)
