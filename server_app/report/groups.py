@@ -10,10 +10,11 @@ from typing import Any
 from zlib import crc32
 
 from fedquorum.intake import shown
-from fedquorum.records.parquet import LARGEST_COUNT
+from fedquorum.records.fairness import sum_of
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.settings import masked
+from fedquorum.records.values import LARGEST_COUNT
 
 from server_app.naming import method_title, setting_words
 
@@ -315,7 +316,7 @@ def statistic_of(values: Iterable[float]) -> Statistic | None:
     x = [value for value in values if not math.isnan(value)]
     if not x:
         return None
-    mean = math.fsum(x) / len(x)
+    mean = sum_of(x) / len(x)
     if len(x) == 1:
         return Statistic(mean, None)
-    return Statistic(mean, math.sqrt(math.fsum((v - mean) * (v - mean) for v in x) / (len(x) - 1)))
+    return Statistic(mean, math.sqrt(sum_of((v - mean) * (v - mean) for v in x) / (len(x) - 1)))

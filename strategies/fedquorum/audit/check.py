@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ..client.decisions import joins
 from ..composition import Rules
+from ..records.fairness import mean_of
 from ..records.reader import Run
 from ..records.round_record import (
     PARTS,
@@ -24,6 +24,7 @@ from ..records.round_record import (
     weight_error,
 )
 from ..report import STATUSES
+from ..round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
 from .clock import ClockCheck
 from .replay import (
     Recorded,
@@ -229,7 +230,7 @@ def _expected_rows(recorded: Recorded, replayed: Replayed) -> dict[int, dict[str
             "test_loss": None if evaluation is None else evaluation.test_loss,
             "test_accuracy": None if evaluation is None else evaluation.test_accuracy,
         }
-        if decision.client in usable:
+        if decision.client in usable and replayed.statuses_known:
             expected["status"] = decision.status
         if replayed.decidable:
             for name in ("response", "weight", "mixing", "omega", "draws"):
@@ -342,8 +343,8 @@ def _summary_problems(recorded: Recorded, admitted: Mapping[int, int]) -> Iterat
     masses = [r.inclusion_mass for r in rounds if r.inclusion_mass is not None]
     thetas = [r.theta for r in rounds if r.theta is not None]
     expected = {
-        "theta": fmean(thetas) if thetas else None,
-        "inclusion_mass": fmean(masses) if masses else None,
+        "theta": mean_of(thetas),
+        "inclusion_mass": mean_of(masses),
         "empty_rounds": sum(record.admitted == 0 for record in rounds),
     }
     given = dict(recorded.summary)
@@ -389,9 +390,21 @@ def _unknown(
         yield (
             f"that clients were unavailable, late or busy, or failed ({statuses['absent']} times)"
         )
+    yield from _refusals(recorded.run)
     missing = len(recorded.run.rounds) - recorded.recognised_in - rounds
     if missing and recorded.run.status == "running":
         yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
+
+
+def _refusals(run: Run) -> Iterator[str]:
+    """Yield why the server refused rounds, for which its record is the only word."""
+    times = Counter(record.refused for record in run.rounds)
+    for reason in (NOT_FINITE, NOT_SOLVED, TOO_HEAVY):
+        if times[reason]:
+            yield (
+                f"that {reason} ({times[reason]} times), for which the server refused the round: "
+                "the updates are not in the records"
+            )
 
 
 def _kind(row: Row) -> str:

@@ -71,7 +71,7 @@ def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) ->
         yield f"weight: 0; the server refused the update; recorded {digits(row['weight'])}"
         return
     if replayed.refused is not None:
-        yield f"weight: 0; {replayed.refused}; recorded {digits(row['weight'])}"
+        yield f"weight: 0; {row['reason'] or replayed.refused}; recorded {digits(row['weight'])}"
         return
     for line in rules.weighting.explain(decided, place):
         yield f"weight: {line}"

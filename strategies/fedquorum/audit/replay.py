@@ -41,7 +41,6 @@ from ..robustness import Robustness
 from ..round import (
     NOT_SOLVED,
     RECOGNISED,
-    REFUSALS,
     ClientAnswer,
     Round,
     RoundAnswers,
@@ -193,6 +192,15 @@ class Replayed:
         """Every decision of the round."""
         return self.round.report
 
+    @property
+    def statuses_known(self) -> bool:
+        """Whether the records determine what became of each usable update.
+
+        They do not if the server refused weights that they do not determine: an update that had
+        none is not among those refused.
+        """
+        return self.decidable or self.refused in (None, NOT_SOLVED)
+
 
 class UndecidableError(Exception):
     """The records of a round contradict each other, so that the rules cannot decide it."""
@@ -210,7 +218,8 @@ def refusing_damage(directory: Path) -> Iterator[None]:
     on which the rules raise other errors.
     """
     try:
-        yield
+        with np.errstate(all="ignore"):  # records hold any number
+            yield
     except FedQuorumError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -251,14 +260,13 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         )
     except ValueError as error:
         raise RunError(f"{run.directory}/population.parquet: {error}") from None
-    recorded_rows = RowsByRound.of(read_table(run.directory / "clients"))
     return Recorded(
         run=run,
         population=population,
         rates=_rates(run, table),
         joined={} if None in joined else dict(zip(clients, joined, strict=True)),
-        recognised_in=_recognised_in(run, recorded_rows),
-        rows=recorded_rows,
+        recognised_in=_recognised_in(run),
+        rows=RowsByRound.of(read_table(run.directory / "clients")),
         evaluated=RowsByRound.of(read_table(run.directory / "evaluations")),
         summary=run.summary,
         trusted=trust,
@@ -285,20 +293,11 @@ def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | Non
     return replace(known, counted=np.divide(counted, known.available, where=there, out=there * 1.0))
 
 
-def _recognised_in(run: Run, rows: RowsByRound) -> int:
-    """Return the round in which a drop-in strategy recognised the protocol, 0 for none.
-
-    A client may give any reason: one round has it for all clients, and nothing counted before.
-    """
+def _recognised_in(run: Run) -> int:
+    """Return the round in which a drop-in strategy recognised the protocol, 0 for none."""
     if DROP_IN not in run.config:
         return 0
-    for record in run.rounds:
-        reasons = {row["reason"] for row in rows[record.round]}
-        if reasons == {RECOGNISED}:
-            return record.round
-        if record.admitted:
-            return 0
-    return 0
+    return next((record.round for record in run.rounds if record.refused == RECOGNISED), 0)
 
 
 def rules_of(recorded: Recorded) -> Rules:
@@ -398,7 +397,7 @@ def _replay_round(
     population = recorded.population_in(record.round)
     call, by_rule = _call(rules, record, rows, population, _told(recorded, record, state.told))
     call = replace(call, clients_decide=not recorded.standard)
-    refused = _refusal(rows)
+    refused = record.refused
     decidable = not rules.weighting.needs_updates
     decided = decide(
         rules,
@@ -415,7 +414,7 @@ def _replay_round(
         ),
         answers=_answers(rows, population, record),
         robustness=Robustness(max_weight=_max_weight(recorded.run)),
-        weighs=decidable and not (refused or "").startswith(NOT_SOLVED),
+        weighs=decidable and refused != NOT_SOLVED,
     )
     recorded_decisions = tuple(_decision(row) for row in rows if _usable(row))
     decided = replace(decided, decided=replace(decided.decided, recorded=recorded_decisions))
@@ -444,12 +443,6 @@ def _told(recorded: Recorded, record: RoundRecord, told: Told) -> Told:
         return told
     there = frozenset(recorded.population_in(record.round).clients)
     return replace(told, present=there.difference(record.away))
-
-
-def _refusal(rows: Sequence[Row]) -> str | None:
-    """Return why the round was refused as a whole, None if it was not."""
-    reasons = (row["reason"] for row in rows if row["reason"] is not None)
-    return next((r for r in reasons if r.startswith(REFUSALS)), None)
 
 
 def _max_weight(run: Run) -> float | None:

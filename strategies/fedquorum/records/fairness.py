@@ -1,7 +1,7 @@
 """Measure the spread of a metric over clients; the project's only definitions of these numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ SPREAD = ("average", "worst", "best", "worst10", "best10", "gini", "std", "jain"
 """What ``spread`` tells of a metric over clients."""
 
 
+@np.errstate(over="ignore", invalid="ignore")  # beyond the largest number, or inf - inf
 def spread(
     values: Sequence[float] | FloatArray, *, higher_is_better: bool = True
 ) -> dict[str, float]:
@@ -44,11 +45,9 @@ def spread(
     scaled, exponent = _scaled(x)
     tenth = max(1, len(x) // 10)
     low, high = ("worst", "best") if higher_is_better else ("best", "worst")
-    with np.errstate(invalid="ignore"):  # infinities of both signs have no mean: NaN
-        average, lowest, highest = (
-            float(np.ldexp(part.mean(), exponent))
-            for part in (scaled, scaled[:tenth], scaled[-tenth:])
-        )
+    average, lowest, highest = (
+        float(np.ldexp(part.mean(), exponent)) for part in (scaled, scaled[:tenth], scaled[-tenth:])
+    )
     finite = bool(np.isfinite(x).all())
     gini, jain = _of_shares(scaled) if finite and x[0] >= 0 else (math.nan, math.nan)
     return {
@@ -115,13 +114,26 @@ def weighted_mean(
     values: Sequence[float] | FloatArray, weights: Sequence[float] | FloatArray
 ) -> float:
     """Return sum w x / sum w, NaN where the weights sum to 0."""
-    total = math.fsum(weights)
+    total = sum_of(weights)
     if total == 0:
         return math.nan
     x, weight = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
     scaled, exponent = _scaled(x)
-    with np.errstate(invalid="ignore"):  # no data and an infinite loss: NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # no data and an infinite loss: NaN
         products = weight * scaled
-        if not np.isfinite(products).all():
-            return float(products.sum() / total)
-    return float(np.ldexp(math.fsum(products.tolist()) / total, exponent))
+        return float(np.ldexp(sum_of(products.tolist()) / total, exponent))
+
+
+def sum_of(values: Iterable[float]) -> float:
+    """Return the sum, rounded once; infinite or NaN where it is not among the numbers."""
+    terms = list(values)
+    try:
+        return math.fsum(terms)
+    except (OverflowError, ValueError):  # beyond the largest number, or inf - inf
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.sum(np.asarray(terms, dtype=np.float64)))
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """Return the mean, infinite or NaN as the sum; None of no values."""
+    return sum_of(values) / len(values) if values else None

@@ -12,22 +12,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import RunError, one_line
+from .columns import Column
 from .folder import RunFolder
 
 MOST_ROWS = 20_000_000  # of one file
 MOST_BYTES = 2**30  # of one file, unpacked
-LARGEST_NUMBER = 1e100  # sums and squares of such numbers are finite
-LARGEST_COUNT = 2**53  # so that a double holds each
-_COUNTS = ("round", "client", "num_examples", "test_num_examples", "draws")
 
 
 def read_file(
-    run: RunFolder, names: Sequence[str], schema: pa.Schema, columns: Sequence[str] | None = None
+    run: RunFolder,
+    names: Sequence[str],
+    columns: Sequence[Column],
+    wanted: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return a Parquet file of a run, with the types of ``schema``.
+    """Return a Parquet file of a run, with the types and within the ranges of ``columns``.
 
-    Columns that the schema lacks are left out, and so are those that the file lacks where they may
-    be null: an older version did not write them.
+    Other columns are left out, and so are those that the file lacks where they may be null: an
+    older version did not write them.
 
     Parameters
     ----------
@@ -35,10 +36,10 @@ def read_file(
         The run's directory.
     names : sequence of str
         The file's folders below it, and its name.
-    schema : pyarrow.Schema
-        The columns that there are, and their types.
-    columns : sequence of str, optional
-        Which columns; all by default.
+    columns : sequence of Column
+        The columns that there are.
+    wanted : sequence of str, optional
+        Which of them; all by default.
 
     Raises
     ------
@@ -50,8 +51,7 @@ def read_file(
         if file is None:
             raise RunError(f"expected a file of a run, got {path} (No such file or directory)")
         try:
-            wanted = schema.names if columns is None else columns
-            return _read(file, [field for field in schema if field.name in wanted])
+            return _read(file, [c for c in columns if wanted is None or c.name in wanted])
         except (pa.ArrowException, OSError, ValueError, KeyError, RunError) as error:
             raise RunError(f"{path}: {one_line(error)}") from None
 
@@ -93,32 +93,26 @@ def _check_size(metadata: Any) -> None:
         )
 
 
-def _read(file: BinaryIO, wanted: Sequence[pa.Field]) -> pa.Table:
+def _read(file: BinaryIO, wanted: Sequence[Column]) -> pa.Table:
     found = pq.read_schema(file).names
     if len(set(found)) < len(found):
         raise RunError("expected columns with different names")
-    missing = [f.name for f in wanted if f.name not in found and not f.nullable]
+    missing = [column.name for column in wanted if column.name not in found and not column.null]
     if missing:
         raise RunError(f"expected a column {missing[0]}")
-    there = [field for field in wanted if field.name in found]
-    texts = [field.name for field in there if pa.types.is_string(field.type)]
-    table = read_columns(file, [field.name for field in there], texts)
-    return pa.table({field.name: _column(table[field.name], field) for field in there})
+    there = [column for column in wanted if column.name in found]
+    texts = [column.name for column in there if column.is_text]
+    table = read_columns(file, [column.name for column in there], texts)
+    return pa.table({column.name: _values(table[column.name], column) for column in there})
 
 
-def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    if column.null_count and not field.nullable:
-        raise RunError(f"expected {field.name} in every row")
-    if pa.types.is_string(field.type):
-        _check_length(column, field.name)
-    checked = column.cast(field.type)
-    if pa.types.is_floating(field.type):
-        _check_range(checked, field.name, -LARGEST_NUMBER, LARGEST_NUMBER)
-    elif pa.types.is_list(field.type):
-        _check_range(pc.list_flatten(checked), field.name, -1.0, 1.0)
-    elif field.name in _COUNTS:
-        _check_range(checked, field.name, 0, LARGEST_COUNT)
-    return checked
+def _values(given: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Return what a file has for a column, in the column's type."""
+    if column.is_text:
+        _check_length(given, column.name)
+    values = given.cast(column.type)
+    column.check(values)
+    return values
 
 
 def _check_length(column: pa.ChunkedArray, name: str) -> None:
@@ -131,14 +125,3 @@ def _check_length(column: pa.ChunkedArray, name: str) -> None:
         length += pc.sum(lengths.take(chunk.indices)).as_py() or 0
     if length > MOST_BYTES:
         raise RunError(f"expected at most {MOST_BYTES // 2**20} MiB of texts in {name}, got more")
-
-
-def _check_range(column: pa.ChunkedArray, name: str, low: float, high: float) -> None:
-    """Compare the numbers with their range; NaN stands for a number that is not defined."""
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), None, column)
-    extremes = pc.min_max(column).as_py()
-    least, most = extremes["min"], extremes["max"]
-    if least is not None and not (low <= least and most <= high):
-        worst = least if least < low else most
-        raise RunError(f"expected numbers from {low:g} to {high:g} in {name}, got {worst:g}")

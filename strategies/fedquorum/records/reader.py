@@ -4,7 +4,6 @@ Records may come from anybody, so the reader checks everything.
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ import pyarrow as pa
 from ..equality import nan_equals_nan
 from ..errors import RunError, one_line
 from ..intake import shown
-from ..report import LateReply
+from .columns import schema_of
 from .folder import RunFolder
-from .parquet import LARGEST_COUNT, LARGEST_NUMBER, read_file
-from .round_record import RoundRecord, groups_of
+from .parquet import read_file
+from .round_record import RoundRecord
 from .settings import (
     DamagedSettingsError,
     flat_settings,
@@ -28,7 +27,19 @@ from .settings import (
     upgraded_strategy,
     upgraded_words,
 )
-from .tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
+from .summary import read_summary
+from .tables import CLIENTS, EVALUATIONS
+from .tables import POPULATION as POPULATION_COLUMNS
+from .values import (
+    COUNT,
+    DamagedError,
+    given,
+    read_name,
+    read_object,
+    read_text,
+    read_whole,
+    told,
+)
 
 __all__ = ["Run", "find_runs", "load_run", "read_runs"]
 
@@ -36,37 +47,10 @@ MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 ROUNDS = "rounds.jsonl"
 POPULATION = "population.parquet"
-TABLES = {"clients": CLIENTS_SCHEMA, "evaluations": EVALUATIONS_SCHEMA}
+TABLES = {"clients": CLIENTS, "evaluations": EVALUATIONS}
 LONGEST_LINE = 16 * 2**20
 LONGEST_ERROR = 2000
-LONGEST_NAME = 200
 STATUSES = ("completed", "running", "interrupted", "failed")
-TEST_METRICS = ("accuracy",)
-_COUNTS = (
-    "round",
-    "asked",
-    "trained",
-    "silent",
-    "unavailable",
-    "rejected",
-    "failed",
-    "admitted",
-    "bytes_down",
-    "bytes_up",
-)
-_NUMBERS = ("global_loss", "global_accuracy", "seconds")
-# Records of older runs lack these.
-_LATER_COUNTS = ("state_bytes", "late", "busy")
-_LATER_CLIENTS = ("unknown", "stale", "unmeasured", "away")
-_LATER_NUMBERS = (
-    "weight_error",
-    "decision_loss",
-    "decision_loss_sum",
-    "kl",
-    "priority_data",
-    "simulated_seconds",
-)
-_OPTIONAL_NUMBERS = ("epsilon", "inclusion_mass", "theta")
 
 
 @nan_equals_nan
@@ -262,21 +246,21 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: expected JSON, {error}") from None
     try:
-        fields = _object(manifest)
+        fields = read_object(manifest)
         kept: dict[str, Any] = {
             name: _name(fields, name) for name in ("experiment", "strategy", "started")
         }
         kept |= {
-            "seed": _count(fields, "seed"),
+            "seed": read_whole(given(fields, "seed"), "seed"),
             "status": _status(fields),
             "strategy": upgraded_strategy(kept["strategy"]),
             "overrides": upgraded_words(_texts(fields, "overrides")),
-            "planned": _count({"rounds": 0, **fields}, "rounds"),
+            "planned": COUNT.since(0).of(fields, "rounds"),
             "error": shown(fields.get("error") or "", LONGEST_ERROR),
-            "summary": _summary(_object(fields.get("summary") or {}, "summary")),
-            "privacy": _object(fields.get("privacy") or {}, "privacy"),
+            "summary": read_summary(fields.get("summary") or {}),
+            "privacy": read_object(fields.get("privacy") or {}, "privacy"),
         }
-    except _DamagedError as error:
+    except DamagedError as error:
         raise RunError(f"{path}: {error}") from None
     return kept
 
@@ -299,12 +283,12 @@ def _load_rounds(run: RunFolder) -> Iterable[RoundRecord]:
             raise _missing(path)
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
             try:
-                yield _round_record(_parsed(line))
+                yield RoundRecord.of(_parsed(line))
             except _BrokenOffError as error:
                 if line.endswith(b"\n") or len(line) > LONGEST_LINE:
                     raise RunError(f"{path}, line {number}: {error}") from None
                 return  # the process was stopped while it wrote this line
-            except _DamagedError as error:
+            except DamagedError as error:
                 raise RunError(f"{path}, line {number}: {error}") from None
 
 
@@ -342,9 +326,9 @@ def read_parts(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
     run = RunFolder(folder.parent)
     if run.identity(folder.name) is None:
         raise RunError(f"expected a folder of a run, got {folder} (No such file or directory)")
-    schema = TABLES[folder.name]
     tables = [
-        read_file(run, (folder.name, part), schema, columns) for part in run.parts(folder.name)
+        read_file(run, (folder.name, part), TABLES[folder.name], columns)
+        for part in run.parts(folder.name)
     ]
     return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
 
@@ -362,7 +346,7 @@ def read_table(folder: Path) -> pa.Table:
     RunError
         As in ``read_parts``, or if a column has another type.
     """
-    table, schema = read_parts(folder), TABLES[folder.name]
+    table, schema = read_parts(folder), schema_of(TABLES[folder.name])
     if table.num_columns == 0:
         return schema.empty_table()
     for column in schema:
@@ -382,7 +366,7 @@ def read_population(directory: Path) -> pa.Table:
     RunError
         If the table is missing or damaged, or has a client twice.
     """
-    table = read_file(RunFolder(directory), (POPULATION,), POPULATION_SCHEMA)
+    table = read_file(RunFolder(directory), (POPULATION,), POPULATION_COLUMNS)
     counts = table["client"].value_counts().to_pylist()
     for client in (found["values"] for found in counts if found["counts"] > 1):
         raise RunError(f"{directory / POPULATION}: expected each client once, got {client} again")
@@ -412,26 +396,10 @@ def no_run(directory: Path, error: RunError | None = None) -> str:
     return f"{directory}: {error}"
 
 
-def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check the diagnostics of a whole run: numbers, counts by client, and a mapping of numbers."""
-    mixing = _object(given.get("mixing") or {}, "mixing")
-    for numbers in ({**given, "admitted_rounds": None, "mixing": None}, mixing):
-        for name in numbers:
-            _number(numbers, name)
-    admitted = _object(given.get("admitted_rounds") or {}, "admitted_rounds")
-    for client in admitted:
-        _count(admitted, client)
-    return given
-
-
 # --- one line of rounds.jsonl ----------------------------------------------------------------
 
 
-class _DamagedError(Exception):
-    """What is wrong with a record, without the place."""
-
-
-class _BrokenOffError(_DamagedError):
+class _BrokenOffError(DamagedError):
     """A line is no JSON, as one that a process was writing when it was stopped."""
 
 
@@ -444,8 +412,8 @@ def parse_round(line: bytes) -> RoundRecord:
         If the line is damaged; the message does not name the file or the line.
     """
     try:
-        return _round_record(_parsed(line))
-    except _DamagedError as error:
+        return RoundRecord.of(_parsed(line))
+    except DamagedError as error:
         raise RunError(str(error)) from None
 
 
@@ -456,123 +424,26 @@ def _parsed(line: bytes) -> Any:
         raise _BrokenOffError("expected one round as a JSON object, got something else") from None
 
 
-def _round_record(line: Any) -> RoundRecord:
-    fields = _object(line)
-    values: dict[str, Any] = {name: _count(fields, name) for name in _COUNTS}
-    values |= {name: _number(fields, name) for name in _NUMBERS}
-    for name in _OPTIONAL_NUMBERS:
-        values[name] = None if _field(fields, name) is None else _number(fields, name)
-    for name in _LATER_NUMBERS:
-        values[name] = None if fields.get(name) is None else _number(fields, name)
-    for name in _LATER_COUNTS:
-        values[name] = _count({name: 0, **fields}, name)
-    for name in _LATER_CLIENTS:
-        values[name] = _counts(fields, name)
-    values["late_replies"] = tuple(map(_late_reply, _list(fields, "late_replies")))
-    test = _field(fields, "test")
-    values["test"] = None if test is None else _test_groups(_object(test, "test"))
-    validation = fields.get("validation")
-    if validation is not None:
-        values["validation"] = _test_groups(_object(validation, "validation"))
-    return RoundRecord(**values)
-
-
-def _late_reply(given: Any) -> LateReply:
-    reply = _object(given, "late_replies")
-    return LateReply(_count(reply, "round"), _count(reply, "client"), _number(reply, "seconds"))
-
-
-def _test_groups(test: Mapping[str, Any]) -> dict[str, Mapping[str, float] | None]:
-    groups: dict[str, Mapping[str, float] | None] = {}
-    for group in groups_of(test):
-        given = test.get(group)
-        if given is None:
-            groups[group] = None
-            continue
-        metrics = _object(given, group)
-        groups[group] = {name: _number(metrics, name) for name in (*TEST_METRICS, *metrics)}
-    return groups
-
-
-def _object(value: Any, name: str = "a record") -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _DamagedError(f"{name} must be a JSON object, got {_given(value)}")
-    return value
-
-
-def _list(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
-    value = fields.get(name, [])
-    if not isinstance(value, list):
-        raise _DamagedError(f"{name} must be a list, got {_given(value)}")
-    return value
-
-
-def _counts(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(_count({name: value}, name) for value in _list(fields, name))
-
-
-def _field(fields: Mapping[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise _DamagedError(f"{name} is missing")
-    return fields[name]
+# --- texts ------------------------------------------------------------------------------------
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = _field(fields, name)
-    if not isinstance(value, str):
-        raise _DamagedError(f"{name} must be a text, got {_given(value)}")
-    return value
+    return read_text(given(fields, name), name)
 
 
 def _name(fields: Mapping[str, Any], name: str) -> str:
-    value = _text(fields, name)
-    if not value.isprintable() or len(value.encode()) > LONGEST_NAME:
-        raise _DamagedError(
-            f"{name} must be one line of at most {LONGEST_NAME} bytes, got {_given(value)}"
-        )
-    return value
+    return read_name(given(fields, name), name)
 
 
 def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    values = _field(fields, name)
+    values = given(fields, name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise _DamagedError(f"{name} must be a list of texts, got {_given(values)}")
+        raise DamagedError(f"{name} must be a list of texts, got {told(values)}")
     return tuple(values)
 
 
 def _status(fields: Mapping[str, Any]) -> str:
     value = _text(fields, "status")
     if value not in STATUSES:
-        raise _DamagedError(f"status must be one of {', '.join(STATUSES)}, got {_given(value)}")
+        raise DamagedError(f"status must be one of {', '.join(STATUSES)}, got {told(value)}")
     return value
-
-
-def _count(fields: Mapping[str, Any], name: str) -> int:
-    value = _field(fields, name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _DamagedError(f"{name} must be a whole number >= 0, got {_given(value)}")
-    if value > LARGEST_COUNT and name != "seed":
-        raise _DamagedError(f"{name} must be a whole number <= {LARGEST_COUNT}, got a larger one")
-    return value
-
-
-def _number(fields: Mapping[str, Any], name: str) -> float:
-    """Return a number; JSON has no NaN and no infinity, null and a word stand for them."""
-    value = _field(fields, name)
-    if value is None:
-        return math.nan
-    if value in ("inf", math.inf):
-        return math.inf
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise _DamagedError(f"{name} must be a number, null or inf, got {_given(value)}")
-    if abs(value) <= LARGEST_NUMBER or (isinstance(value, float) and math.isnan(value)):
-        return float(value)
-    raise _DamagedError(f"{name} must be a number from -1e100 to 1e100, got {_given(value)}")
-
-
-def _given(value: object) -> str:
-    """Return what a record has instead of what it should have, as far as a line can show it."""
-    try:
-        return shown(repr(value))
-    except RecursionError:
-        return "something deeply nested"

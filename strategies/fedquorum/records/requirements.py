@@ -13,7 +13,6 @@ from ..imports import no_rule_at
 from ..named import build
 from ..rule import RunFacts
 from .folder import RunFolder
-from .parquet import LARGEST_NUMBER
 from .reader import POPULATION, Run, load_run, read_population, read_table
 from .settings import differences
 
@@ -77,8 +76,7 @@ def recorded_requirements(directory: Path) -> Requirements | None:
     losses = _by_client(table, "requirement")
     if not losses:
         return None
-    infinite = {client: _infinite(loss) for client, loss in losses.items()}
-    return Requirements(infinite, _by_client(table, "local_accuracy"))
+    return Requirements(losses, _by_client(table, "local_accuracy"))
 
 
 def _by_client(table: pa.Table, name: str) -> dict[int, float]:
@@ -87,11 +85,6 @@ def _by_client(table: pa.Table, name: str) -> dict[int, float]:
         return {}
     rows = zip(table["client"].to_pylist(), table[name].to_pylist(), strict=True)
     return {client: value for client, value in rows if value is not None}
-
-
-def _infinite(loss: float) -> float:
-    """Return a loss as it was before it was written: no larger number than this is."""
-    return math.copysign(math.inf, loss) if abs(loss) >= LARGEST_NUMBER else float(loss)
 
 
 def _check_alone(run: Run) -> None:

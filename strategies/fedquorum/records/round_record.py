@@ -1,8 +1,9 @@
 """Summarise a round in numbers: a line of ``rounds.jsonl``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean
+from typing import Any, Self
 
 import numpy as np
 
@@ -10,8 +11,23 @@ from ..appeal import Requirements, appeal, preferred_accuracy
 from ..equality import nan_equals_nan
 from ..metrics import metric_called
 from ..report import STATUSES, ClientEvaluation, LateReply, TrainReport
+from ..round import REFUSALS
 from ..types import BoolArray, ByClient, FloatArray
 from .fairness import spread, weighted_mean
+from .values import (
+    CLIENTS,
+    COUNT,
+    NUMBER,
+    OPTIONAL,
+    REPLIES,
+    DamagedError,
+    Value,
+    one_of,
+    read_numbers,
+    read_object,
+    recorded,
+    written_numbers,
+)
 
 TEST_GROUPS = ("priority", "non_priority", "all")
 """The groups of clients whose test parts every run summarises; none includes unseen clients."""
@@ -36,43 +52,91 @@ PartSummary = Mapping[str, Mapping[str, float] | None]
 """The numbers of a part, by groups of clients."""
 
 
+def _written_part(groups: PartSummary | None) -> dict[str, Any] | None:
+    if groups is None:
+        return None
+    return {k: None if one is None else written_numbers(one) for k, one in groups.items()}
+
+
+def _read_part(given: Any, name: str) -> PartSummary | None:
+    if given is None:
+        return None
+    part = read_object(given, name)
+    return {group: _read_group(part.get(group), group) for group in groups_of(part)}
+
+
+def _read_group(given: Any, name: str) -> Mapping[str, float] | None:
+    if given is None:
+        return None
+    numbers = read_numbers(given, name)
+    if "accuracy" not in numbers:
+        raise DamagedError("accuracy is missing")
+    return numbers
+
+
+PART = Value(_written_part, _read_part)
+"""The numbers of a part, or None."""
+
+
 @nan_equals_nan
 @dataclass(frozen=True)
 class RoundRecord:
     """One line of ``rounds.jsonl``; see ``docs/records.md`` for each field."""
 
-    round: int
-    epsilon: float | None
-    global_loss: float
-    global_accuracy: float
-    asked: int
-    trained: int
-    silent: int
-    unavailable: int
-    rejected: int
-    failed: int
-    late: int
-    busy: int
-    admitted: int
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    state_bytes: int
-    weight_error: float | None
-    decision_loss: float | None
-    decision_loss_sum: float | None
-    kl: float | None
-    inclusion_mass: float | None
-    theta: float | None
-    priority_data: float | None
-    unknown: tuple[int, ...]
-    stale: tuple[int, ...]
-    unmeasured: tuple[int, ...]
-    away: tuple[int, ...]
-    late_replies: tuple[LateReply, ...]
-    simulated_seconds: float | None
-    test: PartSummary | None
-    validation: PartSummary | None = None
+    round: int = recorded(COUNT)
+    epsilon: float | None = recorded(OPTIONAL)
+    global_loss: float = recorded(NUMBER)
+    global_accuracy: float = recorded(NUMBER)
+    asked: int = recorded(COUNT)
+    trained: int = recorded(COUNT)
+    silent: int = recorded(COUNT)
+    unavailable: int = recorded(COUNT)
+    rejected: int = recorded(COUNT)
+    failed: int = recorded(COUNT)
+    late: int = recorded(COUNT.since(0))
+    busy: int = recorded(COUNT.since(0))
+    admitted: int = recorded(COUNT)
+    bytes_down: int = recorded(COUNT)
+    bytes_up: int = recorded(COUNT)
+    seconds: float = recorded(NUMBER)
+    state_bytes: int = recorded(COUNT.since(0))
+    weight_error: float | None = recorded(OPTIONAL.since(None))
+    decision_loss: float | None = recorded(OPTIONAL.since(None))
+    decision_loss_sum: float | None = recorded(OPTIONAL.since(None))
+    kl: float | None = recorded(OPTIONAL.since(None))
+    inclusion_mass: float | None = recorded(OPTIONAL)
+    theta: float | None = recorded(OPTIONAL)
+    priority_data: float | None = recorded(OPTIONAL.since(None))
+    unknown: tuple[int, ...] = recorded(CLIENTS)
+    stale: tuple[int, ...] = recorded(CLIENTS)
+    unmeasured: tuple[int, ...] = recorded(CLIENTS)
+    away: tuple[int, ...] = recorded(CLIENTS)
+    late_replies: tuple[LateReply, ...] = recorded(REPLIES)
+    simulated_seconds: float | None = recorded(OPTIONAL.since(None))
+    test: PartSummary | None = recorded(PART)
+    validation: PartSummary | None = recorded(PART.since(None), default=None)
+    refused: str | None = recorded(one_of(REFUSALS), default=None)
+
+    @classmethod
+    def of(cls, line: Any) -> Self:
+        """Return the round that JSON has.
+
+        Raises
+        ------
+        DamagedError
+            If it is none.
+        """
+        given = read_object(line)
+        # Counts first: what lacks them is no round at all.
+        items = sorted(fields(cls), key=lambda item: item.metadata["value"] is not COUNT)
+        return cls(**{item.name: item.metadata["value"].of(given, item.name) for item in items})
+
+    def written(self) -> dict[str, Any]:
+        """Return the round as JSON has it, from which ``of`` makes the same."""
+        return {
+            item.name: item.metadata["value"].written(getattr(self, item.name))
+            for item in fields(self)
+        }
 
 
 def round_record(
@@ -131,6 +195,7 @@ def round_record(
             evaluations, metric, all_evaluated, requirements=requirements, of_mean=of_mean
         ),
         validation=evaluation_summary(evaluations, metric, all_evaluated, "validation"),
+        refused=report.refused,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,10 @@ from numpy.typing import NDArray
 from ..errors import StateError, one_line
 from ..report import TrainReport
 from ..state import StateArrays
+from .fairness import mean_of
 from .regret import Estimate, RegretBound, decision_summary
 from .round_record import RoundRecord
+from .values import COUNT, OPTIONAL, Value, read_count, read_object
 
 
 def _written(responses: Sequence[Estimate]) -> StateArrays:
@@ -49,6 +50,46 @@ def _read(state: Mapping[str, NDArray[Any]], rounds: int) -> list[Estimate]:
         strict=True,
     )
     return [Estimate(*part) for part in parts] if rounds else []
+
+
+def _written_mixing(mixing: Mapping[str, float | None] | None) -> dict[str, Any] | None:
+    if mixing is None:
+        return None
+    return {name: OPTIONAL.written(value) for name, value in mixing.items()}
+
+
+def _read_mixing(given: Any, name: str) -> dict[str, float | None] | None:
+    if given is None:
+        return None
+    mixing = read_object(given, name)
+    return {key: OPTIONAL.read(value, key) for key, value in mixing.items()}
+
+
+def _read_admitted(given: Any, name: str) -> dict[str, int]:
+    admitted = read_object(given, name)
+    return {client: read_count(times, client) for client, times in admitted.items()}
+
+
+SUMMARY: Mapping[str, Value] = {
+    "theta": OPTIONAL,
+    "inclusion_mass": OPTIONAL,
+    "empty_rounds": COUNT,
+    "admitted_rounds": Value(dict, _read_admitted),
+    "mixing": Value(_written_mixing, _read_mixing),
+}
+"""What the manifest says of a whole run."""
+
+
+def read_summary(given: Any) -> Mapping[str, Any]:
+    """Return the diagnostics of a whole run; those that the manifest lacks are left out.
+
+    Raises
+    ------
+    DamagedError
+        If one is none.
+    """
+    fields = read_object(given, "summary")
+    return {name: value.of(fields, name) for name, value in SUMMARY.items() if name in fields}
 
 
 class Summary:
@@ -122,11 +163,12 @@ class Summary:
         self._admitted = Counter({int(k): int(n) for k, n in state["admitted"]})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the manifest has it."""
-        return {
-            "theta": fmean(self._thetas) if self._thetas else None,
-            "inclusion_mass": fmean(self._masses) if self._masses else None,
+        """Return it as the manifest has it, from which ``read_summary`` makes the same."""
+        summary = {
+            "theta": mean_of(self._thetas),
+            "inclusion_mass": mean_of(self._masses),
             "empty_rounds": self._empty,
             "admitted_rounds": {str(k): n for k, n in self.admitted_rounds.items()},
             "mixing": decision_summary(self._regret_bound, self._decision_losses, self._responses),
         }
+        return {name: SUMMARY[name].written(value) for name, value in summary.items()}

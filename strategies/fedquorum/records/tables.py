@@ -1,5 +1,6 @@
 """The Parquet tables of a run: their columns, their rows, and how they are written."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -13,66 +14,86 @@ from numpy.typing import NDArray
 
 from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
+from ..intake import shown
 from ..report import ClientDecision, ClientEvaluation
 from ..types import Population
+from .columns import (
+    LARGEST_INT32,
+    Column,
+    Columns,
+    checked,
+    count,
+    flag,
+    number,
+    schema_of,
+    share,
+    table_of,
+    text,
+)
 from .files import replacing, sync
-from .parquet import LARGEST_COUNT, LARGEST_NUMBER
 from .parts import Span, uncovered
+from .values import LARGEST_COUNT
 
-CLIENTS_SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.int32(), nullable=False),
-        pa.field("client", pa.int32(), nullable=False),
-        pa.field("priority", pa.bool_(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string()),
-        pa.field("num_examples", pa.int64()),
-        pa.field("loss", pa.float64()),
-        pa.field("accuracy", pa.float64()),
-        pa.field("response", pa.float64()),
-        pa.field("mixing", pa.float64()),
-        pa.field("omega", pa.float64()),
-        pa.field("draws", pa.int32()),
-        pa.field("update_norm", pa.float64()),
-        pa.field("weight", pa.float64(), nullable=False),
-        pa.field("seconds", pa.float64()),
-        pa.field("test_loss", pa.float64()),
-        pa.field("test_accuracy", pa.float64()),
-        pa.field("data", pa.float64()),
-        pa.field("class_alignment", pa.list_(pa.float64())),
-    ]
+_UNUSABLE = "no usable update arrived"
+_UNMEASURED = "not measured"
+
+CLIENTS: Columns = (
+    count("round", high=LARGEST_INT32),
+    count("client", high=LARGEST_INT32),
+    flag("priority"),
+    text("status"),
+    text("reason", "there is nothing to report"),
+    count("num_examples", f"{_UNUSABLE}, or data has the amount"),
+    number("loss", f"{_UNUSABLE}, or it reports none"),
+    number("accuracy", f"{_UNUSABLE}, or it reports none"),
+    number("response", "the strategy has none"),
+    number("mixing", "the strategy has none"),
+    number("omega", "the strategy has none, or the client never took part"),
+    count("draws", "not drawn with replacement", high=LARGEST_INT32),
+    number("update_norm", "the strategy does not weight by it"),
+    number("weight"),
+    number("seconds", "time decides nothing, or no reply arrived"),
+    number("test_loss", "not evaluated in this round"),
+    number("test_accuracy", "not evaluated in this round"),
+    number("data", "num_examples has the amount"),
+    Column("class_alignment", pa.list_(pa.float64()), "not requested or not defined", -1.0, 1.0),
 )
-EVALUATIONS_SCHEMA = pa.schema(
-    [
-        pa.field("round", pa.int32(), nullable=False),
-        pa.field("client", pa.int32(), nullable=False),
-        pa.field("priority", pa.bool_(), nullable=False),
-        pa.field("num_examples", pa.int64()),
-        pa.field("loss", pa.float64()),
-        pa.field("accuracy", pa.float64()),
-        pa.field("test_num_examples", pa.int64()),
-        pa.field("test_loss", pa.float64()),
-        pa.field("test_accuracy", pa.float64()),
-        pa.field("test_metric", pa.float64()),
-        pa.field("validation_num_examples", pa.int64()),
-        pa.field("validation_loss", pa.float64()),
-        pa.field("validation_accuracy", pa.float64()),
-        pa.field("validation_metric", pa.float64()),
-        pa.field("unseen", pa.bool_()),
-    ]
+"""The columns of ``clients/``."""
+
+EVALUATIONS: Columns = (
+    count("round", high=LARGEST_INT32),
+    count("client", high=LARGEST_INT32),
+    flag("priority"),
+    count("num_examples", "not reported"),
+    number("loss", _UNMEASURED),
+    number("accuracy", _UNMEASURED),
+    count("test_num_examples", _UNMEASURED),
+    number("test_loss", _UNMEASURED),
+    number("test_accuracy", _UNMEASURED),
+    number("test_metric", "it is loss or accuracy, or not defined"),
+    count("validation_num_examples", _UNMEASURED),
+    number("validation_loss", _UNMEASURED),
+    number("validation_accuracy", _UNMEASURED),
+    number("validation_metric", "it is loss or accuracy, or not defined"),
+    flag("unseen", "an older run"),
 )
-POPULATION_SCHEMA = pa.schema(
-    [
-        pa.field("client", pa.int32(), nullable=False),
-        pa.field("priority", pa.bool_(), nullable=False),
-        pa.field("priority_weight", pa.float64(), nullable=False),
-        pa.field("participation_rate", pa.float64()),
-        pa.field("joined", pa.int32()),
-        pa.field("base_rate", pa.float64()),
-        pa.field("unseen", pa.bool_()),
-        pa.field("requirement", pa.float64()),
-        pa.field("local_accuracy", pa.float64()),
-    ]
+"""The columns of ``evaluations/``."""
+
+POPULATION: Columns = (
+    count("client", high=LARGEST_INT32),
+    flag("priority"),
+    share("priority_weight"),
+    share("participation_rate", "not known"),
+    count("joined", "all clients were known before round 1", high=LARGEST_INT32),
+    share("base_rate", "not known"),
+    flag("unseen", "an older run"),
+    number("requirement", "it has none"),
+    number("local_accuracy", "not known"),
+)
+"""The columns of ``population.parquet``."""
+
+CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA = map(
+    schema_of, (CLIENTS, EVALUATIONS, POPULATION)
 )
 
 
@@ -88,6 +109,9 @@ def metric_column(part: str, metric: str) -> str:
     """
     return f"{part}_{metric if metric in ('loss', 'accuracy') else 'metric'}"
 
+
+LONGEST_TEXT = 4000
+"""Of a text in a table, in characters."""
 
 FLUSH_SECONDS = 10.0
 MERGED = 32
@@ -106,9 +130,10 @@ class ParquetParts:
     ``fedquorum.records.parts``.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema) -> None:
+    def __init__(self, folder: Path, columns: Columns) -> None:
         self._folder = folder
-        self._schema = schema
+        self._columns = columns
+        self._schema = schema_of(columns)
         self._rows: list[dict[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._flushed = time.monotonic()
@@ -166,7 +191,7 @@ class ParquetParts:
 
     def _write(self) -> None:
         rows = pa.Table.from_pylist(self._rows, schema=self._schema)
-        table = pa.concat_tables([*self._tables, rows])
+        table = checked(self._columns, pa.concat_tables([*self._tables, rows]))
         span = Span(self._count, self._count)
         path = self._folder / span.name
         write_whole(table, path)
@@ -245,7 +270,7 @@ def population_table(
     joined : mapping of int to int, optional
         The first round of every client, where clients may join.
     requirements : Requirements, optional
-        rho_k where the run has them; an infinite one is written as the largest number.
+        rho_k where the run has them.
     """
     clients = np.sort(np.array(population.hosted, dtype=np.int64))
     unseen = np.isin(clients, np.array(population.unseen, dtype=np.int64))
@@ -253,7 +278,7 @@ def population_table(
     weights[~unseen] = population.priority_weights
     unknown = pa.nulls(len(clients), pa.float64())
     held = requirements or Requirements({})
-    columns = {
+    values = {
         "client": clients,
         "priority": weights > 0,
         "priority_weight": weights,
@@ -270,12 +295,12 @@ def population_table(
         "requirement": _undefined_as_null(held.losses(clients)),
         "local_accuracy": _undefined_as_null(held.accuracies(clients)),
     }
-    return pa.table(columns, schema=POPULATION_SCHEMA)
+    return table_of(POPULATION, values)
 
 
 def _undefined_as_null(values: NDArray[np.float64]) -> pa.Array:
-    """Return a column of numbers that a reader takes, null for NaN."""
-    return pa.array(values.clip(-LARGEST_NUMBER, LARGEST_NUMBER), mask=np.isnan(values))
+    """Return a column of numbers, null for NaN."""
+    return pa.array(values, mask=np.isnan(values))
 
 
 def client_row(
@@ -283,50 +308,47 @@ def client_row(
 ) -> dict[str, Any]:
     """Return the row of ``clients/`` of one client asked."""
     examples, data = _examples(decision.num_examples)
-    return {
+    row = {
         "round": round_number,
         **{item.name: getattr(decision, item.name) for item in fields(decision)},
         "num_examples": examples,
         "data": data,
-        "loss": _measured(decision.loss),
-        "accuracy": _measured(decision.accuracy),
-        "test_loss": None if tested is None else _finite(tested.test_loss),
-        "test_accuracy": None if tested is None else _finite(tested.test_accuracy),
+        "test_loss": None if tested is None else _defined(tested.test_loss),
+        "test_accuracy": None if tested is None else _defined(tested.test_accuracy),
     }
+    for name in _NUMBERS:  # Arrow refuses whole numbers beyond 2^53 for float64
+        if row[name] is not None:
+            row[name] = float(row[name])
+    if decision.reason is not None:
+        row["reason"] = shown(decision.reason, LONGEST_TEXT)
+    return row
+
+
+_NUMBERS = [column.name for column in CLIENTS if pa.types.is_floating(column.type)]
 
 
 def evaluation_table(round_number: int, evaluations: Sequence[ClientEvaluation]) -> pa.Table:
     """Return the rows of ``evaluations/`` of the clients evaluated after a round."""
-    columns: dict[str, Any] = {
+    values: dict[str, Any] = {
         "round": np.full(len(evaluations), round_number),
         "client": [e.client for e in evaluations],
         "priority": [e.priority for e in evaluations],
         "unseen": [e.unseen for e in evaluations],
     }
-    for field in EVALUATIONS_SCHEMA:
-        if field.name not in columns:
-            values = np.array([getattr(e, field.name) for e in evaluations], dtype=np.float64)
-            columns[field.name] = _nullable(values, field.type)
-    return pa.table(columns, schema=EVALUATIONS_SCHEMA)
+    for column in EVALUATIONS:
+        if column.name not in values:
+            given = np.array([getattr(e, column.name) for e in evaluations], dtype=np.float64)
+            values[column.name] = _undefined_as_null(given).cast(column.type)
+    return table_of(EVALUATIONS, values)
 
 
-def _nullable(values: NDArray[np.float64], kind: pa.DataType) -> pa.Array:
-    """Return a column in which what is not finite is null."""
-    finite = np.isfinite(values)
-    return pa.array(np.where(finite, values, 0.0), mask=~finite).cast(kind)
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
-def _examples(given: float | None) -> tuple[float | None, float | None]:
+def _examples(given: float | None) -> tuple[int | None, float | None]:
     """Return an amount of data as a whole number, or else as the number that it is."""
-    if given is None or (given <= LARGEST_COUNT and given == int(given)):
-        return given, None
-    return None, _measured(given)
-
-
-def _measured(value: float | None) -> float | None:
-    """Return a number that a reader takes; of rules that do not read it, it may be any."""
-    return value if value is None or abs(value) <= LARGEST_NUMBER else None
+    if given is None:
+        return None, None
+    whole = 0 <= given <= LARGEST_COUNT and given == int(given) and math.copysign(1.0, given) > 0
+    return (int(given), None) if whole else (None, given)

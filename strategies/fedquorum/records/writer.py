@@ -8,7 +8,7 @@ import platform
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from ..appeal import Requirements
 from ..client.availability.rates import SimulatedRates
 from ..errors import RunError
-from ..report import ClientEvaluation, LateReply, TrainReport
+from ..report import ClientEvaluation, TrainReport
 from ..state import StateArrays
 from ..types import Population
 from .checkpoint import Checkpoint
@@ -36,21 +36,21 @@ from .files import cannot_write, replacing, sync_above
 from .identity import RunIdentity
 from .interruption import uninterrupted
 from .observer import Observer
-from .parquet import LARGEST_NUMBER
 from .provenance import now
 from .reader import read_manifest
 from .regret import RegretBound
 from .round_record import PARTS, RoundRecord
 from .summary import Summary
 from .tables import (
-    CLIENTS_SCHEMA,
-    EVALUATIONS_SCHEMA,
+    CLIENTS,
+    EVALUATIONS,
     ParquetParts,
     client_row,
     evaluation_table,
     population_table,
     write_whole,
 )
+from .values import DamagedError, read_name
 
 ROUND_SCALARS = (
     "global_loss",
@@ -98,8 +98,8 @@ class RunRecords:
     Raises
     ------
     RunError
-        If the directory holds a run already, is used by another process or cannot be written, or
-        if an observer cannot begin.
+        If the directory holds a run already, is used by another process or cannot be written, a
+        name of the run is none that a reader takes, or an observer cannot begin.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class RunRecords:
         resumed: Checkpoint | None = None,
     ) -> None:
         self.directory = directory.absolute()
+        _check_names(identity)
         if resumed is None and (self.directory / "manifest.json").exists():
             raise holds_a_run(self.directory)
         before = None if resumed is None else read_manifest(self.directory)
@@ -157,8 +158,8 @@ class RunRecords:
         # Unbuffered, so that a line that did not go in can be taken back.
         self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
         begun.callback(self._rounds.close)
-        self._clients = ParquetParts(self.directory / "clients", CLIENTS_SCHEMA)
-        self._evaluations = ParquetParts(self.directory / "evaluations", EVALUATIONS_SCHEMA)
+        self._clients = ParquetParts(self.directory / "clients", CLIENTS)
+        self._evaluations = ParquetParts(self.directory / "evaluations", EVALUATIONS)
         for observer in self._observers:
             observer.start(self.directory)
             begun.callback(observer.close)
@@ -320,8 +321,7 @@ class RunRecords:
             client_row(record.round, d, tested.get(d.client)) for d in report.decisions
         )
         self._evaluations.add_table(evaluation_table(record.round, evaluations))
-        line = {item.name: _json_value(getattr(record, item.name)) for item in fields(record)}
-        self._append_line(json.dumps(line, allow_nan=False) + "\n")
+        self._append_line(json.dumps(record.written(), allow_nan=False) + "\n")
         self._manifest["rounds_completed"] = record.round
         scalars = dict(_scalars(record))
         for observer in self._observers:
@@ -352,7 +352,16 @@ class RunRecords:
 
     def _write_manifest(self) -> None:
         with replacing(self.directory / "manifest.json", synced=True) as part:
-            part.write_text(json.dumps(self._manifest, indent=2) + "\n")
+            part.write_text(json.dumps(self._manifest, indent=2, allow_nan=False) + "\n")
+
+
+def _check_names(identity: RunIdentity) -> None:
+    """Refuse names that no reader takes, before the run begins."""
+    try:
+        for name in ("experiment", "strategy"):
+            read_name(getattr(identity, name), name)
+    except DamagedError as error:
+        raise RunError(str(error)) from None
 
 
 def _first_manifest(identity: RunIdentity) -> dict[str, Any]:
@@ -399,19 +408,3 @@ def _scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
             for name, value in (values or {}).items():
                 if not math.isnan(value):
                     yield f"{part}_{group}/{name}", value
-
-
-def _json_value(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null and, for a threshold, the word that Hydra reads.
-
-    A number beyond those that a reader takes is as good as infinite.
-    """
-    if isinstance(value, Mapping):
-        return {key: _json_value(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [_json_value(item) for item in value]
-    if isinstance(value, LateReply):
-        return asdict(value)
-    if isinstance(value, float) and not abs(value) <= LARGEST_NUMBER:
-        return "inf" if value > 0 else None
-    return value

@@ -16,6 +16,7 @@ from fedquorum.audit.check import audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded, replay
 from fedquorum.errors import RunError
+from fedquorum.records.reader import read_runs, read_table
 from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
 from fedquorum.state import to_arrays
 from fedquorum.weighting import AverageAll, simplex
@@ -123,6 +124,44 @@ def test_rounds_that_are_too_heavy_to_be_private_are_refused_and_told(
     rounds = list(replay(read_recorded(tmp_path / "run")))
     assert [one.refused for one in rounds] == [TOO_HEAVY] * 2
     assert all(one.round.report.empty for one in rounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_training_loss_of_0_leaves_records_that_every_reader_takes(
+    seed: int, tmp_path: Path
+) -> None:
+    """Under q-FedAvg its response is -inf: the run is loaded, audited, and its table read."""
+    words = (
+        *("data=synth", "strategy=qfedavg", "server_optimizer=momentum"),
+        *("model=logistic_regression", "rounds=30", f"seed={seed}", "data.num_clients=10"),
+        *("data.priority=all", "data.sizes=equal", "data.samples_per_client=40", "client.lr=0.2"),
+        "strategy.fraction=0.3",
+    )
+    real_run(tmp_path / "run", *words)
+    assert read_runs([tmp_path])[1] == ()
+    found = audit(tmp_path / "run")
+    assert (found.problems, found.rounds) == ((), 30)
+    responses = read_table(tmp_path / "run" / "clients")["response"].to_pylist()
+    assert -math.inf in responses
+
+
+def test_a_model_that_diverged_is_decided_again(tmp_path: Path) -> None:
+    """Its losses are infinite in evaluations too, where they are not those of nobody."""
+    words = ("strategy=fedalign", "strategy.epsilon=inf", "client.lr=1e14", "rounds=4")
+    real_run(tmp_path / "run", *words)
+    found = audit(tmp_path / "run")
+    assert [str(problem) for problem in found.problems] == []
+    losses = read_table(tmp_path / "run" / "evaluations")["loss"].to_pylist()
+    assert math.inf in losses
+    assert math.inf in [record.global_loss for record in found.run.rounds]
+
+
+def test_a_refused_round_is_named(runs: Callable[[str], Path]) -> None:
+    """The records hold the server's word for it, and not the updates from which it follows."""
+    told = " ".join(audit(runs("refused fedau")).unknown)
+    assert f"that {NOT_FINITE} (" in told
+    assert "that the model would" not in " ".join(audit(runs("fedau")).unknown)
 
 
 def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import random
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,7 @@ from fedquorum.flower.drop_in import DropIn
 from fedquorum.named import Named
 from fedquorum.records import checkpoint, needed
 from fedquorum.records.reader import load_run, read_parts, read_runs
+from fedquorum.round import NOT_FINITE, NOT_SOLVED, RECOGNISED, TOO_HEAVY
 from fedquorum.server_optimizer import Adam
 from fedquorum.weighting import TiltedLoss
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -276,6 +278,7 @@ def test_the_protocol_may_be_recognised_in_a_later_round(tmp_path: Path) -> None
     played(made("FedAvg", records=tmp_path / "run"), nodes, rounds=3)
     assert read_recorded(tmp_path / "run").recognised_in == 2
     found = checked(tmp_path / "run")
+    assert [record.refused for record in found.run.rounds] == [None, RECOGNISED, None]
     assert found.rounds == 1
     assert any(text.startswith("rounds 1 to 2, in which nothing") for text in found.unknown)
 
@@ -364,7 +367,134 @@ def test_no_number_of_a_client_makes_the_records_unreadable(number: float, tmp_p
     on = grid_of(standard_app(lambda client: metrics), 3)
     played(FedAU(records=tmp_path / "run"), on)
     assert read_runs([tmp_path])[1] == ()
-    assert audit(tmp_path / "run").problems == () or number == 1e300
+    checked(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        *({"loss": value} for value in (math.inf, math.nan, 1e120, -1e120, 2**60 + 1, -0.0)),
+        *({"accuracy": value} for value in (1e120, -math.inf, 5e-324, 2**62)),
+        *({"num-examples": value} for value in (1e120, 1e-320, 1e308, 2**60 + 1, 0, -0.0)),
+    ],
+    ids=str,
+)
+def test_one_clients_odd_number_is_recorded_as_it_counted(
+    metrics: dict[str, float], tmp_path: Path
+) -> None:
+    """It is read back to the bit, and the audit decides with it what the server decided."""
+    given = {"num-examples": 10, "loss": 1.0, "accuracy": 0.5}
+    app = standard_app(
+        lambda client: given | metrics if client == 1 else given,
+        by=lambda client: 0.0 if client == 1 else 1.0,  # else it is too large for the sum
+    )
+    played(FedAvg(records=tmp_path / "run"), grid_of(app, 3), rounds=2)
+    found = checked(tmp_path / "run")
+    assert found.rounds == 2
+    ((name, value),) = metrics.items()
+    row = next(row for row in rows(tmp_path / "run") if row["client"] == 1)
+    if name == "num-examples":
+        told = row["num_examples"] if row["data"] is None else row["data"]
+    else:
+        told = row[name]
+    assert math.copysign(1.0, told) == math.copysign(1.0, value)
+    assert told == float(value) or math.isnan(value)
+
+
+WILD = (0.0, 0.0, 5e-324, 1e-300, 1e-12, 1.0, 1e15)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_losses_of_any_size_are_recorded_as_they_counted(name: str, tmp_path: Path) -> None:
+    """Of every strategy: 0, the smallest and the largest that a rule is given, and any else."""
+    read = made(name).rules.needs_losses
+    losses = random.Random(name)
+    among = WILD if read else (*WILD, math.nan, -math.inf, 1e120, 1.7e308)
+
+    def metrics(client: int) -> dict[str, Any]:
+        data = losses.choice((1, 10, 0.5, 1e-300, 1e120))
+        return {"num-examples": data, "loss": losses.choice(among)}
+
+    played(made(name, records=tmp_path / "run"), grid_of(standard_app(metrics), K))
+    assert checked(tmp_path / "run").rounds == ROUNDS
+
+
+def test_a_loss_of_0_under_q_fedavg_is_recorded(tmp_path: Path) -> None:
+    """Its response q log 0 is -inf."""
+    app = standard_app(lambda client: {"num-examples": 10, "loss": round(0.4 * client, 2)})
+    played(EVERY["QFedAvg"](records=tmp_path / "run"), grid_of(app, 3), rounds=2)
+    checked(tmp_path / "run")
+    responses = {row["client"]: row["response"] for row in rows(tmp_path / "run")}
+    assert responses[0] == -math.inf
+
+
+def test_a_weight_beyond_1e100_is_recorded(tmp_path: Path) -> None:
+    """FedMGDA+ divides by |Delta|, and a float64 update may be 1e-130 long."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        step = np.array([1.0, 0.0]) if client < 2 else np.array([0.0, 1e-130])
+        sent = message.content["arrays"]
+        assert isinstance(sent, ArrayRecord)
+        arrays = {name: array + step for name, array in decode_arrays(sent).items()}
+        return standard_reply(message, arrays, {"num-examples": 10, "loss": 1.0})
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        told = MetricRecord({"num-examples": 10, "loss": 1.0})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    strategy = EVERY["FedMGDAPlus"](records=tmp_path / "run")
+    strategy.start(grid_of(app, 3), encode_arrays({"w": np.zeros(2)}), num_rounds=1)
+    checked(tmp_path / "run")
+    assert max(row["weight"] for row in rows(tmp_path / "run")) > 1e129
+
+
+# --- what nodes say ----------------------------------------------------------------------------
+
+
+class Lying(InProcessGrid):
+    """Nodes of which some fail in a round, each with a reason of its own choice."""
+
+    def __init__(self, app: ClientApp, count: int, reason: str, whom: set[int], when: int) -> None:
+        super().__init__(app, {}, count)
+        self.reason, self.whom, self.when = reason, whom, when
+
+    def _answer(self, message: Message) -> Message:
+        kind, _, number = message.metadata.group_id.partition(" ")
+        if (kind, int(number)) == (
+            "train",
+            self.when,
+        ) and message.metadata.dst_node_id in self.whom:
+            return Message(Error(1, self.reason), reply_to=message)
+        return super()._answer(message)
+
+
+@pytest.mark.parametrize("whom", [{3}, {1, 2, 3, 4}], ids=["one", "all"])
+@pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "out of memory",
+        NOT_FINITE,
+        TOO_HEAVY,
+        RECOGNISED,
+        f"{NOT_SOLVED}: x",
+        f"a second reply was ignored; {NOT_FINITE}",
+        "\x1b[31m\u2028",
+    ],
+)
+def test_what_a_node_says_decides_nothing(
+    reason: str, when: int, whom: set[int], tmp_path: Path
+) -> None:
+    """Whatever it gives as the reason of its failure, the round is not taken for a refused one."""
+    nodes = Lying(standard_app(), 4, reason, whom, when)
+    played(FedAU(records=tmp_path / "run"), nodes, rounds=4)
+    found = checked(tmp_path / "run")
+    assert (found.rounds, found.decisions) == (4, 16)
+    assert [record.refused for record in found.run.rounds] == [None] * 4
 
 
 def test_a_client_id_that_no_table_holds_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from fedquorum.records.fairness import spread, spread_by_rows, weighted_mean
+from fedquorum.records.fairness import mean_of, spread, spread_by_rows, sum_of, weighted_mean
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,3 +125,27 @@ def test_means_by_test_rows() -> None:
     assert (losses["best10"], losses["worst10"]) == (0.25, 2.0)
     equal, plain = spread_by_rows(values, np.ones(20)), spread(values)
     assert equal == pytest.approx({name: plain[name] for name in equal})
+
+
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [
+        ([0.1] * 10, 1.0),
+        ([1e308, 1e308], math.inf),
+        ([-1.7e308] * 3, -math.inf),
+        ([math.inf, 1.0], math.inf),
+        ([math.inf, -math.inf], math.nan),
+        ([], 0.0),
+    ],
+)
+def test_a_sum_of_any_numbers_is_one(values: list[float], total: float) -> None:
+    """Rounded once, and infinite or NaN where the exact sum is no float64."""
+    assert sum_of(values) == pytest.approx(total, rel=0.0, abs=0.0, nan_ok=True)
+    mean = mean_of(values)
+    assert mean is None if not values else mean == pytest.approx(total / len(values), nan_ok=True)
+
+
+def test_the_spread_of_any_numbers_is_told() -> None:
+    """Squares and sums beyond float64 are infinite or NaN, and nothing is raised."""
+    found = spread([1e300, 1.7e308, 1.7e308])
+    assert (found["worst"], found["best"], found["average"]) == (1e300, 1.7e308, math.inf)

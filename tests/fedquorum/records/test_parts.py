@@ -10,7 +10,7 @@ from fedquorum.records import tables
 from fedquorum.records.folder import RunFolder
 from fedquorum.records.parts import Span, is_covered, is_made_of, uncovered
 from fedquorum.records.reader import read_parts
-from fedquorum.records.tables import CLIENTS_SCHEMA, ParquetParts
+from fedquorum.records.tables import CLIENTS, CLIENTS_SCHEMA, ParquetParts
 
 
 def rows(number: int, clients: int = 2) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def test_what_a_part_is_made_of() -> None:
 
 def test_the_number_of_files_does_not_grow_with_the_checkpoints(tmp_path: Path) -> None:
     """A thousand of them: at most 32 files of each width, and every row once, in order."""
-    parts = ParquetParts(tmp_path / "clients", CLIENTS_SCHEMA)
+    parts = ParquetParts(tmp_path / "clients", CLIENTS)
     for number in range(1, 1101):
         parts.add(rows(number))
         parts.flush()
@@ -101,7 +101,7 @@ def test_parts_that_the_last_two_checkpoints_know_are_merged(
 ) -> None:
     """So that both can be gone back to."""
     monkeypatch.setattr(tables, "MERGED", 2)
-    parts = ParquetParts(tmp_path / "clients", CLIENTS_SCHEMA)
+    parts = ParquetParts(tmp_path / "clients", CLIENTS)
     seen = []
     for number in range(1, 6):
         parts.add(rows(number))
@@ -116,7 +116,7 @@ def test_parts_with_many_rows_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A merge takes memory and time, and many rows in a file are no trouble."""
     monkeypatch.setattr(tables, "MERGED", 2)
     monkeypatch.setattr(tables, "MOST_MERGED_ROWS", 7)
-    parts = ParquetParts(tmp_path / "clients", CLIENTS_SCHEMA)
+    parts = ParquetParts(tmp_path / "clients", CLIENTS)
     for number in range(1, 9):
         parts.add(rows(number))
         parts.flush()
@@ -129,7 +129,7 @@ def test_a_merge_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tables, "MERGED", 2)
     unlink = Path.unlink
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
-    parts = ParquetParts(tmp_path / "clients", CLIENTS_SCHEMA)
+    parts = ParquetParts(tmp_path / "clients", CLIENTS)
     for number in range(1, 5):
         parts.add(rows(number))
         parts.flush()
@@ -137,7 +137,7 @@ def test_a_merge_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {Span(0, 0).name, Span(1, 1).name, Span(0, 1).name} <= set(names(tmp_path))
     assert rounds_in(tmp_path) == [1, 1, 2, 2, 3, 3, 4, 4]
     assert next(iter(RunFolder(tmp_path).parts("clients"))) == Span(0, 1).name
-    parts = ParquetParts(tmp_path / "clients", CLIENTS_SCHEMA)
+    parts = ParquetParts(tmp_path / "clients", CLIENTS)
     assert names(tmp_path) == [Span(0, 1).name, Span(2, 2).name, Span(3, 3).name]
     parts.add(rows(5))
     parts.close()
@@ -150,7 +150,7 @@ def test_a_damaged_part_is_left_where_it_is(
 ) -> None:
     """The run goes on; readers name it."""
     monkeypatch.setattr(tables, "MERGED", 2)
-    parts = ParquetParts(tmp_path / "clients", CLIENTS_SCHEMA)
+    parts = ParquetParts(tmp_path / "clients", CLIENTS)
     for number in range(1, 7):
         parts.add(rows(number))
         parts.flush()

@@ -173,7 +173,10 @@ def test_a_last_line_without_line_end_counts_if_it_is_whole(tmp_path: Path) -> N
         (json.dumps(line(2, theta="much")), "theta must be a number, null or inf, got 'much'"),
         (json.dumps(line(2, test={"all": {"worst": 1}})), "accuracy is missing"),
         ("[" * 100_000, "expected one round as a JSON object, got something else"),
-        (json.dumps(line(2, seconds=10**400)), "seconds must be a number from -1e100 to 1e100"),
+        (
+            json.dumps(line(2, seconds=10**400)),
+            "seconds must be a number of at most 1.8e308, got a larger",
+        ),
         (json.dumps(line(2, unknown=1)), "unknown must be a list, got 1"),
         (json.dumps(line(2, late_replies={})), "late_replies must be a list, got {}"),
     ],
@@ -256,8 +259,9 @@ def test_a_manifest_that_nobody_can_use_is_refused(
     ("changes", "problem"),
     [
         ({"bytes_up": 2**60}, "bytes_up must be a whole number <= "),
-        ({"global_loss": 1e101}, r"global_loss must be a number from -1e100 to 1e100, got 1e\+101"),
-        ({"global_loss": "-inf"}, "global_loss must be a number, null or inf, got '-inf'"),
+        ({"global_loss": 10**309}, "global_loss must be a number of at most 1.8e308, got"),
+        ({"global_loss": "nan"}, "global_loss must be a number, null or inf, got 'nan'"),
+        ({"refused": "out of memory"}, "refused must be null or one of 'the model would not be"),
         ({"unknown": [[]]}, r"unknown must be a whole number >= 0, got \[\]"),
         ({"theta": "\x1b" * 1000}, "theta must be a number"),
     ],

@@ -111,6 +111,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "late_replies": [],
         "simulated_seconds": None,
         "validation": None,
+        "refused": None,
         "test": {
             "priority": pytest.approx(
                 {
@@ -317,6 +318,18 @@ def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:
         pass
     with pytest.raises(RunError, match="the folder of a new run must not hold a run, got"):
         records_in(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "two\nlines", "\ud800"])
+def test_a_name_that_no_reader_takes_is_refused_at_the_start(name: str, tmp_path: Path) -> None:
+    """Not by whoever reads the records of a run that has ended."""
+    for field, identity in (
+        ("experiment", replace(IDENTITY, experiment=name)),
+        ("strategy", replace(IDENTITY, strategy=name)),
+    ):
+        with pytest.raises(RunError, match=rf"^{field} must be one line of at most 200 bytes, got"):
+            RunRecords(tmp_path / "run", identity, CONFIG)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
