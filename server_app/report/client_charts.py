@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from fedquorum.metrics import metric_called
-from fedquorum.records.fairness import spread
+from fedquorum.records.fairness import spread, sum_of
 from fedquorum.records.reader import Run
 from fedquorum.records.tables import metric_column
 from fedquorum.types import FloatArray, IntArray
@@ -130,7 +130,7 @@ def _spread_words(found: Sequence[FloatArray], metric: str) -> str:
         for client_values in found
     ]
     low, high, gini = (
-        math.fsum(one[name] for one in spreads) / len(spreads)
+        sum_of(one[name] for one in spreads) / len(spreads)
         for name in ("worst10", "best10", "gini")
     )
     return f"worst 10 % {factor * low:.{digits}f}, best 10 % {factor * high:.{digits}f}, Gini " + (

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from server_app.report.chart_parts import methods_of
 from server_app.report.charts import Chart
 from server_app.report.client_charts import (
@@ -35,6 +37,7 @@ class Experiment:
     charts: tuple[Chart, ...]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # records hold any number
 def experiments_of(groups: Sequence[Group]) -> tuple[Experiment, ...]:
     """Return the experiments of the groups, by name.
 

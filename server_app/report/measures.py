@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from fedquorum.errors import RunError
 from fedquorum.metrics import metric_called
-from fedquorum.records.fairness import SPREAD, spread_by_rows
+from fedquorum.records.fairness import SPREAD, spread_by_rows, sum_of
 from fedquorum.records.opportunity import Opportunities, evenness
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
@@ -244,7 +244,7 @@ def measured_groups(group: Group) -> tuple[str, ...]:
 
 def _mean(values: Iterable[float]) -> float:
     x = list(values)
-    return math.fsum(x) / len(x) if x else math.nan
+    return sum_of(x) / len(x) if x else math.nan
 
 
 def _number(value: float | None) -> float:

@@ -3,6 +3,8 @@
 docs/reliability.md reports ``pytest tests/integration/test_hostile_runs.py -s --long``.
 """
 
+import json
+import math
 import shutil
 import signal
 from collections import Counter
@@ -12,9 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import FedQuorumError
 from fedquorum.records.reader import load_run
+from fedquorum.records.values import NUMBER
 
 from conf.compose import compose_words
 from server_app.job import run_in_process
@@ -136,6 +141,48 @@ def test_a_directory_of_somebody_else_is_one_line(
         print(f"\n{len(seeds)} directories: {dict(sorted(ways.items()))}")
         for name, counts in outcomes.items():
             print(f"  {name}: {dict(counts)}")
+
+
+@pytest.mark.slow
+def test_any_number_can_be_read(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record may hold every number there is: no reader stumbles over its sums and squares."""
+    folder = tmp_path / "runs"
+    for kind in ("gate", "mixing"):
+        shutil.copytree(runs / kind, folder / kind)
+        for seed, number in enumerate(NUMBERS, 10):
+            directory = Path(shutil.copytree(runs / kind, folder / f"{kind}{seed}"))
+            fill(directory, number, seed)
+            assert outcome(partial(load_run, directory)) == "read"
+            assert outcome(partial(watch, directory)) == "read"
+            assert audited(directory, capsys) in ("does not fit", "one line")
+    (folder / "gate").rename(folder / "good")
+    assert reported(folder, tmp_path / "report", capsys) == 0
+
+
+NUMBERS = (1e300, -1e300, 1.7e308, 5e-324, math.inf, -math.inf, math.nan)
+
+
+def fill(directory: Path, number: float, seed: int) -> None:
+    """Put a number at every place of a run's records where one may stand."""
+    given = NUMBER.written(number)
+    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        filled = {name: given for name, value in line.items() if isinstance(value, float)}
+        groups = {k: one and dict.fromkeys(one, given) for k, one in line["test"].items()}
+        line |= {**filled, "test": groups}
+    (directory / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["seed"], manifest["summary"]["theta"] = seed, given
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    for path in (*directory.glob("clients/*"), *directory.glob("evaluations/*")):
+        table = pq.read_table(path)
+        for place, column in enumerate(table.schema):
+            if pa.types.is_floating(column.type):
+                values = pa.array([number] * len(table), column.type)
+                table = table.set_column(place, column, values)
+        pq.write_table(table, path)
 
 
 def watch(directory: Path) -> None:

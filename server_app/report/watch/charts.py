@@ -26,6 +26,7 @@ STATUS_STYLES = {
 """The places of the colours among the report's: those of its raster, where lines can have them."""
 
 
+@np.errstate(over="ignore", invalid="ignore")  # records hold any number
 def charts(rounds: Rounds, metric: str) -> tuple[LineChart, ...]:
     """Return what is drawn of a run's rounds; ``metric`` is ``evaluation.metric``."""
     clock = rounds.column("simulated_seconds")

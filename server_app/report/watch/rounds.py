@@ -10,6 +10,7 @@ import numpy as np
 from fedquorum.errors import RunError
 from fedquorum.intake import shown
 from fedquorum.metrics import METRICS
+from fedquorum.records.fairness import sum_of
 from fedquorum.records.folder import Identity, RunFolder
 from fedquorum.records.reader import parse_round
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS, RoundRecord
@@ -103,7 +104,7 @@ class Rounds:
     def recent_seconds(self, rounds: int = 20) -> float:
         """Return the mean duration of the last rounds, NaN before the first."""
         durations = self._columns.get("seconds", array("d"))[-rounds:]
-        return math.fsum(durations) / len(durations) if durations else math.nan
+        return sum_of(durations) / len(durations) if durations else math.nan
 
     def read(self, until: float) -> bool:
         """Read the lines that are new, until a time of ``time.monotonic``.
