@@ -44,7 +44,7 @@ from server_app.display import (
 from server_app.in_process import InProcessGrid, SimulationGrid
 from server_app.naming import method_title
 from server_app.privacy import PrivacySpent, check_private, spent_before
-from server_app.recording import run_records
+from server_app.recording import run_records, uninterrupted_settings
 from server_app.requirements import run_requirements
 from server_app.resuming import check_resumable, resumed_manifest
 
@@ -325,7 +325,7 @@ class _Checkpointing:
                 summary=self._records.summary_state(),
                 nodes=grid.node_states() if isinstance(grid, SimulationGrid) else {},
                 records=self._records.position(),
-                settings=flat_settings(asdict(parts.settings)),
+                settings=flat_settings(asdict(uninterrupted_settings(parts.settings))),
             )
         )
 

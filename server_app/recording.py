@@ -10,7 +10,7 @@ from fedquorum.records.checkpoint import Checkpoint
 from fedquorum.records.identity import RunIdentity
 from fedquorum.records.writer import RunRecords
 
-from conf import Composed
+from conf import Composed, Settings
 from server_app.provenance import SOURCE, commit, versions
 from server_app.trackers import observers_of
 
@@ -57,18 +57,17 @@ def run_records(
     return RunRecords(
         directory,
         _identity(composed, engine, arithmetic or {}, data or {}),
-        _config(composed),
+        replace(composed, settings=uninterrupted_settings(composed.settings)).to_yaml(),
         observers=observers_of(composed),
         regret_bound=rules.regret_bound,
         resumed=resumed,
     )
 
 
-def _config(composed: Composed) -> str:
+def uninterrupted_settings(settings: Settings) -> Settings:
     """Return the settings of a run that nobody interrupted."""
-    settings = composed.settings
     engine = replace(settings.engine, arithmetic="same", trust=False, stop_after=None)
-    return replace(composed, settings=replace(settings, resume=None, engine=engine)).to_yaml()
+    return replace(settings, resume=None, engine=engine)
 
 
 def _identity(

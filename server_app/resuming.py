@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.intake import shown
+from fedquorum.records.legs import MAY_CHANGE
 from fedquorum.records.settings import flat_settings, masked, upgraded_words
 
 from conf import Settings
@@ -23,9 +24,6 @@ from conf.schema.rules import named_code, rules_of
 
 if TYPE_CHECKING:
     from fedquorum.records.checkpoint import Checkpoint
-
-_MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
-"""Where a run runs, and who is told of it."""
 
 _ELSEWHERE = re.compile(r"://|:\d+$")
 """What the address of another machine has, and the path of a file has not."""
@@ -175,9 +173,9 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
     now = flat_settings(asdict(settings))
     later = {key: value for key, value in _LATER.items() if key in now}
     added = {**later, **{key: now[key] for key in _ADDED}}
-    free: tuple[str, ...] = _MAY_CHANGE
+    free: tuple[str, ...] = MAY_CHANGE
     if settings.response_time.name != "none":
-        free = tuple(key for key in now if key.startswith(_MAY_CHANGE) and key not in _TELLS_TIME)
+        free = tuple(key for key in now if key.startswith(MAY_CHANGE) and key not in _TELLS_TIME)
     try:
         check_unchanged({**added, **checkpoint.settings}, now, free=free)
     except RunError as error:

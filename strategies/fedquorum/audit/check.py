@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def audit(directory: Path, *, trust: bool = False) -> Audit:
 
 
 def _audit(recorded: Recorded) -> Audit:
-    rules = rules_of(recorded)
-    problems = list(_order_problems(recorded))
+    rules = rules_of(recorded, recorded.run.config)
+    problems = [*_order_problems(recorded), *_leg_problems(recorded.run)]
     rounds = decisions = 0
     before: float | None = None
     clock = ClockCheck.of(recorded.run.settings)
@@ -110,7 +111,7 @@ def _audit(recorded: Recorded) -> Audit:
     admitted: Counter[int] = Counter()
     try:
         for replayed in replay(recorded):
-            problems += _round_problems(recorded, rules, replayed, before)
+            problems += _round_problems(recorded, replayed, before)
             if clock is not None:
                 number = replayed.record.round
                 found = clock.problems(replayed.rows, replayed.record)
@@ -150,6 +151,19 @@ def _order_problems(recorded: Recorded) -> Iterator[Problem]:
             yield Problem(number, client, f"{clients[client]} rows in clients/, not one")
 
 
+def _leg_problems(run: Run) -> Iterator[Problem]:
+    """Yield what no resume changes, but one is said to have changed."""
+    for resume in run.resumed:
+        for key in resume.refused:
+            text = f"the resume after round {resume.round} changed {key}, which no resume may"
+            yield Problem(None, None, text)
+    for earlier, later in pairwise(run.legs):
+        for before, after in zip(earlier.planned, later.planned, strict=True):
+            if before != after and not (before or 0) < (after or 0):
+                text = f"fewer rounds are planned than before: {_text(after)} after {_text(before)}"
+                yield Problem(later.first, None, text)
+
+
 def _recognition_problems(recorded: Recorded) -> Iterator[Problem]:
     """Yield what counted before a drop-in strategy knew which clients the nodes host."""
     for record in recorded.run.rounds[: recorded.recognised_in]:
@@ -168,9 +182,10 @@ def _missing_rows(recorded: Recorded, rounds: int) -> Iterator[Problem]:
 
 
 def _round_problems(
-    recorded: Recorded, rules: Rules, replayed: Replayed, loss_sum_before: float | None
+    recorded: Recorded, replayed: Replayed, loss_sum_before: float | None
 ) -> Iterator[Problem]:
-    number, tolerance = replayed.record.round, rules.weighting.tolerance
+    number, rules = replayed.record.round, replayed.rules
+    tolerance = rules.weighting.tolerance
     yield from _asked_problems(replayed)
     yield from _unmeasured_problems(recorded, rules, replayed)
     if replayed.refused is None:
@@ -301,7 +316,7 @@ def _expected_record(
 
 
 def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
-    settings = recorded.run.settings
+    settings = recorded.run.leg_of(replayed.record.round).settings
     for part in PARTS:
         expected = evaluation_summary(
             recorded.evaluations(replayed.record.round),

@@ -9,7 +9,7 @@ from ..alignment import SMOOTHING, smoothed_alignment
 from ..composition import Rules
 from ..errors import RunError
 from ..words import digits
-from .replay import Recorded, Replayed, Row, UndecidableError, replay, rules_of
+from .replay import Recorded, Replayed, Row, UndecidableError, replay
 
 
 def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     try:
         for replayed in replay(recorded):
             if replayed.record.round == number:
-                return tuple(_lines(recorded, rules_of(recorded), replayed, client))
+                return tuple(_lines(recorded, replayed, client))
     except UndecidableError as error:
         raise RunError(
             f"round {error.number}: the rules refuse what is recorded: {error}"
@@ -44,8 +44,8 @@ def explain(recorded: Recorded, client: int, number: int) -> tuple[str, ...]:
     raise RunError(f"clients/ has no rows of round {number}")
 
 
-def _lines(recorded: Recorded, rules: Rules, replayed: Replayed, client: int) -> Iterator[str]:
-    number, population = replayed.record.round, replayed.population
+def _lines(recorded: Recorded, replayed: Replayed, client: int) -> Iterator[str]:
+    number, population, rules = replayed.record.round, replayed.population, replayed.rules
     yield (
         f"round {number}, client {client} "
         f"({'a' if client in population.priority else 'not a'} priority client), strategy "

@@ -158,6 +158,8 @@ class Replayed:
     ----------
     record : RoundRecord
         The recorded round.
+    rules : Rules
+        The rules of the round, by the settings of its leg.
     population : Population
         The population of the round.
     rows : sequence
@@ -178,6 +180,7 @@ class Replayed:
     """
 
     record: RoundRecord
+    rules: Rules
     population: Population
     rows: Sequence[Row]
     call: Call
@@ -300,18 +303,17 @@ def _recognised_in(run: Run) -> int:
     return next((record.round for record in run.rounds if record.refused == RECOGNISED), 0)
 
 
-def rules_of(recorded: Recorded) -> Rules:
-    """Return the rules of a run from its settings.
+def rules_of(recorded: Recorded, config: Mapping[str, Any]) -> Rules:
+    """Return the rules of a run, or of one of its legs, from the settings.
 
     Raises
     ------
     RunError
         If the settings do not define rules.
     """
-    config = recorded.run.config
     optimizer = config.get("server_optimizer", {"name": "sgd"})
     try:
-        facts = _facts(recorded)
+        facts = _facts(recorded, config)
         custom = rule_at if recorded.trusted else no_rule_at
         return build(config["strategy"], optimizer, facts, custom=custom)
     except KeyError as error:
@@ -326,9 +328,9 @@ def rules_of(recorded: Recorded) -> Rules:
         raise RunError(f"{recorded.run.directory}/config.yaml: {error}") from None
 
 
-def _facts(recorded: Recorded) -> RunFacts:
+def _facts(recorded: Recorded, config: Mapping[str, Any]) -> RunFacts:
     """Return what the rules take from the run; a drop-in strategy was told all that it knew."""
-    config, rates = recorded.run.config, recorded.rates
+    rates = recorded.rates
     seed = int(config.get("seed", recorded.run.seed))
     if DROP_IN in config:
         return RunFacts(num_rounds=config[DROP_IN].get("num_rounds"), seed=seed)
@@ -366,10 +368,15 @@ def replay(recorded: Recorded) -> Iterator[Replayed]:
     UndecidableError
         If the rules refuse the records of a round.
     """
-    rules = rules_of(recorded)
+    run = recorded.run
+    leg = run.leg_of(1)
+    rules = rules_of(recorded, leg.config)
     before = recorded.population_in(0)
     state = RoundState.initial(rules, before)
-    for record in recorded.run.rounds[recorded.recognised_in :]:
+    for record in run.rounds[recorded.recognised_in :]:
+        if run.leg_of(record.round) is not leg:
+            leg = run.leg_of(record.round)
+            rules = rules_of(recorded, leg.config)
         population = recorded.population_in(record.round)
         if population.clients != before.clients:
             state, before = state.grown(rules, before, population), population
@@ -413,7 +420,7 @@ def _replay_round(
             )
         ),
         answers=_answers(rows, population, record),
-        robustness=Robustness(max_weight=_max_weight(recorded.run)),
+        robustness=Robustness(max_weight=_max_weight(recorded.run, record.round)),
         weighs=decidable and refused != NOT_SOLVED,
     )
     recorded_decisions = tuple(_decision(row) for row in rows if _usable(row))
@@ -422,6 +429,7 @@ def _replay_round(
         decided = decided.refused(refused)
     return Replayed(
         record=record,
+        rules=rules,
         population=population,
         rows=rows,
         call=call,
@@ -445,8 +453,8 @@ def _told(recorded: Recorded, record: RoundRecord, told: Told) -> Told:
     return replace(told, present=there.difference(record.away))
 
 
-def _max_weight(run: Run) -> float | None:
-    value: float | None = run.settings.get("robustness.max_weight")
+def _max_weight(run: Run, number: int) -> float | None:
+    value: float | None = run.leg_of(number).settings.get("robustness.max_weight")
     return value
 
 

@@ -21,6 +21,7 @@ from ..records.checkpoint import Checkpoint, Checkpoints, Pace, check_unchanged
 from ..records.directory import holds_a_run
 from ..records.identity import RunIdentity
 from ..records.interruption import uninterrupted
+from ..records.legs import DROP_IN_MAY_CHANGE
 from ..records.provenance import commit, versions
 from ..records.reader import load_run, no_run, read_manifest
 from ..records.round_record import RoundRecord, round_record
@@ -47,9 +48,6 @@ _KEYWORDS = {
     "server_optimizer.learning_rate": "server_lr",
 }
 """The keywords whose settings have other names."""
-
-_FREE = ("reply_memory", "max_reply_bytes")
-"""The keywords that may change when a run goes on."""
 
 
 def settings_of(
@@ -164,7 +162,8 @@ class Recording:
             log(WARNING, "Not used: %s", problem)
         if found.checkpoint is None:
             return checkpoints.beginning()
-        check_unchanged(found.checkpoint.settings, _keywords(settings), free=_FREE)
+        before, now = _keywords(found.checkpoint.settings), _keywords(flat_settings(settings))
+        check_unchanged(before, now, free=DROP_IN_MAY_CHANGE)
         log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
         return found.checkpoint
 
@@ -331,7 +330,7 @@ class RecordedRun(Strategy):
             summary=self._records.summary_state(),
             nodes={},
             records=self._records.position(),
-            settings=_keywords(self._settings),
+            settings=flat_settings(self._settings),
         )
         with self._pace.writing():
             self._files.save(checkpoint)
@@ -356,11 +355,10 @@ def _joined(begun: Checkpoint) -> dict[int, int]:
 
 
 def _keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by the keywords of the constructors."""
-    flat = flat_settings(settings)
+    """Return settings, which are by dotted key, by the keywords of the constructors."""
     return {
         _KEYWORDS.get(key, key.partition(".")[2] or key if "robust" not in key else key): value
-        for key, value in flat.items()
+        for key, value in settings.items()
     }
 
 

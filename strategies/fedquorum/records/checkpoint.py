@@ -31,6 +31,7 @@ from ..intake import shown
 from ..state import StateArrays
 from .files import replacing, sync
 from .folder import RunFolder
+from .legs import GROWING
 from .parts import is_covered
 from .settings import upgraded
 
@@ -303,7 +304,7 @@ def check_unchanged(
 ) -> None:
     """Compare the settings of a run with those of its continuation.
 
-    ``rounds`` may grow. Settings of an older version are compared as this version has them.
+    The number of rounds may grow. Settings of an older version are compared as this one has them.
 
     Parameters
     ----------
@@ -320,9 +321,9 @@ def check_unchanged(
     then, now = upgraded(before), upgraded(settings)
     for key in sorted(then.keys() | now.keys()):
         old, new = then.get(key), now.get(key)
-        if key == "rounds" and isinstance(old, int) and isinstance(new, int):
+        if key in GROWING and isinstance(old, int) and isinstance(new, int):
             if new < old:
-                raise RunError(f"rounds must be at least {old}, as in the run so far, got {new}")
+                raise RunError(f"{key} must be at least {old}, as in the run so far, got {new}")
         elif not same(old, new) and not key.startswith(free):
             raise RunError(f"{key} must be {_shown(old)}, as in the run so far, got {_shown(new)}")
 

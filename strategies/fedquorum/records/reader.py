@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..errors import RunError, one_line
 from ..intake import shown
 from .columns import schema_of
 from .folder import RunFolder
+from .legs import Leg, Resume, legs_of
 from .parquet import read_file
 from .round_record import RoundRecord
 from .settings import (
@@ -34,6 +36,7 @@ from .values import (
     COUNT,
     DamagedError,
     given,
+    read_list,
     read_name,
     read_object,
     read_text,
@@ -73,7 +76,7 @@ class Run:
     started : str
         Start of the run in ISO 8601, UTC: texts in order are times in order.
     settings : mapping
-        All settings by dotted key, such as ``client.lr``.
+        All settings by dotted key, such as ``client.lr``; of the last leg, see ``legs``.
     rounds : tuple of RoundRecord
         The complete rounds, in order. A null for a number is NaN.
     planned : int
@@ -86,6 +89,8 @@ class Run:
         All settings, nested as in ``config.yaml``.
     privacy : mapping
         The privacy cost of the models released so far; empty for a run without privacy.
+    resumed : tuple of Resume
+        All resumes, the first one first.
     """
 
     directory: Path
@@ -102,6 +107,16 @@ class Run:
     summary: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     privacy: Mapping[str, Any] = field(default_factory=dict)
+    resumed: tuple[Resume, ...] = ()
+
+    @cached_property
+    def legs(self) -> tuple[Leg, ...]:
+        """The legs of the run, of which each has the settings that decided its rounds."""
+        return legs_of(self.config, self.resumed)
+
+    def leg_of(self, number: int) -> Leg:
+        """Return the leg to which a round belongs, the first one for round 0."""
+        return next((leg for leg in reversed(self.legs) if leg.first <= number), self.legs[0])
 
 
 def find_runs(
@@ -259,6 +274,7 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
             "error": shown(fields.get("error") or "", LONGEST_ERROR),
             "summary": read_summary(fields.get("summary") or {}),
             "privacy": read_object(fields.get("privacy") or {}, "privacy"),
+            "resumed": tuple(map(_resume, read_list(fields.get("resumed", []), "resumed"))),
         }
     except DamagedError as error:
         raise RunError(f"{path}: {error}") from None
@@ -394,6 +410,12 @@ def no_run(directory: Path, error: RunError | None = None) -> str:
     if not (directory / MANIFEST).exists():
         return f"{directory}: it has no {MANIFEST}"
     return f"{directory}: {error}"
+
+
+def _resume(given: Any) -> Resume:
+    resume = read_object(given, "resumed")
+    before = read_object(resume.get("before", {}), "before")
+    return Resume(COUNT.of(resume, "round"), before)
 
 
 # --- one line of rounds.jsonl ----------------------------------------------------------------

@@ -35,11 +35,13 @@ from .directory import (
 from .files import cannot_write, replacing, sync_above
 from .identity import RunIdentity
 from .interruption import uninterrupted
+from .legs import changed_settings
 from .observer import Observer
 from .provenance import now
 from .reader import read_manifest
 from .regret import RegretBound
 from .round_record import PARTS, RoundRecord
+from .settings import flat_settings, load_settings
 from .summary import Summary
 from .tables import (
     CLIENTS,
@@ -50,7 +52,7 @@ from .tables import (
     population_table,
     write_whole,
 )
-from .values import DamagedError, read_name
+from .values import DamagedError, read_name, written_number
 
 ROUND_SCALARS = (
     "global_loss",
@@ -122,7 +124,7 @@ class RunRecords:
             begun.callback(os.close, self._directory_lock)
             self._manifest = _first_manifest(identity)
             if before is not None and resumed is not None:
-                self._manifest |= _going_on(before, resumed, identity)
+                self._manifest |= _going_on(before, resumed, identity, config)
             self._lock = threading.Lock()
             self._summary = Summary(regret_bound)
             if resumed is not None and resumed.server_round > 0:
@@ -134,6 +136,8 @@ class RunRecords:
                 raise cannot_write(self.directory, error) from None
             self._write_manifest()  # last: from here on there is a run, which always gets an end
             begun.pop_all()
+        if resumed is not None:
+            self._change_settings(config)
 
     def _prepare(self, config: str, resumed: Checkpoint | None) -> int:
         """Make and lock the directory, bring it to where the run is, and return the lock."""
@@ -146,12 +150,24 @@ class RunRecords:
                     refuse_links(self.directory)
                     rewind(self.directory, resumed.records)
                 sync_above(self.directory)
-                with replacing(self.directory / "config.yaml", synced=True) as part:
-                    part.write_text(config)
+                if resumed is None:
+                    self._write_settings(config)
                 begun.pop_all()
         except OSError as error:
             raise cannot_make(self.directory, error) from None
         return lock
+
+    def _write_settings(self, config: str) -> None:
+        with replacing(self.directory / "config.yaml", synced=True) as part:
+            part.write_text(config)
+
+    def _change_settings(self, config: str) -> None:
+        """Write the settings of a run that goes on, after the manifest has those before."""
+        try:
+            self._write_settings(config)
+        except RunError as error:
+            self._finish("failed", f"{type(error).__name__}: {error}")
+            raise
 
     def _open(self, begun: ExitStack) -> None:
         """Open all files, and let all observers begin."""
@@ -385,10 +401,19 @@ def _first_manifest(identity: RunIdentity) -> dict[str, Any]:
 
 
 def _going_on(
-    before: Mapping[str, Any], resumed: Checkpoint, identity: RunIdentity
+    before: Mapping[str, Any], resumed: Checkpoint, identity: RunIdentity, config: str
 ) -> dict[str, Any]:
     """Return what the manifest says of a run that goes on, beside what it says of a new one."""
-    going_on = {"round": resumed.server_round, "time": now(), "commit": identity.commit}
+    changed = changed_settings(resumed.settings, flat_settings(load_settings(config)))
+    going_on = {
+        "round": resumed.server_round,
+        "time": now(),
+        "commit": identity.commit,
+        "before": {
+            key: written_number(value) if isinstance(value, float) else value
+            for key, value in changed.items()
+        },
+    }
     spent = {"privacy": before["privacy"]} if "privacy" in before else {}
     return {
         **spent,

@@ -793,6 +793,31 @@ def test_whoever_joins_when_a_run_that_goes_on_never_stopped(
     assert (tmp_path / "run" / "population.parquet").read_bytes() == table
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("horizon", [3, 9])
+def test_every_leg_is_replayed_by_its_own_settings(
+    protocol: str, horizon: int, tmp_path: Path
+) -> None:
+    """Schedules may refer to more rounds after a stop, and the memory for replies may change."""
+    given = {"num_rounds": 3, "epsilon_schedule": "cosine", "warmup_fraction": 0.4}
+    first = made("FedALIGN", records=tmp_path, **given)
+    played(first, grid(protocol), rounds=3)
+    checked(tmp_path)
+    again = {**given, "num_rounds": horizon, "reply_memory": 10**9}
+    for rounds in (6, 9):
+        played(made("FedALIGN", resume_from=tmp_path, **again), grid(protocol), rounds=rounds)
+        checked(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    changed = {"rounds": 3, "drop_in.reply_memory": None}
+    changed |= {} if horizon == 3 else {"drop_in.num_rounds": 3}
+    assert [one["before"] for one in manifest["resumed"]] == [changed, {"rounds": 6}]
+    explained = explain(read_recorded(tmp_path), 3, 2)
+    assert "rounds 1 to 2 are warm-up" in explained[1]
+    fewer = made("FedALIGN", resume_from=tmp_path, **{**given, "num_rounds": 2})
+    with pytest.raises(RunError, match="num_rounds must be at least"):
+        played(fewer, asks_nobody(), rounds=9)
+
+
 def test_nodes_stay_who_they_were_over_a_stop(tmp_path: Path) -> None:
     """A node that joined, or was away, is the client that it was before."""
     whole = played(made("FedAU", records=tmp_path / "whole"), Comings())

@@ -1,0 +1,128 @@
+"""The legs of a run: the rounds between two resumes, each with the settings that decided them.
+
+``config.yaml`` has the settings of the last leg. In the manifest, each entry of ``resumed`` has the
+round after which the run went on, and as ``before`` the settings that had another value until then.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..equality import same
+from .settings import flat_settings, upgraded
+
+MAY_CHANGE = ("engine.", "tracker.", "resume", "client.keep_memory")
+"""What the settings begin with that a resume of the app may change, beside ``rounds``."""
+
+DROP_IN_MAY_CHANGE = ("reply_memory", "max_reply_bytes")
+"""The keywords that a resume of a drop-in strategy may change."""
+
+GROWING = ("rounds", "num_rounds")
+"""How many rounds there are to be, for the run and for a drop-in strategy's schedules."""
+
+_OF_DROP_IN = tuple(f"drop_in.{name}" for name in (*DROP_IN_MAY_CHANGE, "num_rounds"))
+
+
+@dataclass(frozen=True)
+class Resume:
+    """One resume of a run.
+
+    Parameters
+    ----------
+    round : int
+        The last round before it; later ones were repeated.
+    before : mapping
+        The settings by dotted key that had another value until then.
+    """
+
+    round: int
+    before: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The settings in ``before`` that no resume changes."""
+        free = (*MAY_CHANGE, *_OF_DROP_IN)
+        return tuple(k for k in self.before if k != "rounds" and not k.startswith(free))
+
+
+@dataclass(frozen=True)
+class Leg:
+    """The rounds of a run from one resume to the next.
+
+    Parameters
+    ----------
+    first : int
+        The first round, from 1.
+    config : mapping
+        All settings of these rounds, nested.
+    """
+
+    first: int
+    config: Mapping[str, Any]
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """All settings of these rounds by dotted key."""
+        return flat_settings(self.config)
+
+    @property
+    def planned(self) -> tuple[Any, ...]:
+        """How many rounds were planned, for the run and for a drop-in strategy's schedules."""
+        return tuple(self.settings.get(key) for key in ("rounds", "drop_in.num_rounds"))
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that had another value before, by dotted key, with that value.
+
+    Parameters
+    ----------
+    before, now : mapping
+        By dotted key, as ``flat_settings`` returns them. A setting that one of them lacks, because
+        an older version or another option does not have it, is left out.
+    """
+    then = upgraded(before)
+    return {key: then[key] for key in now if key in then and not same(then[key], now[key])}
+
+
+def legs_of(config: Mapping[str, Any], resumed: Sequence[Resume]) -> tuple[Leg, ...]:
+    """Return the legs of a run that have rounds left, ascending, each with its settings.
+
+    A round belongs to the last leg that began before it: a resume repeats all rounds after its
+    own, so that no round is left of a leg that began there or later.
+
+    Parameters
+    ----------
+    config : mapping
+        The settings of the last leg, nested.
+    resumed : sequence of Resume
+        All resumes, the first one first.
+    """
+    legs: list[Leg] = []
+    end: int | None = None
+    for resume in reversed(resumed):
+        if end is not None and resume.round >= end:
+            continue
+        if resume.round == 0:
+            break
+        if resume.before:
+            legs.append(Leg(resume.round + 1, config))
+            config = _with_settings(config, resume.before)
+        end = resume.round
+    return (Leg(1, config), *reversed(legs))
+
+
+def _with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with other values, which are by dotted key."""
+    changed: dict[str, Any] = dict(config)
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        name, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            changed[name] = value
+    for name, values in inner.items():
+        held = changed.get(name)
+        changed[name] = _with_settings(held if isinstance(held, Mapping) else {}, values)
+    return changed

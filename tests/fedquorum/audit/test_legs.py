@@ -1,0 +1,127 @@
+"""The audit of runs that went on with more rounds: each leg is replayed by its own settings."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.audit.explain import explain
+from fedquorum.audit.replay import read_recorded, replay
+from fedquorum.records.reader import load_run
+from fedquorum.selection import EpsilonGate
+
+import fedquorum_app
+from conf.compose import compose_words
+from server_app.job import run_in_process
+from tests.cases import sampled
+from tests.fedquorum.audit.runs import WORDS
+from tests.server_app.made_runs import SMALL
+
+EVERY_ROUND = ("engine.checkpoint_every=1",)
+
+
+def go_on(run: Path, name: str, *words: str) -> Path:
+    """Start a run of a configuration, or go on with the one that there is."""
+    resume = (f"resume={run}",) if run.exists() else ()
+    composed = compose_words((*SMALL, *WORDS[name], *EVERY_ROUND, *words, *resume))
+    run_in_process(composed, str(run))
+    return run
+
+
+def problems(run: Path) -> list[str]:
+    return [str(problem) for problem in audit(run).problems]
+
+
+def test_an_honest_run_with_more_rounds_is_not_accused(tmp_path: Path) -> None:
+    """FedALIGN by its defaults: ten rounds, then twenty; the warm-up is a tenth of either."""
+    small: dict[str, Any] = {
+        "data.num_clients": 8,
+        "data.num_priority": 3,
+        "data.priority": "heterogeneous",
+        "data.sizes": "equal",
+        "data.samples_per_client": 40,
+    }
+    given = {"data": "synth", "strategy": "fedalign", "model": "logistic_regression"}
+    mine = tmp_path / "mine"
+    fedquorum_app.run("custom", output=mine, verbose=False, rounds=10, **given, **small)
+    assert problems(mine) == []
+    fedquorum_app.run(verbose=False, resume=str(mine), rounds=20)
+    assert problems(mine) == []
+    assert audit(mine).rounds == 20
+    gates = [one.rules.selection for one in replay(read_recorded(mine))]
+    horizons = [gate.num_rounds for gate in gates if isinstance(gate, EpsilonGate)]
+    assert horizons == [10] * 10 + [20] * 10
+
+
+@pytest.mark.parametrize("name", sampled([*WORDS], 8))
+def test_every_leg_is_replayed_by_its_own_settings(tmp_path: Path, name: str) -> None:
+    """Every rule, through three legs of which the second was left before its last round."""
+    run = go_on(tmp_path / "run", name, "rounds=4")
+    go_on(run, name, "rounds=7", "engine.stop_after=6")
+    go_on(run, name, "rounds=12", "engine.checkpoint_every=5")
+    assert problems(run) == []
+    assert audit(run).rounds == 12
+    manifest = json.loads((run / "manifest.json").read_text())
+    told = [(one["round"], one["before"]) for one in manifest["resumed"]]
+    every = {"engine.checkpoint_every": 1}
+    assert told == [(4, {"rounds": 4}), (6, {"rounds": 7, **every})]
+
+
+def test_rounds_that_were_cut_off_are_replayed_by_the_leg_that_repeated_them(
+    tmp_path: Path,
+) -> None:
+    """The newest checkpoint is lost twice: of the second leg no round is left."""
+    run = go_on(tmp_path / "run", "accuracy", "rounds=4")
+    spoil(run, 4)
+    go_on(run, "accuracy", "rounds=8", "engine.stop_after=5", "engine.checkpoint_every=100")
+    assert problems(run) == []
+    assert legs(run) == [(1, 4), (4, 8)]
+    spoil(run, 5)
+    go_on(run, "accuracy", "rounds=12", "engine.stop_after=9")
+    assert problems(run) == []
+    assert legs(run) == [(1, 4), (4, 12)]
+    go_on(run, "accuracy", "rounds=14")
+    assert problems(run) == []
+    assert legs(run) == [(1, 4), (4, 12), (10, 14)]
+
+
+def spoil(run: Path, number: int) -> None:
+    """Damage a checkpoint, so that a resume begins after the one before it."""
+    (run / "checkpoints" / f"round-{number:06d}.safetensors").write_bytes(b"damaged")
+
+
+def legs(run: Path) -> list[tuple[int, Any]]:
+    return [(leg.first, leg.settings["rounds"]) for leg in load_run(run).legs]
+
+
+def test_a_decision_is_explained_by_the_settings_of_its_leg(tmp_path: Path) -> None:
+    """A warm-up of half of the rounds is over in round 3 of 4, and not in round 5 of 12."""
+    run = go_on(tmp_path / "run", "fedalign", "rounds=4", "strategy.warmup_fraction=0.5")
+    go_on(run, "fedalign", "rounds=12", "strategy.warmup_fraction=0.5")
+    recorded = read_recorded(run)
+    told = [explain(recorded, 7, number)[1] for number in (2, 3, 5, 7)]
+    warm = "asked: no; rounds 1 to {} are warm-up, in which only priority clients are asked"
+    assert [told[0], told[2]] == [warm.format(2), warm.format(6)]
+    assert [text.startswith("asked: yes") for text in told] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "problem"),
+    [
+        ({"strategy.epsilon": 5.0}, "run: the resume after round 3 changed strategy.epsilon, "),
+        ({"seed": 2}, "run: the resume after round 3 changed seed, which no resume may"),
+        ({"rounds_": 2}, "run: the resume after round 3 changed rounds_, which no resume may"),
+        ({"rounds": 9}, "round 4: fewer rounds are planned than before: 5 after 9"),
+    ],
+)
+def test_settings_that_no_resume_changes_are_found(
+    tampered: Callable[[str], Path], before: dict[str, Any], problem: str
+) -> None:
+    """Otherwise a manifest could excuse any decision."""
+    run = tampered("fedalign")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["resumed"] = [{"round": 3, "before": before}]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert any(text.startswith(problem) for text in problems(run))
