@@ -45,6 +45,7 @@ __all__ = [
     "settings_of",
     "split_overrides",
     "take_over",
+    "usual_settings",
 ]
 
 CONFIG_NAME = "config"
@@ -218,6 +219,12 @@ def _of_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
     settings = _without_hydra(config)
     OmegaConf.set_struct(settings, True)
     return settings, str(config.hydra.runtime.choices.experiment)
+
+
+def usual_settings(options: tuple[str, ...]) -> dict[str, Any]:
+    """Return all settings of these options, nested, before anything is changed; not checked."""
+    found: Any = OmegaConf.to_container(_of_options(options)[0])
+    return dict(found)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import PurePath
 from typing import Any, get_type_hints
 
@@ -11,7 +11,7 @@ from fedquorum.errors import SettingsError
 from fedquorum.intake import shown
 from hydra.core.override_parser.types import Override, Transformer
 
-from conf.compose import parse_word, quoted
+from conf.compose import parse_word, quoted, usual_settings
 from conf.options import GROUPS, PARTS
 from conf.schema.settings import Settings
 
@@ -49,6 +49,16 @@ def words_of(settings: Mapping[str, Any], *, axes: bool = False) -> tuple[str, .
         _axis(key, value) if axes and isinstance(value, _AXES) else _word(key, value)
         for key, value in _flat(settings, "")
     )
+
+
+def words_of_settings(settings: Settings) -> tuple[str, ...]:
+    """Return the words that compose to all these settings, without an experiment."""
+    given = tuple(_flat(asdict(settings), ""))
+    chosen = tuple(_word(key, value) for key, value in given if key in (*GROUPS, *PARTS))
+    options = ("experiment=custom", *chosen)
+    usual = dict(_flat(usual_settings(options), ""))
+    changed = (_word(k, v) for k, v in given if repr(usual.get(k)) != repr(v))
+    return (*options, *(word for word in changed if word not in chosen))
 
 
 def _flat(settings: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:

@@ -159,11 +159,12 @@ def words_going_on(words: tuple[str, ...], directory: Path) -> tuple[str, ...]:
 def _can_go_on(words: tuple[str, ...], directory: Path) -> bool:
     """Say whether the run in a folder left what ``resume`` needs."""
     from fedquorum.records.checkpoint import Checkpoints
+    from fedquorum.records.directory import MANIFEST
 
     from conf.compose import compose_words
     from server_app.resuming import can_be_resumed
 
-    kept = can_be_resumed(compose_words(words).settings)
+    kept = can_be_resumed(compose_words(words).settings) and (directory / MANIFEST).exists()
     return kept and Checkpoints(directory).newest().checkpoint is not None
 
 

@@ -14,7 +14,7 @@ from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.flower.going_on import go_on
 from fedquorum.named import question_of
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints, Pace
-from fedquorum.records.directory import new_run_directory
+from fedquorum.records.directory import may_start, new_run_directory
 from fedquorum.records.interruption import uninterrupted
 from fedquorum.records.reader import load_run
 from fedquorum.records.round_record import RoundRecord, round_record
@@ -204,6 +204,10 @@ def _begin(
         raise SettingsError(
             f"output-dir must be empty or the folder in resume ({directory}), got {output_dir}"
         )
+    if may_start(directory):
+        line = f"Nothing was done yet in {directory}: the run starts"
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        return directory, None
     manifest = resumed_manifest(directory)
     checkpoints = Checkpoints(directory)
     found = checkpoints.newest()

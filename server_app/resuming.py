@@ -19,11 +19,16 @@ from fedquorum.records.legs import MAY_CHANGE
 from fedquorum.records.settings import flat_settings, masked, upgraded_words
 
 from conf import Settings
-from conf.compose import compose_words, parse_word, quoted, recorded_words
+from conf.compose import compose_words, parse_word, quoted, recorded_words, settings_of
+from conf.options import GROUPS, PARTS
 from conf.schema.rules import named_code, rules_of
+from conf.words import words_of_settings
 
 if TYPE_CHECKING:
     from fedquorum.records.checkpoint import Checkpoint
+
+_OPTIONS = {"experiment", *GROUPS, *PARTS} - {"engine", "tracker"}
+"""The words that say what is run, and not where."""
 
 _ELSEWHERE = re.compile(r"://|:\d+$")
 """What the address of another machine has, and the path of a file has not."""
@@ -68,10 +73,13 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     What is said again wins over what was said then, and is compared with it later. Without
     ``resume`` the words are returned as they are.
 
+    Where DIR is a folder without a run, nothing was done yet: the words say what starts in it, or,
+    where they choose no option, those of the settings that a killed start left there.
+
     Raises
     ------
     RunError
-        If there is no run in DIR, or in a sweep.
+        If there is no folder DIR, if nothing says what is to start in it, or in a sweep.
     SettingsError
         If the run's records name what only ``engine.trust=true`` takes from them.
     """
@@ -87,9 +95,8 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
             "with hydra.sweep.dir=FOLDER"
         )
     run = Path(value).expanduser().absolute()
-    manifest = resumed_manifest(run)
     again = {_key(word) for word in words}
-    before = recorded_words(manifest["experiment"], upgraded_words(manifest["overrides"]))
+    before = _words_before(run, again)
     place = quoted(str(run))
     together = (
         *(word for word in before if _key(word) not in again),
@@ -100,6 +107,28 @@ def resumed_words(words: Sequence[str]) -> tuple[str, ...]:
     if not _says_trust(words):
         _check_trusted(together, again, run)
     return together
+
+
+def _words_before(run: Path, again: set[str]) -> tuple[str, ...]:
+    """Return the words of the run in a folder, or of the one that starts in it."""
+    from fedquorum.records.directory import may_start
+    from fedquorum.records.folder import RunFolder
+
+    if not may_start(run):
+        manifest = resumed_manifest(run)
+        return recorded_words(manifest["experiment"], upgraded_words(manifest["overrides"]))
+    if again & _OPTIONS:
+        return ()
+    left = RunFolder(run).content("config.yaml")
+    if left is not None:
+        return words_of_settings(settings_of(left.decode(errors="replace")))
+    if all(key.startswith(("-", "hydra.", "engine", "tracker", *MAY_CHANGE)) for key in again):
+        command = shlex.join(["fedquorum", "data=...", "strategy=...", f"resume={run}"])
+        raise RunError(
+            f"resume must be with the settings of the run where nothing was done yet, got only "
+            f"{run}: type them again ({command})"
+        )
+    return ()
 
 
 def _directory_in(word: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedquorum.errors import SettingsError
-from fedquorum.records.directory import manifest_in
+from fedquorum.records.directory import MANIFEST, manifest_in
 from fedquorum.records.settings import (
     DamagedSettingsError,
     flat_settings,
@@ -147,19 +147,21 @@ class Job:
 
 def num_complete_rounds(directory: Path) -> int:
     """Return how many complete lines a run's ``rounds.jsonl`` has, without reading them."""
-    try:
-        return (directory / "rounds.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
+    return _rounds_file(directory).count(b"\n")
 
 
 def complete_rounds(directory: Path) -> list[Mapping[str, Any]]:
-    """Return the complete lines of a run's ``rounds.jsonl``, none where there is no such file."""
+    """Return the complete lines of a run's ``rounds.jsonl``, none where there is no run."""
+    return [json.loads(line) for line in _rounds_file(directory).split(b"\n")[:-1]]
+
+
+def _rounds_file(directory: Path) -> bytes:
+    """Return the content of ``rounds.jsonl``; without a manifest it is of no run, and empty."""
     try:
-        text = (directory / "rounds.jsonl").read_text()
+        there = (directory / MANIFEST).exists()
+        return (directory / "rounds.jsonl").read_bytes() if there else b""
     except OSError:
-        return []
-    return [json.loads(line) for line in text.split("\n")[:-1]]
+        return b""
 
 
 class SweepFolder:

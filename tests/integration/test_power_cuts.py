@@ -102,5 +102,10 @@ def test_after_every_cut_a_run_goes_on(
         f"{len(resumed)} of the {len(images)} with a run in them, after rounds "
         f"{sorted({n for n in resumed if n is not None})}, {resumed.count(None)} from the start"
     )
-    for image in disk.images.keys() - set(images):  # before the run was one
+    # Before the run was one there is no checkpoint, and nothing was done yet.
+    for number, image in enumerate(disk.images.keys() - set(images)):
         assert not any(path.endswith(".sha256") for path, _ in image)
+        directory = restored(image, tmp_path / "cut" / f"none{number}") / "run"
+        if directory.is_dir():
+            run(directory, f"resume={directory}")
+            assert_same_results(whole, directory)

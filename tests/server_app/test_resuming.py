@@ -23,6 +23,7 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.named import NAMED
 from fedquorum.records import checkpoint
 from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.records.directory import locked
 from fedquorum.records.settings import flat_settings
 from fedquorum.selection.sampling import _rounds
 
@@ -306,6 +307,106 @@ def test_a_run_that_is_not_there_cannot_go_on(tmp_path: Path) -> None:
         run(tmp_path / "none", f"resume={tmp_path}/none")
     with pytest.raises(SettingsError, match="output-dir must be empty or the folder in resume"):
         run(tmp_path / "other", f"resume={tmp_path}/none")
+
+
+# --- folders without a run -------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return a folder as after a start that was killed, with rounds of a run before it."""
+    directory = run(tmp_path / "killed", "strategy=fedau", "rounds=5", "seed=3")
+    (directory / "manifest.json").unlink()
+    (directory / "notes.txt").write_text("mine")
+    return directory
+
+
+AS_KILLED = ("strategy=fedau", "rounds=5", "seed=3")
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_start_clears_what_a_killed_start_left(
+    tmp_path: Path, killed: Path, capsys: pytest.CaptureFixture[str], *, resumes: bool
+) -> None:
+    """With and without ``resume``: no round of before is continued, and no checkpoint is used."""
+    whole = run(tmp_path / "whole", "rounds=3")
+    capsys.readouterr()
+    run(killed, "rounds=3", *([f"resume={killed}"] if resumes else []))
+    assert_same_run(whole, killed)
+    assert (killed / "notes.txt").read_text() == "mine"
+    said = f"Nothing was done yet in {killed}: the run starts" in capsys.readouterr().out
+    assert said == resumes
+    manifest = json.loads((killed / "manifest.json").read_text())
+    assert (manifest["resumed"], manifest["status"]) == ([], "completed")
+    assert not any("resume" in word for word in manifest["overrides"])
+
+
+@pytest.mark.parametrize("words", [(), ("rounds=4",), ("engine.checkpoint_every=2", "seed=4")])
+def test_a_killed_start_is_repeated_by_its_folder(
+    tmp_path: Path, killed: Path, words: tuple[str, ...]
+) -> None:
+    """Its settings are there; what is said again wins."""
+    whole = run(tmp_path / "whole", *AS_KILLED, *words)
+    run_in_process(compose_words(resumed_words([f"resume={killed}", *words])[:-1]), str(killed))
+    assert read_lines(killed) == read_lines(whole)
+    for name in ("model.safetensors", "population.parquet"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert (killed / "config.yaml").read_text() == (whole / "config.yaml").read_text()
+
+
+def test_words_that_say_what_is_run_say_all_of_it(killed: Path) -> None:
+    """Settings that were left there do not mix with those of another command."""
+    words = (*SMALL, "experiment=custom", "strategy=fedavg", "rounds=2", f"resume={killed}")
+    given = compose_words(resumed_words(words)[:-1]).settings
+    assert given == compose_words((*words[:-1], f"resume={killed}")).settings
+    run_in_process(compose_words(resumed_words(words)[:-1]), str(killed))
+    assert len(read_lines(killed)) == 2
+
+
+@pytest.mark.parametrize("words", [(), ("engine=ray", "engine.num_supernodes=2", "-h")])
+def test_where_nothing_says_what_to_run_nothing_is_started(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """An empty folder may be of a start that was killed, or a slip of the pen."""
+    with pytest.raises(RunError) as refused:
+        resumed_words([f"resume={tmp_path}", *words])
+    assert str(refused.value) == (
+        f"resume must be with the settings of the run where nothing was done yet, got only "
+        f"{tmp_path}: type them again (fedquorum data=... strategy=... resume={tmp_path})"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_code_that_a_killed_start_names_is_not_run(tmp_path: Path) -> None:
+    """Its settings may come from anybody, as those of a run."""
+    text = compose_words(("strategy=custom", "strategy.path=a.B")).to_yaml()
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=r"strategy\.path must be given again to resume"):
+        resumed_words([f"resume={tmp_path}"])
+
+
+def test_a_folder_of_runs_is_no_folder_of_a_run(tmp_path: Path) -> None:
+    """Nothing starts above the runs that are there, which were meant."""
+    run(tmp_path / "outputs" / "custom" / "today", "rounds=1")
+    before = set(tmp_path.rglob("*"))
+    told = r"resume must be the folder of a run, got .*/outputs: it has no manifest\.json$"
+    words = ("strategy=fedavg", f"resume={tmp_path}/outputs")
+    with pytest.raises(RunError, match=told):
+        resumed_words(words)
+    with pytest.raises(RunError, match=told):
+        run(tmp_path / "outputs", *words)
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_start_that_another_process_is_at_is_left_alone(killed: Path) -> None:
+    """It has no manifest yet, and nothing of it is removed."""
+    lock = locked(killed)
+    before = {path: path.stat().st_size for path in killed.rglob("*")}
+    for words in ((), (f"resume={killed}",)):
+        with pytest.raises(RunError, match="another process is at work on the run in"):
+            run(killed, *words)
+    os.close(lock)
+    assert {path: path.stat().st_size for path in killed.rglob("*")} == before
 
 
 def test_a_run_at_work_is_left_alone(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from .. import __version__
 from ..described import described, plain
 from ..errors import RunError
 from ..records.checkpoint import Checkpoint, Checkpoints, Pace, check_unchanged
-from ..records.directory import holds_a_run
+from ..records.directory import MANIFEST, holds_a_run, may_start
 from ..records.identity import RunIdentity
 from ..records.interruption import uninterrupted
 from ..records.legs import DROP_IN_MAY_CHANGE
@@ -140,10 +140,12 @@ class Recording:
 
     def _begun(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return what the run goes on from, None for a new one."""
-        manifest = self.directory / "manifest.json"
         if not self.goes_on:
-            if manifest.exists():
+            if (self.directory / MANIFEST).exists():
                 raise RunError(f"{holds_a_run(self.directory)} (resume_from=FOLDER)")
+            return None
+        if may_start(self.directory):
+            log(INFO, "Nothing was done yet in %s: the run starts", self.directory)
             return None
         try:
             engine = read_manifest(self.directory).get("engine")

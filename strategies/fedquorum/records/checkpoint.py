@@ -231,6 +231,11 @@ class Checkpoints:
             raise _DamagedError(f"{path.name} is damaged (its SHA-256 is not the one recorded)")
 
 
+def is_checkpoint(name: str) -> bool:
+    """Say whether a file's name is that of a checkpoint, or of its checksum."""
+    return _NAME.fullmatch(re.sub(r"\.sha256$", ".safetensors", name)) is not None
+
+
 class Pace:
     """The pace of automatic checkpoints, which limits the time that they take."""
 

@@ -2,18 +2,18 @@
 
 import json
 import os
-import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, one_line
 from ..locks import lock_directory
-from .checkpoint import FOLDER
+from .checkpoint import FOLDER, is_checkpoint
 from .folder import RunFolder
-from .parts import is_made_of
+from .parts import Span, is_made_of
 
 RECORDS = (
     "config.yaml",
@@ -28,6 +28,12 @@ RECORDS = (
 
 
 FOLDERS = ("clients", "evaluations", "tensorboard")
+
+MANIFEST = "manifest.json"
+_MODELS = ("model.safetensors", "mean_model.safetensors")
+_FILES = (MANIFEST, "rounds.jsonl", "population.parquet", *_MODELS)
+_RUNS_BELOW = tuple("*/" * depth + MANIFEST for depth in (1, 2, 3))
+"""Where the runs of a folder of outputs, or of a sweep, are below it."""
 
 
 def files_that_go_on(directory: Path) -> list[Path]:
@@ -88,6 +94,15 @@ def locked(directory: Path) -> int:
     return descriptor
 
 
+def may_start(directory: Path) -> bool:
+    """Say whether a folder is there without a run in it or below it: a run may start there.
+
+    A process that is killed while it starts a run leaves such a folder.
+    """
+    below = (directory.glob(pattern) for pattern in (MANIFEST, *_RUNS_BELOW))
+    return directory.is_dir() and not any(any(found) for found in below)
+
+
 def remove_unfinished(directory: Path) -> None:
     """Remove the records of a run that did not complete, so that it can be run again there.
 
@@ -96,16 +111,49 @@ def remove_unfinished(directory: Path) -> None:
     Raises
     ------
     RunError
-        If the run completed.
+        If the run completed, or another process is at work on it.
     """
-    if manifest_in(directory).get("status") == "completed":
-        raise holds_a_run(directory)
-    for name in (*RECORDS, FOLDER):
-        path = directory / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif name != "config.yaml":
-            path.unlink(missing_ok=True)
+    lock = locked(directory)
+    try:
+        if manifest_in(directory).get("status") == "completed":
+            raise holds_a_run(directory)
+        clear(directory)
+    finally:
+        os.close(lock)
+
+
+def clear(directory: Path) -> None:
+    """Remove what a run wrote into its folder but for its settings, and nothing else.
+
+    The caller holds the folder's lock. Without its manifest, which goes first, a folder is no run,
+    however much of the rest is left. Links are removed, not followed.
+    """
+    for name in _FILES:
+        (directory / name).unlink(missing_ok=True)
+    for part in directory.glob(".*.part"):
+        if part.name.removeprefix(".").removesuffix(".part") in (*_FILES, "config.yaml"):
+            part.unlink()
+    for name in (*FOLDERS, FOLDER):
+        folder = directory / name
+        if folder.is_symlink():
+            folder.unlink()
+            continue
+        for path in _written_below(folder):
+            path.unlink()
+        with suppress(OSError):  # there is none, or it has files of somebody else's
+            folder.rmdir()
+
+
+def _written_below(folder: Path) -> Iterator[Path]:
+    """Yield the files that a run wrote into one of its folders, half written ones too."""
+    for path in [*folder.iterdir()] if folder.is_dir() else ():
+        name = path.name.removeprefix(".").removesuffix(".part")
+        if folder.name == "tensorboard":
+            written = name.startswith("events")
+        else:
+            written = is_checkpoint(name) if folder.name == FOLDER else Span.of(name) is not None
+        if written:
+            yield path
 
 
 def manifest_in(directory: Path) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from ..state import StateArrays
 from ..types import Population
 from .checkpoint import Checkpoint
 from .directory import (
+    MANIFEST,
     RECORDS,
     cannot_make,
+    clear,
     files_that_go_on,
     holds_a_run,
     locked,
@@ -85,7 +87,8 @@ class RunRecords:
     Parameters
     ----------
     directory : Path
-        Where to write; made if missing. Must not hold a run already, unless that one goes on.
+        Where to write; made if missing. Must not hold a run already, unless that one goes on. What
+        an earlier start left there that was killed before there was a run is removed.
     identity : RunIdentity
         Which run it is, for the manifest.
     config : str
@@ -116,8 +119,6 @@ class RunRecords:
     ) -> None:
         self.directory = directory.absolute()
         _check_names(identity)
-        if resumed is None and (self.directory / "manifest.json").exists():
-            raise holds_a_run(self.directory)
         before = None if resumed is None else read_manifest(self.directory)
         with ExitStack() as begun:  # where something cannot begin, what has begun is closed
             self._directory_lock = self._prepare(config, resumed)
@@ -149,6 +150,10 @@ class RunRecords:
                 if resumed is not None:
                     refuse_links(self.directory)
                     rewind(self.directory, resumed.records)
+                elif (self.directory / MANIFEST).exists():
+                    raise holds_a_run(self.directory)
+                else:
+                    clear(self.directory)
                 sync_above(self.directory)
                 if resumed is None:
                     self._write_settings(config)
@@ -367,7 +372,7 @@ class RunRecords:
             save_file(dict(arrays), part)
 
     def _write_manifest(self) -> None:
-        with replacing(self.directory / "manifest.json", synced=True) as part:
+        with replacing(self.directory / MANIFEST, synced=True) as part:
             part.write_text(json.dumps(self._manifest, indent=2, allow_nan=False) + "\n")
 
 

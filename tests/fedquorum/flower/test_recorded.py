@@ -911,6 +911,26 @@ def test_a_run_that_was_stopped_before_its_first_round_begins(
     assert models[0] == models[1]
 
 
+@pytest.mark.parametrize("keyword", ["records", "resume_from"])
+def test_a_start_clears_what_a_killed_start_left(
+    keyword: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder without a manifest is no run, whatever else is in it."""
+    whole = played(made("FedAU", records=tmp_path / "whole"), grid("standard"))
+    run = tmp_path / "run"
+    played(made("FedAU", records=run, seed=7), grid("standard"))
+    (run / "manifest.json").unlink()
+    (run / "notes.txt").write_text("mine")
+    with caplog.at_level("INFO", logger="flwr"):
+        assert played(made("FedAU", **{keyword: run}), grid("standard")) == whole
+    told = f"Nothing was done yet in {run}: the run starts" in caplog.text
+    assert told == (keyword == "resume_from")
+    assert lines(run) == lines(tmp_path / "whole")
+    assert rows(run) == rows(tmp_path / "whole")
+    assert (run / "notes.txt").read_text() == "mine"
+    checked(run)
+
+
 def test_rates_by_id_and_priority_are_kept(tmp_path: Path) -> None:
     """Mappings and lists survive the way through YAML."""
     rates = {0: 0.5, 1: 1.0, 2: 0.25}

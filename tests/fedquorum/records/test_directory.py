@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records.directory import (
+    clear,
     locked,
     manifest_in,
+    may_start,
     new_run_directory,
     refuse_links,
     remove_unfinished,
@@ -122,6 +124,75 @@ def test_of_a_link_the_link_is_removed(run: Path) -> None:
     remove_unfinished(run)
     assert not (run / "evaluations").is_symlink()
     assert (run.parent / "outside" / "file").exists()
+
+
+OURS = (
+    "rounds.jsonl",
+    "population.parquet",
+    "manifest.json",
+    ".manifest.json.part",
+    "model.safetensors",
+    "mean_model.safetensors",
+    ".model.safetensors.part",
+    "clients/part-00000.parquet",
+    "clients/part-00001-00032.parquet",
+    "evaluations/.part-00003.parquet.part",
+    "tensorboard/events.out.tfevents.1700000000.host.1.0",
+    "checkpoints/round-000004.safetensors",
+    "checkpoints/round-000004.sha256",
+    "checkpoints/.round-000006.safetensors.part",
+)
+THEIRS = (
+    "config.yaml",
+    "notes.txt",
+    "rounds.jsonl.bak",
+    ".notes.part",
+    "clients/part-1.parquet",
+    "clients/list.csv",
+    "evaluations/mine.parquet",
+    "tensorboard/readme.md",
+    "checkpoints/best.safetensors",
+    "checkpoints/round-000004.safetensors.sha256",
+    "plots/clients/part-00000.parquet",
+)
+
+
+def test_of_a_folder_only_what_a_run_writes_is_removed(tmp_path: Path) -> None:
+    """Files of a user's stay, also beside those of the run; folders go when they are empty."""
+    for name in (*OURS, *THEIRS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    clear(tmp_path)
+    left = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {tmp_path / name for name in THEIRS}
+    for name in THEIRS:
+        (tmp_path / name).unlink()
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["plots"]
+
+
+def test_what_a_process_works_on_is_not_removed(run: Path) -> None:
+    """Whatever its manifest says."""
+    lock = locked(run)
+    with pytest.raises(RunError, match="another process is at work on the run in"):
+        remove_unfinished(run)
+    assert (run / "rounds.jsonl").exists()
+    os.close(lock)
+    remove_unfinished(run)
+    assert list(run.iterdir()) == []
+
+
+def test_a_run_may_start_where_none_is(run: Path) -> None:
+    """Not where there is no folder, and not above the runs of others."""
+    assert may_start(run)
+    assert not may_start(run / "none")
+    assert not may_start(run / "rounds.jsonl")
+    for place in (run, run / "0", run / "outputs" / "fmnist" / "today"):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "manifest.json").write_text("{}")
+        assert not may_start(run)
+        (place / "manifest.json").unlink()
+        assert may_start(run)
 
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", '"completed"'])

@@ -15,12 +15,12 @@ import pytest
 from fedquorum.client.availability import Staircase
 from fedquorum.client.availability.rates import SimulatedRates
 from fedquorum.errors import RunError
-from fedquorum.records.checkpoint import Checkpoint
-from fedquorum.records.directory import new_run_directory
+from fedquorum.records.checkpoint import Checkpoint, Checkpoints
+from fedquorum.records.directory import locked, new_run_directory
 from fedquorum.records.identity import RunIdentity
 from fedquorum.records.observer import Observer
 from fedquorum.records.reader import load_run, read_population
-from fedquorum.records.writer import RunRecords
+from fedquorum.records.writer import MEAN_MODEL, RunRecords
 from fedquorum.regret import Bound
 from fedquorum.types import Population
 from safetensors.numpy import load_file
@@ -220,6 +220,47 @@ def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
         add(records, 1)
     rows = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
     assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (1, 0), (1, 1)]
+
+
+def leftover(directory: Path) -> Path:
+    """Leave a run of five rounds without its manifest, beside a file of the user's."""
+    with records_in(directory) as records:
+        records.add_evaluations(0, EVALUATIONS[:1])
+        for number in range(1, 6):
+            add(records, number)
+        records.save_model({"w": np.ones(2)}, MEAN_MODEL)
+        state, position = records.summary_state(), records.position()
+        Checkpoints(directory).save(Checkpoint(5, {}, {}, state, {}, position, {}))
+    (directory / "manifest.json").unlink()
+    (directory / "notes.txt").write_text("mine")
+    return directory
+
+
+def test_a_start_clears_what_a_killed_start_left(tmp_path: Path) -> None:
+    """The records are those of a run in a new folder, and files of the user's stay."""
+    for directory in (tmp_path / "new", leftover(tmp_path / "old")):
+        with records_in(directory) as records:
+            add(records, 1)
+    tables = [pq.read_table(tmp_path / name / "clients").to_pylist() for name in ("new", "old")]
+    assert tables[0] == tables[1]
+    evaluated = pq.read_table(tmp_path / "old" / "evaluations")
+    assert evaluated["round"].to_pylist() == [1, 1]
+    run = load_run(tmp_path / "old")
+    assert [record.round for record in run.rounds] == [1]
+    assert Checkpoints(run.directory).newest().checkpoint is None
+    names = {path.name for path in (tmp_path / "new").rglob("*")}
+    assert {path.name for path in run.directory.rglob("*")} == names | {"notes.txt"}
+
+
+def test_a_start_clears_nothing_that_a_process_works_on(tmp_path: Path) -> None:
+    """It may have begun a moment ago, and have no manifest yet."""
+    directory = leftover(tmp_path / "run")
+    lock = locked(directory)
+    before = {path: path.stat().st_size for path in directory.rglob("*")}
+    with pytest.raises(RunError, match="another process is at work on the run in"):
+        records_in(directory)
+    assert {path: path.stat().st_size for path in directory.rglob("*")} == before
+    os.close(lock)
 
 
 def test_rounds_are_on_disk_at_once(tmp_path: Path) -> None:
