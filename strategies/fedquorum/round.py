@@ -491,11 +491,11 @@ def _with_weights(
         decision_loss=weights.decision_loss,
         estimate=weights.estimate,
         omega=weights.omega,
-        divergence=_divergence(population, weights.mixing, told.examples),
+        divergence=divergence(population, weights.mixing, told.examples),
     )
 
 
-def _divergence(
+def divergence(
     population: Population, mixing: FloatArray | None, examples: Mapping[int, float]
 ) -> float | None:
     """Return KL(p || w), w the fractions of the data, where those of all clients are known."""

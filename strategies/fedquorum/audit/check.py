@@ -1,8 +1,9 @@
 """Replay every decision of a run and compare it with the records.
 
 The audit compares the clients asked, the threshold, F(w), the admitted shares, responses, mixing
-coefficients, omega, weights, inclusion mass, decision losses, counts, and the summaries of the
-clients' test metrics. It names everything that the records cannot show.
+coefficients, omega, weights, inclusion mass, decision losses, divergence, counts, the summaries of
+the clients' test metrics, and who measured a model. It names everything that the records cannot
+show.
 """
 
 import math
@@ -18,6 +19,7 @@ from ..composition import Rules
 from ..records.fairness import mean_of
 from ..records.reader import Run
 from ..records.round_record import (
+    MEAN_GROUP,
     PARTS,
     PartSummary,
     RoundRecord,
@@ -25,8 +27,10 @@ from ..records.round_record import (
     weight_error,
 )
 from ..report import STATUSES
-from ..round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
+from ..round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY, divergence
+from ..types import ByClient
 from .clock import ClockCheck
+from .evaluations import evaluation_problems
 from .replay import (
     Recorded,
     Replayed,
@@ -103,7 +107,11 @@ def audit(directory: Path, *, trust: bool = False) -> Audit:
 
 def _audit(recorded: Recorded) -> Audit:
     rules = rules_of(recorded, recorded.run.config)
-    problems = [*_order_problems(recorded), *_leg_problems(recorded.run)]
+    problems = [
+        *_order_problems(recorded),
+        *_leg_problems(recorded.run),
+        *(Problem(*found) for found in evaluation_problems(recorded, rules)),
+    ]
     rounds = decisions = 0
     before: float | None = None
     clock = ClockCheck.of(recorded.run.settings)
@@ -143,7 +151,8 @@ def _order_problems(recorded: Recorded) -> Iterator[Problem]:
     numbers = [record.round for record in recorded.run.rounds]
     if numbers != list(range(1, len(numbers) + 1)):
         yield Problem(None, None, "the rounds in rounds.jsonl are not 1, 2, 3, ...")
-    for number in sorted(set(recorded.rows.places) - set(numbers)):
+    begun = {len(numbers) + 1} if recorded.run.status == "running" else set[int]()
+    for number in sorted(recorded.rows.places.keys() - {*numbers, *begun}):
         yield Problem(number, None, "clients/ has rows of a round that rounds.jsonl lacks")
     for number in recorded.rows.places:
         clients = Counter(row["client"] for row in recorded.rows[number])
@@ -202,6 +211,9 @@ def _round_problems(
     for name, value in _expected_record(recorded, replayed, loss_sum_before).items():
         if not _same(getattr(record, name), value, tolerance):
             yield Problem(number, None, _differs(name, getattr(record, name), value))
+    if record.stale != replayed.objective.stale:
+        given, expected_stale = list(record.stale), list(replayed.objective.stale)
+        yield Problem(number, None, _differs("stale", given, expected_stale))
     yield from _test_problems(recorded, replayed)
 
 
@@ -290,6 +302,7 @@ def _expected_record(
     recorded: Recorded, replayed: Replayed, loss_sum_before: float | None
 ) -> dict[str, Any]:
     rows, call, report = replayed.rows, replayed.call, replayed.report
+    record = replayed.record
     statuses = Counter(row["status"] for row in rows)
     expected: dict[str, Any] = {
         "epsilon": call.epsilon,
@@ -299,6 +312,8 @@ def _expected_record(
         **{status: statuses[status] for status in STATUSES},
         "admitted": sum(row["weight"] != 0.0 for row in rows),
         "priority_data": None if call.draws is None else call.draws.priority_data,
+        "theta": None if record.inclusion_mass is None else 1.0 / (1.0 + record.inclusion_mass),
+        "decision_loss_sum": _loss_sum(loss_sum_before, record.decision_loss),
     }
     if replayed.decidable:
         loss = report.decision_loss
@@ -307,12 +322,31 @@ def _expected_record(
             "theta": report.theta,
             "weight_error": weight_error(report, recorded.rates_in(replayed.record.round)),
             "decision_loss": loss,
-            "decision_loss_sum": (
-                loss_sum_before if loss is None else (loss_sum_before or 0.0) + loss
-            ),
+            "decision_loss_sum": _loss_sum(loss_sum_before, loss),
             "kl": report.divergence,
         }
+    else:
+        expected |= _expected_divergence(replayed)
+        if all(row["omega"] is None for row in rows):
+            expected["weight_error"] = None
     return expected
+
+
+def _loss_sum(before: float | None, loss: float | None) -> float | None:
+    return before if loss is None else (before or 0.0) + loss
+
+
+def _expected_divergence(replayed: Replayed) -> dict[str, float | None]:
+    """Return KL(p || w) by the recorded p, where the rows have all of it."""
+    recorded = {row["client"]: row["mixing"] for row in replayed.rows if row["mixing"] is not None}
+    if not recorded:
+        return {"kl": None} if replayed.rows else {}
+    total, population = sum(recorded.values()), replayed.population
+    if total != 0.0 and not math.isclose(total, 1.0, rel_tol=replayed.rules.weighting.tolerance):
+        return {}
+    mixing = ByClient.of(recorded).at(population.ascending, 0.0)
+    examples = replayed.round.decided.responses.examples
+    return {"kl": divergence(population, mixing, examples)}
 
 
 def _test_problems(recorded: Recorded, replayed: Replayed) -> Iterator[Problem]:
@@ -336,6 +370,8 @@ def _part_problems(
     if (given is None) != (expected is None):
         yield Problem(number, None, f"{part} is not what evaluations/ gives")
         return
+    for group in (given or {}).keys() - {*(expected or {}), MEAN_GROUP}:
+        yield Problem(number, None, f"{part}.{group} is not what evaluations/ gives")
     for group, values in (expected or {}).items():
         noted = (given or {}).get(group)
         if (noted is None) != (values is None):

@@ -249,6 +249,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
     """
     run = load_run(directory)
     table = {name: column.to_pylist() for name, column in _population(run).items()}
+    _refuse_contradictions(run, table)
     clients = table["client"]
     joined = table.get("joined", [None])
     unseen = frozenset(compress(clients, table.get("unseen", ())))
@@ -275,6 +276,22 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
         trusted=trust,
         requirements=recorded_requirements(run.directory),
     )
+
+
+def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a table of clients that says something of some clients alone, or two things of one."""
+    place = f"{run.directory / POPULATION}"
+    for name in ("participation_rate", "base_rate", "joined", "unseen"):
+        values = table.get(name, ())
+        if None in values and any(value is not None for value in values):
+            raise RunError(f"{place}: {name} must be there for all clients or for none")
+    rows = zip(table["client"], table["priority"], table["priority_weight"], strict=True)
+    for client, has_priority, weight in rows:
+        if has_priority != (weight > 0):
+            raise RunError(
+                f"{place}: client {client} must have priority and a weight above 0, or neither, "
+                f"got {weight:g}"
+            )
 
 
 def _rates(run: Run, table: Mapping[str, Sequence[Any]]) -> SimulatedRates | None:

@@ -53,6 +53,10 @@ CONFIGURATIONS = {
     "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
     "maxfl": ("strategy=maxfl", "strategy.requirement=[0.5,2,1,nan,0.2,3,1,inf]"),
     "aligned": ("strategy=fedavg", "evaluation.class_alignment=true"),
+    "validated": (
+        *("strategy=fedavg", "data.validation_fraction=0.25", "evaluation.metric=auroc"),
+        "data.samples_per_client=60",
+    ),
     "unseen": ("strategy=fedavg", "data.unseen_fraction=0.25"),
     "slow": ("strategy=fedavg", "response_time=lognormal", "engine.quorum=0.5", "engine.grace=1"),
     "capped": ("strategy=fedavg", "robustness.max_weight=0.05", "robustness.clip_norm=0.5"),

@@ -1,0 +1,110 @@
+"""Check who measured a model, and what, in ``evaluations/``.
+
+The objective and the summaries of ``rounds.jsonl`` follow from these rows, which
+``fedquorum.audit.check`` compares. Here the rows are compared with the population, with the rounds
+and with each other.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow.compute as pc
+
+from ..composition import Rules
+from ..records.round_record import PARTS
+from .replay import DROP_IN, Recorded, Row
+
+Found = tuple[int, int | None, str]
+"""A round, a client or None, and what is wrong."""
+
+_PARTS = {"": "training", **{f"{part}_": part for part in PARTS}}
+"""The parts of a client's data, by what the names of their columns begin with."""
+
+
+def evaluation_problems(recorded: Recorded, rules: Rules) -> Iterator[Found]:
+    """Yield what does not fit in ``evaluations/``, by round and client.
+
+    Parameters
+    ----------
+    recorded : Recorded
+        The records of the run.
+    rules : Rules
+        Its rules.
+    """
+    measures_others = (
+        DROP_IN in recorded.run.config
+        or recorded.requirements is not None
+        or rules.keeps_models
+        or rules.selection.by_losses
+    )
+    tells_unseen = bool(pc.any(recorded.evaluated.table["unseen"].is_valid()).as_py())
+    last = len(recorded.run.rounds)
+    counts: dict[tuple[int, str], int] = {}
+    for number in sorted(recorded.evaluated.places):
+        if number > last + (recorded.run.status == "running"):
+            yield number, None, "evaluations/ has rows of a round that rounds.jsonl lacks"
+        rows = recorded.evaluated[number]
+        for client, count in Counter(row["client"] for row in rows).items():
+            if count > 1:
+                yield number, client, f"{count} rows in evaluations/, not one"
+        for row in rows:
+            problems = (
+                *_client_problems(recorded, number, row, tells_unseen=tells_unseen),
+                *_part_problems(recorded, number, row, measures_others=measures_others),
+                *(_count_problems(row, counts) if _is_simulated(recorded, number) else ()),
+            )
+            yield from ((number, row["client"], f"evaluations/: {text}") for text in problems)
+
+
+def _client_problems(
+    recorded: Recorded, number: int, row: Row, *, tells_unseen: bool
+) -> Iterator[str]:
+    """Yield what is wrong of the client: whether there is one, and what it is."""
+    client, population = row["client"], recorded.population
+    if client not in population.hosted:
+        yield "the population has no such client"
+        return
+    # A client that comes while a model is measured joins in the round after.
+    joined = recorded.joined.get(client, 0)
+    if joined > number + 1:
+        yield f"the client joined in round {joined}"
+    unseen = client in population.unseen
+    expected = {
+        "priority": client in population.priority,
+        "unseen": unseen if tells_unseen else None,
+    }
+    for name, value in expected.items():
+        if row[name] != value:
+            yield f"{name} is {row[name]}, the population says {value}"
+
+
+def _part_problems(
+    recorded: Recorded, number: int, row: Row, *, measures_others: bool
+) -> Iterator[str]:
+    """Yield what was measured of a part without rows, or without anybody asking for it."""
+    metric = recorded.run.leg_of(number).settings.get("evaluation.metric", "accuracy")
+    for prefix, part in _PARTS.items():
+        measures = ("loss", "accuracy", "metric")
+        given = [name for name in measures if row.get(prefix + name) is not None]
+        if given and row[f"{prefix}num_examples"] is None:
+            yield f"{given[0]} of a {part} part without any examples"
+        others = not prefix and not measures_others
+        if given and others and row["client"] not in recorded.population.priority:
+            yield f"{given[0]} of a training part that counts in no objective"
+        if "metric" in given and metric in ("accuracy", "loss"):
+            yield f"{prefix}metric, where the run measures {metric} alone"
+
+
+def _is_simulated(recorded: Recorded, number: int) -> bool:
+    """Say whether the clients' data was made for the whole run: that of devices may change."""
+    engine = recorded.run.leg_of(number).settings.get("engine.name")
+    return engine in ("in-process", "ray")
+
+
+def _count_problems(row: Row, counts: dict[tuple[int, str], int]) -> Iterator[str]:
+    """Yield the sizes of a client's parts that are not as before, and keep them in ``counts``."""
+    for prefix, part in _PARTS.items():
+        count = row[f"{prefix}num_examples"]
+        before = counts.setdefault((row["client"], prefix), count) if count is not None else None
+        if before != count:
+            yield f"the {part} part has {count} examples, and had {before} in an earlier round"

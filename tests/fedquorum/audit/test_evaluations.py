@@ -1,0 +1,131 @@
+"""The audit of who measured a model."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fedquorum.audit.check import audit
+from fedquorum.errors import RunError
+from fedquorum.records.tables import POPULATION_SCHEMA
+
+from tests.fedquorum.records.made import change_table
+
+Rows = list[dict[str, Any]]
+
+
+def row(rows: Rows, number: int, client: int) -> dict[str, Any]:
+    """Return a client's row of a round."""
+    return next(row for row in rows if (row["round"], row["client"]) == (number, client))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        (
+            "fedalign",
+            lambda rows: row(rows, 3, 7).update(client=77),
+            "round 3, client 77: evaluations/: the population has no such client",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 3, 7).update(priority=True),
+            "round 3, client 7: evaluations/: priority is True, the population says False",
+        ),
+        (
+            "unseen",
+            lambda rows: row(rows, 3, 4).update(unseen=False),
+            "round 3, client 4: evaluations/: unseen is False, the population says True",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 3, 0).update(unseen=None),
+            "round 3, client 0: evaluations/: unseen is None, the population says False",
+        ),
+        (
+            "fedalign",
+            lambda rows: rows.append({**row(rows, 3, 2)}),
+            "round 3, client 2: 2 rows in evaluations/, not one",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 5, 4).update(round=6),
+            "round 6: evaluations/ has rows of a round that rounds.jsonl lacks",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 3, 7).update(loss=0.1),
+            "round 3, client 7: evaluations/: loss of a training part that counts in no objective",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 0, 1).update(validation_accuracy=0.1),
+            "round 0, client 1: evaluations/: accuracy of a validation part without any examples",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 3, 1).update(test_metric=0.1),
+            "round 3, client 1: evaluations/: test_metric, where the run measures accuracy alone",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 3, 1).update(test_num_examples=7),
+            "round 3, client 1: evaluations/: the test part has 7 examples, and had 6 in",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    tampered: Callable[[str], Path], name: str, change: Callable[[Rows], None], told: str
+) -> None:
+    """With its round and client."""
+    run = tampered(name)
+    change_table(run, "evaluations", change)
+    assert any(str(problem).startswith(told) for problem in audit(run).problems)
+
+
+def test_data_on_devices_may_change(tampered: Callable[[str], Path]) -> None:
+    """Only a simulation makes it once for the whole run."""
+    run = tampered("fedalign")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("name: in-process", "name: flower"))
+    change_table(run, "evaluations", lambda rows: row(rows, 3, 1).update(test_num_examples=7))
+    assert audit(run).problems == ()
+
+
+def test_a_round_that_was_being_written_is_no_mismatch(tampered: Callable[[str], Path]) -> None:
+    """A killed process may have written its rows, and not its line."""
+    run = tampered("fedalign")
+    path = run / "rounds.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+    manifest = json.loads((run / "manifest.json").read_text())
+    del manifest["summary"]
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
+    assert audit(run).problems == ()
+    (run / "manifest.json").write_text(json.dumps(manifest | {"status": "failed"}))
+    assert [str(problem) for problem in audit(run).problems] == [
+        "round 5: clients/ has rows of a round that rounds.jsonl lacks",
+        "round 5: evaluations/ has rows of a round that rounds.jsonl lacks",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("priority_weight", 0.5, "client 7 must have priority and a weight above 0, or neither"),
+        ("unseen", None, "unseen must be there for all clients or for none"),
+    ],
+)
+def test_contradictory_clients_are_refused(
+    tampered: Callable[[str], Path], column: str, value: Any, told: str
+) -> None:
+    """Nothing could say which of two things they are."""
+    run = tampered("fedalign")
+    path = run / "population.parquet"
+    rows = pq.read_table(path).to_pylist()
+    rows[7][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, schema=POPULATION_SCHEMA), path)
+    with pytest.raises(RunError, match=told):
+        audit(run)
