@@ -83,10 +83,11 @@ def _part_problems(
 ) -> Iterator[str]:
     """Yield what was measured of a part without rows, or without anybody asking for it."""
     metric = recorded.run.leg_of(number).settings.get("evaluation.metric", "accuracy")
+    simulated = _is_simulated(recorded, number)
     for prefix, part in _PARTS.items():
         measures = ("loss", "accuracy", "metric")
         given = [name for name in measures if row.get(prefix + name) is not None]
-        if given and row[f"{prefix}num_examples"] is None:
+        if given and simulated and row[f"{prefix}num_examples"] is None:
             yield f"{given[0]} of a {part} part without any examples"
         others = not prefix and not measures_others
         if given and others and row["client"] not in recorded.population.priority:
@@ -96,7 +97,7 @@ def _part_problems(
 
 
 def _is_simulated(recorded: Recorded, number: int) -> bool:
-    """Say whether the clients' data was made for the whole run: that of devices may change."""
+    """Say whether the clients are the app's own, whose data was made once for the whole run."""
     engine = recorded.run.leg_of(number).settings.get("engine.name")
     return engine in ("in-process", "ray")
 
