@@ -37,7 +37,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
 from fedquorum.intake import abbreviated
-from fedquorum.summation import NOT_SUMMED, Bins
+from fedquorum.summation import Bins
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
@@ -245,7 +245,7 @@ def _train_into_sum(
     sums: dict[int, UpdateSum] = {}  # of each thread its own: any grouping has the same bits
     factors = [tasks[i].factor(answers[i].num_examples or 0.0) for i in joined]
 
-    def add(places: list[int], models: list[torch.Tensor]) -> list[bool]:
+    def add(places: list[int], models: list[torch.Tensor]) -> list[str | None]:
         thread = threading.get_ident()
         if thread not in sums:
             sums[thread] = UpdateSum(arrays, models[0].device, bins)
@@ -255,10 +255,10 @@ def _train_into_sum(
         if isinstance(result, Exception):
             answers[joined[places[0]]] = _failed(node, tasks[joined[places[0]]].client, result)
             continue
-        for place, added in zip(places, result, strict=True):
-            if not added:
+        for place, problem in zip(places, result, strict=True):
+            if problem is not None:
                 client = tasks[joined[place]].client
-                answers[joined[place]] = TrainAnswer(client, Status.REJECTED, reason=NOT_SUMMED)
+                answers[joined[place]] = TrainAnswer(client, Status.REJECTED, reason=problem)
     if not any(answer.status is Status.DONE for answer in answers):
         return Message(encode_train_reply(answers), reply_to=message)
     first, *others = sums.values()

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fedquorum.flower.validation import numbers_problem
 from fedquorum.summation import MAX_VALUE, BinnedSum, Bins, NumPy, UpdateSums, UpdateTotal
 from numpy.typing import NDArray
 
@@ -66,10 +67,11 @@ class UpdateSum:
         received = {name: self._library.array(array) for name, array in start.items()}
         self.total = UpdateTotal(received, bins, self._library)
 
-    def add(self, models: Sequence[torch.Tensor], factors: Sequence[float]) -> list[bool]:
-        """Add clients' updates, and return which of them are in the sum.
+    def add(self, models: Sequence[torch.Tensor], factors: Sequence[float]) -> list[str | None]:
+        """Add clients' updates, and return why one is not in the sum, None if it is.
 
-        A model with NaN, Inf or a number beyond ``MAX_VALUE`` is left out.
+        The server would reject it for the same reason: a model with NaN, Inf or a number beyond
+        ``MAX_VALUE`` is left out.
 
         Parameters
         ----------
@@ -91,7 +93,11 @@ class UpdateSum:
         if chosen:
             factor = library.array([factors[k] for k in chosen])
             self.total.add_models(factor, dict(zip(self._names, rows, strict=True)))
-        return [bool(each) for each in usable]
+        return [None if usable[k] else self._problem(models, k) for k in range(m)]
+
+    def _problem(self, models: Sequence[torch.Tensor], k: int) -> str | None:
+        named = zip(self._names, models, strict=True)
+        return numbers_problem({name: model[k].cpu().numpy() for name, model in named})
 
     def merge(self, other: "UpdateSum") -> None:
         """Add another sum of the same start and bins."""

@@ -290,7 +290,7 @@ def _add_rows(parts: Any, total: Any) -> None:
     total += parts[0] if len(parts) == 1 else parts.sum(0)
 
 
-NOT_SUMMED = "its update holds NaN or Inf, or is too large for the sum of the round"
+NOT_SUMMED = "its update times its amount of data is too large for the sum of the round"
 
 
 def fits(

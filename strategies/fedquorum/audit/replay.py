@@ -281,7 +281,7 @@ def read_recorded(directory: Path, *, trust: bool = False) -> Recorded:
 def _refuse_contradictions(run: Run, table: Mapping[str, Sequence[Any]]) -> None:
     """Refuse a table of clients that says something of some clients alone, or two things of one."""
     place = f"{run.directory / POPULATION}"
-    for name in ("participation_rate", "base_rate", "joined", "unseen"):
+    for name in ("base_rate", "joined", "unseen"):  # of the rates of being counted some may lack
         values = table.get(name, ())
         if None in values and any(value is not None for value in values):
             raise RunError(f"{place}: {name} must be there for all clients or for none")

@@ -134,7 +134,7 @@ def value_problem(answer: TrainAnswer, limits: Limits) -> str | None:
     return (
         weight(answer.num_examples)
         or _measured_problem(answer, limits)
-        or _numbers_problem(answer.arrays or {})
+        or numbers_problem(answer.arrays or {})
     )
 
 
@@ -263,7 +263,8 @@ def _names_problem(arrays: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, told))
 
 
-def _numbers_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+def numbers_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+    """Return which array of a model has a number that cannot be used, None if none has."""
     return next(filter(None, map(_values_problem, arrays, arrays.values())), None)
 
 

@@ -1,0 +1,281 @@
+"""Random compositions of all rules, in runs in which everything goes wrong that may.
+
+Clients come and go, join late, fail, and send losses and models that are not finite, zero or huge.
+However a run goes, the audit agrees with every decision, and a run that breaks off after any round
+and goes on with another number of nodes ends with the same bits.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from fedquorum.audit.check import audit
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.flower.codec import TrainAnswer, TrainTask
+from fedquorum.parameters import Cutoff, Number, OneOf, RequiredLoss
+from fedquorum.participation import PARTICIPATIONS
+from fedquorum.rule import Rule, parameters_of
+from fedquorum.selection import SELECTIONS
+from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.streams import stream
+from fedquorum.weighting import WEIGHTINGS
+from flwr.app import Message
+
+import client_app.app
+from client_app.arrays import Arrays
+from client_app.client import FederatedClient
+from client_app.evaluation import Measurement
+from client_app.measurements import Measurements
+from client_app.trainer import Trainer
+from conf.compose import compose_words
+from server_app.in_process import InProcessGrid
+from server_app.loop import run
+from tests.cases import sampled
+from tests.integration.conftest import assert_same_bits, breaking_off
+
+CLIENTS, ROUNDS = 6, 6
+CASES, SAMPLE, PARTS = 2000, 200, 8
+LATE = (1, 4)
+"""The clients that join late: one node of three hosts both, two nodes of six one each."""
+
+WILD = (math.nan, math.inf, 0.0, 5e-324, 1e14, 1e120, 1e300)
+"""The losses of some measurements, in place of the right ones."""
+
+SPOILT = (math.nan, -math.inf, 3e38, 1e15, 1e10)
+"""The values of a number in some clients' models."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run: its settings, and when it breaks off with how many nodes before and after."""
+
+    number: int
+    words: tuple[str, ...]
+    nodes: tuple[int, int]
+    last_round: int
+    joining_round: int
+
+
+# --- what is drawn -------------------------------------------------------------------------------
+
+
+def draw(number: int, attempt: int) -> Case:
+    """Return a case whose rules may not go together."""
+    rng = np.random.default_rng([number, attempt])
+
+    def one(*values: Any) -> Any:
+        return values[rng.integers(len(values))]
+
+    selection, weighting = (one(*sorted(table)) for table in (SELECTIONS, WEIGHTINGS))
+    participation, optimizer = one("none", *sorted(PARTICIPATIONS)), one(*sorted(SERVER_OPTIMIZERS))
+    words = [
+        *(
+            "strategy=composed",
+            f"strategy/selection={selection}",
+            f"strategy/weighting={weighting}",
+        ),
+        *(f"strategy/participation={participation}", f"server_optimizer={optimizer}"),
+        f"strategy.server_lr={one(1, 0.1, 2)}",
+        f"strategy.fraction={one(1, 1, 0.7, 0.5)}",
+        *options_of(SELECTIONS[selection], "strategy.selection", rng),
+        *options_of(WEIGHTINGS[weighting], "strategy.weighting", rng),
+        *options_of(PARTICIPATIONS.get(participation), "strategy.participation", rng),
+        *one(("data.priority=[0,1,3]",), ("data.priority=all",), ("data.priority=[5,2]",)),
+        *one((), (), ("data.priority_weights={4: 0.5}",)),
+        *one((), (), ("data.unseen_fraction=0.2",)),
+        *one((), ("data.validation_fraction=0.3",)),
+        *one(
+            (),
+            ("availability=bernoulli", "availability.p=0.6"),
+            ("availability=markov", "availability.p=0.6"),
+            ("availability=cyclic", "availability.p=0.7", "availability.period=3"),
+            ("availability=bernoulli", "availability.p=0.8", "availability.rest=1"),
+        ),
+        *one((), (), ("response_time=lognormal", f"engine.quorum={one(0.5, 2)}", "engine.grace=1")),
+        f"evaluation.every={one(1, 2, 3)}",
+        f"evaluation.clients={one('all', 'all', 'priority')}",
+        f"evaluation.metric={one('accuracy', 'loss', 'f1')}",
+        *one((), (), ("robustness.max_weight=0.2", "robustness.clip_norm=0.5")),
+        f"engine.partial_aggregation={one('true', 'false')}",
+    ]
+    joining_round = int(one(1, rng.integers(2, ROUNDS)))
+    if joining_round == 1:
+        words += one((), ("strategy.priority_draws=3",))  # by the data of all priority clients
+    return Case(
+        number, tuple(words), one((3, 6), (6, 3)), int(rng.integers(1, ROUNDS)), joining_round
+    )
+
+
+ALONE = ("c1",)
+"""Above the default of another parameter, which the run's rounds decide, it ends the run."""
+
+
+def options_of(rule: type[Rule] | None, prefix: str, rng: np.random.Generator) -> Iterable[str]:
+    """Yield words that set some parameters of a rule within their ranges."""
+    for parameter in () if rule is None else parameters_of(rule):
+        allowed, needed = parameter.metadata["allowed"], parameter.name in (rule or Rule).needed
+        if parameter.name in ALONE or (not needed and rng.random() < 0.5):
+            continue
+        value: Any = None
+        if isinstance(allowed, OneOf):
+            value = allowed.choices[rng.integers(len(allowed.choices))]
+        elif isinstance(allowed, Number):
+            low, high = max(float(allowed.low), -2.0), min(float(allowed.high), 3.0)
+            drawn = (
+                int(rng.integers(int(low), int(high), endpoint=True)) if allowed.integer else None
+            )
+            value = (
+                round(low + (high - low) * rng.uniform(0.05, 0.9), 3) if drawn is None else drawn
+            )
+        elif isinstance(allowed, Cutoff):
+            value = ("inf", 1, 2, 3)[rng.integers(4)]
+        elif isinstance(allowed, RequiredLoss):
+            value = (1, 0.5, "[0.5,2,1,nan,0.2,inf]")[rng.integers(3)]
+        if value is not None:
+            yield f"{prefix}.{parameter.name}={value}"
+
+
+SMALL = (
+    *("experiment=custom", f"rounds={ROUNDS}", f"data.num_clients={CLIENTS}", "data=synth"),
+    *("data.num_priority=2", "model=logistic_regression", "data.sizes=equal", "client.lr=0.05"),
+    *("data.samples_per_client=16", "client.local_epochs=1", "engine.checkpoint_every=1"),
+    *("engine.startup_timeout=0.01", "engine.startup_clients=4"),
+)
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+class JoiningGrid(InProcessGrid):
+    """Nodes in this process, of which those with the late clients connect in some round."""
+
+    def __init__(
+        self, case: Case, run_config: Mapping[str, Any], num_nodes: int, round_: int
+    ) -> None:
+        super().__init__(client_app.app.app, run_config, num_nodes)
+        self._case, self._round = case, round_
+
+    def get_node_ids(self) -> Iterable[int]:
+        nodes = super().get_node_ids()
+        if self._round + 1 >= self._case.joining_round:
+            return nodes
+        late = {client % self.num_nodes for client in LATE}
+        return [node for node in nodes if node - 1 not in late]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        for message in messages:
+            if message.metadata.message_type == "train":
+                self._round = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
+        return super().push_messages(messages)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    """Let clients fail, measure nonsense, and train to models that cannot be used.
+
+    What goes wrong follows from the client and the round or the model, not from its node.
+    """
+    measure, join = Measurements.measure, FederatedClient.join
+    train: Callable[..., Any] = Trainer.each
+
+    def wild(self: Measurements, arrays: Arrays, part: Any, client: int) -> Measurement:
+        measured = measure(self, arrays, part, client)
+        digest = zlib.crc32(b"".join(array.tobytes() for array in arrays))
+        rng = stream(case.number, "wild", digest, client)
+        if rng.random() > 0.15 or not measured.num_examples:
+            return measured
+        return replace(measured, loss=float(rng.choice(WILD)))
+
+    def fails(self: FederatedClient, parameters: Arrays, task: TrainTask) -> TrainAnswer:
+        if stream(case.number, "fails", task.server_round, self.client_id).random() < 0.08:
+            raise RuntimeError("out of battery")
+        return join(self, parameters, task)
+
+    def spoilt(
+        self: Trainer, arrays: Arrays, clients: Sequence[int], t: int, use: Any, **further: Any
+    ) -> Iterable[Any]:
+        def used(places: list[int], models: list[torch.Tensor]) -> Any:
+            for i, place in enumerate(places):
+                rng = stream(case.number, "spoilt", t, clients[place])
+                if rng.random() < 0.1:
+                    models[0][i].flatten()[0:1] = float(rng.choice(SPOILT))
+            return use(places, models)
+
+        yield from train(self, arrays, clients, t, used, **further)
+
+    monkeypatch.setattr(Measurements, "measure", wild)
+    monkeypatch.setattr(FederatedClient, "join", fails)
+    monkeypatch.setattr(Trainer, "each", spoilt)
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def play(
+    case: Case, directory: Path, num_nodes: int, *, resume: bool = False, after: int = 0
+) -> Path:
+    """Run a case from the round after ``after``."""
+    composed = compose_words((*SMALL, f"seed={case.number}", *case.words))
+    engine = replace(composed.settings.engine, num_supernodes=num_nodes)
+    resumed = str(directory) if resume else None
+    composed = replace(
+        composed, settings=replace(composed.settings, engine=engine, resume=resumed)
+    )
+    grid = JoiningGrid(case, composed.run_config, num_nodes, after)
+    run(grid, composed, str(directory), engine=grid.engine)
+    return directory
+
+
+def accepted(number: int, directory: Path) -> Case:
+    """Return the first case of a number whose rules go together, and run it whole."""
+    for attempt in range(200):
+        case = draw(number, attempt)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                spoil(patch, case)
+                play(case, directory / "whole", case.nodes[1])
+        except (SettingsError, ParameterError):
+            lines = directory / "whole" / "rounds.jsonl"
+            if lines.exists() and lines.read_bytes():
+                raise
+            rmtree(directory / "whole", ignore_errors=True)
+        else:
+            return case
+    raise AssertionError("no rules go together")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_run_is_audited_and_continued(part: int, tmp_path: Path) -> None:
+    """By the audit without a problem; with the same bits, on another number of nodes."""
+    for number in sampled(range(CASES), SAMPLE, seed=1)[part::PARTS]:
+        check(number, tmp_path / str(number))
+
+
+def problems(directory: Path) -> list[str]:
+    """Return what the audit finds wrong."""
+    return [str(problem) for problem in audit(directory).problems]
+
+
+def check(number: int, folder: Path) -> None:
+    """Play a case whole and in two legs, and audit both."""
+    case = accepted(number, folder)
+    whole, stopped = folder / "whole", folder / "stopped"
+    assert problems(whole) == [], case
+    with pytest.MonkeyPatch.context() as patch:
+        spoil(patch, case)
+        with breaking_off(patch, case.last_round + 1):
+            play(case, stopped, case.nodes[0])
+        play(case, stopped, case.nodes[1], resume=True, after=case.last_round)
+    assert problems(stopped) == [], case
+    assert_same_bits(whole, stopped, ROUNDS)
+    for table in ("clients", "evaluations"):
+        assert pq.read_table(whole / table).equals(pq.read_table(stopped / table)), table
