@@ -40,6 +40,12 @@ def inner_products(
     return total
 
 
+def length(model: Mapping[str, NDArray[Any]], update: Mapping[str, FloatArray]) -> float:
+    """Return |u|, over the arrays of which ``inner_products`` takes the products."""
+    floating = (name for name, array in model.items() if np.issubdtype(array.dtype, np.floating))
+    return float(np.linalg.norm([np.linalg.norm(update[name]) for name in floating]))
+
+
 VARIANCE = "running_var"
 STATISTICS = frozenset({"running_mean", VARIANCE, "num_batches_tracked"})
 """What PyTorch's normalisation layers call what they measure and count rather than learn."""

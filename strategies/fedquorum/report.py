@@ -74,6 +74,9 @@ class TrainReport:
     KL(p || w) = sum_k p_k log(p_k / w_k), w the fractions of the training data, if the server knows
     the data of all clients.
 
+    ``update_norm`` is |sum_k c_k Delta_k|, for rules that measure the updates' own norms; None if
+    no update counted.
+
     ``omega`` is the round's estimate of 1 / (participation rate) for all known clients, asked or
     not; empty for rules without one.
     """
@@ -92,6 +95,7 @@ class TrainReport:
     late: tuple[LateReply, ...] = ()
     simulated_seconds: float | None = None
     refused: str | None = None
+    update_norm: float | None = None
 
     @property
     def empty(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..client.decisions import joins
 from ..composition import Rules
-from ..records.fairness import mean_of
+from ..records.fairness import mean_of, sum_of
 from ..records.reader import Run
 from ..records.round_record import (
     MEAN_GROUP,
@@ -44,6 +44,9 @@ from .replay import (
 
 TOLERANCE = 1e-9
 SHOWN_DIGITS = 9
+
+NO_SQUARE = 1e-155
+"""Norms below it are not exact: float64 has no squares of such numbers, or few of their bits."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,7 @@ def _round_problems(
     if record.stale != replayed.objective.stale:
         given, expected_stale = list(record.stale), list(replayed.objective.stale)
         yield Problem(number, None, _differs("stale", given, expected_stale))
+    yield from _movement_problems(replayed)
     yield from _test_problems(recorded, replayed)
 
 
@@ -296,6 +300,36 @@ def _answer_problems(recorded: Recorded, replayed: Replayed, row: Row) -> Iterat
                 f"sent an update, though its {call.criterion} {_text(row[call.criterion])} is "
                 "outside its own half of the gate",
             )
+
+
+def _movement_problems(replayed: Replayed) -> Iterator[Problem]:
+    """Yield an update that is longer or shorter than the weights and the clients' updates allow.
+
+    Where these have recorded norms, max(0, 2 max_k l_k - sum_k l_k) <= |sum_k c_k Delta_k| <=
+    sum_k l_k with l_k = |c_k| |Delta_k|; of one client that is an equality.
+    """
+    record = replayed.record
+    counting = [row for row in replayed.rows if row["weight"] != 0.0]
+    norms = [row["update_norm"] for row in counting]
+    if None in norms or not norms:
+        if record.update_norm is not None:
+            yield Problem(record.round, None, _differs("update_norm", record.update_norm, None))
+        return
+    lengths = [abs(row["weight"]) * row["update_norm"] for row in counting]
+    longest = sum_of(lengths)
+    if not math.isfinite(longest):
+        return
+    weights = sum_of([1.0, *(abs(row["weight"]) for row in counting)])
+    shortest = max(0.0, 2.0 * max(lengths) - longest)
+    slack = TOLERANCE * longest + NO_SQUARE * weights
+    norm = _nan(record.update_norm)
+    if not shortest - slack <= norm <= longest + slack:
+        yield Problem(
+            record.round,
+            None,
+            f"update_norm is {_text(record.update_norm)}, the weights and the updates' norms give "
+            f"{_text(shortest)} to {_text(longest)}",
+        )
 
 
 def _expected_record(

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from ..aggregation import inner_products, server_step
+from ..aggregation import inner_products, length, server_step
 from ..alignment import class_alignment
 from ..composition import Rules
 from ..errors import ParameterError
@@ -127,11 +127,15 @@ def round_answers(
 
 @dataclass(frozen=True)
 class Step:
-    """The server's step: the model after it, None where it would not be finite."""
+    """The server's step: the model after it, None where it would not be finite.
+
+    ``update_norm`` is |sum_k c_k Delta_k|, if the rules measure the updates' own norms.
+    """
 
     model: NamedArrays | None
     optimizer: Any
     models: tuple[tuple[int, float, Mapping[str, NDArray[Any]]], ...]
+    update_norm: float | None = None
 
 
 def take_step(
@@ -179,11 +183,14 @@ def take_step(
     else:
         update = memory.step(asked.model, models, len(decided.decided.responses.known))
     total = math.fsum(decided.weight.tolist())
+    weights = decided.decided.weights
+    measures = weights is not None and weights.update_norm is not None
+    norm = length(asked.model, update) if measures else None
     if asked.protection is not None:
         update, total = asked.protection.noised(update), 1.0
     mover = rules.optimizer_in(asked.server_round - 1)
     state, moved = server_step(mover, optimizer, asked.model, update, total)
-    return Step(moved, state, models)
+    return Step(moved, state, models, norm)
 
 
 def _step_from_starts(
@@ -243,6 +250,7 @@ def moved(
         return Moved(None, decided.refused(NOT_FINITE), optimizer)
     if kept is not None:
         kept.remember(asked.model, step.models)
+    decided = replace(decided, report=replace(decided.report, update_norm=step.update_norm))
     if asked.class_alignment:
         decided = _with_class_alignment(asked, answers, decided)
     return Moved(step.model, decided, step.optimizer)

@@ -116,6 +116,7 @@ class RoundRecord:
     test: PartSummary | None = recorded(PART)
     validation: PartSummary | None = recorded(PART.since(None), default=None)
     refused: str | None = recorded(one_of(REFUSALS), default=None)
+    update_norm: float | None = recorded(OPTIONAL.since(None), default=None)
 
     @classmethod
     def of(cls, line: Any) -> Self:
@@ -196,6 +197,7 @@ def round_record(
         ),
         validation=evaluation_summary(evaluations, metric, all_evaluated, "validation"),
         refused=report.refused,
+        update_norm=report.update_norm,
     )
 
 

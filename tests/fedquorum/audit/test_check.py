@@ -7,12 +7,13 @@ import re
 import shutil
 from collections.abc import Callable, Container
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import piqp
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.audit.check import audit
+from fedquorum.audit.check import _movement_problems, audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded, replay
 from fedquorum.errors import RunError
@@ -303,7 +304,10 @@ def test_a_changed_number_of_a_client_is_found(
 def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
     tampered: Callable[[str], Path], *, priority: bool
 ) -> None:
-    """That of a priority client follows from its data; that of another has a bound."""
+    """That of a priority client follows from its data; that of another has a bound.
+
+    The model did not move by the larger weight.
+    """
     run = tampered("fedgp")
 
     def change(rows: Rows) -> None:
@@ -311,9 +315,11 @@ def test_a_weight_of_fedgp_beyond_what_it_can_be_is_found(
         row["weight"] *= 1.001 if priority else 1000.0
 
     change_table(run, "clients", change)
-    (problem,) = audit(run).problems
+    problem, *moved = audit(run).problems
     told = "the other records give" if priority else "its update moves the model by"
     assert told in str(problem)
+    assert all("update_norm" in str(other) for other in moved)
+    assert len(moved) == (not priority)
 
 
 @pytest.mark.parametrize(
@@ -627,3 +633,38 @@ def test_an_empty_table_is_no_mistake_of_the_reader(tampered: Callable[[str], Pa
         "round 1: clients/ has no rows of this round",
     )
     assert math.isfinite(found.run.rounds[0].seconds)
+
+
+@pytest.mark.parametrize(
+    ("terms", "norm", "problem"),
+    [
+        ([(0.5, 4.0)], 2.0, None),
+        (
+            [(0.5, 4.0)],
+            2.000001,
+            "2.000001, the weights and the updates' norms give 2 to 2$",
+        ),
+        ([(0.5, 4.0)], 1.9, "2 to 2$"),
+        ([(0.5, 4.0), (0.5, 1.0)], 1.5, None),
+        ([(0.5, 4.0), (0.5, 1.0)], 2.5, None),
+        ([(0.5, 4.0), (0.5, 1.0)], 1.4, "1.5 to 2.5$"),
+        ([(0.5, 4.0), (0.5, 1.0)], None, "update_norm is null"),
+        ([(0.5, 4.0), (0.0, None)], 2.0, None),
+        ([(0.5, 4.0), (0.5, None)], None, None),
+        ([(0.5, 4.0), (0.5, None)], 2.0, "update_norm is 2, the other records give null"),
+        ([(1e300, 1e300)], math.inf, None),
+        ([], None, None),
+    ],
+)
+def test_the_model_moves_as_the_weights_say(
+    terms: list[tuple[float, float | None]], norm: float | None, problem: str | None
+) -> None:
+    """|sum c_k Delta_k| lies between what the norms of the updates allow; of one it is exact."""
+    rows = [{"weight": weight, "update_norm": length} for weight, length in terms]
+    replayed: Any = SimpleNamespace(
+        record=SimpleNamespace(round=3, update_norm=norm), rows=tuple(rows)
+    )
+    found = [str(one) for one in _movement_problems(replayed)]
+    assert len(found) == (problem is not None)
+    if problem is not None:
+        assert re.search(problem, found[0])

@@ -1,6 +1,7 @@
 """Records of which one value was changed: the audit finds it, in every column that it covers."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -90,6 +91,9 @@ ROUNDS = {
     "simulated_seconds": "slow",
     "test": "fedalign",
     "validation": "validated",
+    "unmeasured": "fedalign",
+    "refused": "fedalign",
+    "update_norm": "fedmgda",
 }
 """The columns that the audit covers, each with a run whose rule uses it."""
 
@@ -116,7 +120,7 @@ def others(value: Any, kind: pa.DataType | None = None) -> Iterator[Any]:
     elif isinstance(value, int):
         yield from (value + 1, value + 90)
     elif isinstance(value, float):
-        yield value * 100.0 + 0.01
+        yield value * 100.0 + 0.01 if math.isfinite(value) else 1.0
     elif isinstance(value, str):
         yield "failed" if value != "failed" else "trained"
     elif isinstance(value, list):

@@ -44,7 +44,7 @@ from fedquorum.weighting import WEIGHTINGS
 from tests.cases import sampled
 from tests.fedquorum.records.made import IDENTITY
 
-K, ROUNDS = 6, 5
+K, ROUNDS, METRIC = 6, 5, "r2"
 POPULATION = Population.of(K, (0, 1, 4))
 EVERYONE = np.arange(K)
 
@@ -113,6 +113,7 @@ def made(
             "rounds": ROUNDS,
             "strategy": {**strategy, "fraction": fraction},
             "server_optimizer": {"name": "sgd"},
+            "evaluation": {"metric": METRIC},
             **({DROP_IN: {"num_rounds": ROUNDS}} if standard else {}),
         }
         with suppress(ParameterError):
@@ -141,14 +142,16 @@ class Player:
         """Return what the clients measured of a model; some do not answer."""
         if self.case.standard:
             return ()
-        pick = self.rng.choice
+        pick, rules = self.rng.choice, self.case.rules
+        measures_all = rules.selection.by_losses or rules.keeps_models
+        nothing = (math.nan,)
         return tuple(
             ClientEvaluation(
                 k,
                 POPULATION.priority_weight(k),
                 pick(WHOLE),
-                pick(MEASURED),
-                pick(SCORES),
+                pick(MEASURED if measures_all or k in POPULATION.priority else nothing),
+                pick(SCORES if measures_all or k in POPULATION.priority else nothing),
                 pick((math.nan, *WHOLE)),
                 pick(MEASURED),
                 pick(SCORES),
@@ -163,10 +166,12 @@ class Player:
         if self.case.standard:
             return None
         rules, selection = self.case.rules, self.case.rules.selection
-        compared = selection.compared(frozenset(e.client for e in evaluated))
+        asked = selection.compared(POPULATION.priority)
         if rules.needs_objective and selection.samples_objective and not selection.by_losses:
-            compared = compared.intersection(call.clients)
-        return priority_objective([e for e in evaluated if e.client in compared])
+            asked = asked.intersection(call.clients)
+        heard = [e for e in evaluated if e.client in asked]
+        missing = asked - {e.client for e in heard if e.measured}
+        return replace(priority_objective(heard), unmeasured=tuple(sorted(missing)))
 
     def answer(self, client: int, call: Call, objective: Objective | None) -> ClientAnswer:
         """Return what a client asked says."""
@@ -215,7 +220,11 @@ class Player:
             return decided.refused(NOT_FINITE)
         if self.rng.random() < 0.1 and decided.report.refused is None:
             return decided.refused(self.rng.choice((NOT_FINITE, TOO_HEAVY)))
-        return decided
+        weights = decided.decided.weights
+        if decided.report.empty or weights is None or weights.update_norm is None:
+            return decided
+        norm = float(np.linalg.norm(decided.weight @ updates))
+        return replace(decided, report=replace(decided.report, update_norm=norm))
 
     def play(
         self, directory: Path
@@ -246,7 +255,7 @@ class Player:
                     seconds=self.rng.choice((0.0, TINY, 1e15)),
                     state_bytes=0,
                     rates=None,
-                    metric="accuracy",
+                    metric=METRIC,
                     all_evaluated=True,
                     previous=records[-1] if records else None,
                 )

@@ -112,6 +112,7 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "simulated_seconds": None,
         "validation": None,
         "refused": None,
+        "update_norm": None,
         "test": {
             "priority": pytest.approx(
                 {
