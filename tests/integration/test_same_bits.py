@@ -73,8 +73,12 @@ def test_in_process(tmp_path: Path, whole: Whole, preset: str, nodes: int) -> No
     assert_same_bits(again, whole(preset), ROUNDS)
 
 
-def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int) -> None:
-    """Run until a round, in which the process is killed."""
+def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int, data: str) -> None:
+    """Run until a round, in which the process is killed.
+
+    The server that forks it began with the environment of some other test.
+    """
+    os.environ["FEDQUORUM_DATA"] = data
     play = server_app.loop._round
 
     def until(parts: Any, arrays: Any, server_round: int, previous: Any) -> Any:
@@ -91,7 +95,7 @@ def test_killed_and_resumed(tmp_path: Path, whole: Whole, preset: str) -> None:
     """By the checkpoint before, in another process."""
     stopped, words = tmp_path / "stopped", PRESETS[preset]
     process = multiprocessing.get_context("forkserver").Process(
-        target=run_until_killed, args=(stopped, words, 9)
+        target=run_until_killed, args=(stopped, words, 9, os.environ["FEDQUORUM_DATA"])
     )
     process.start()
     process.join()
