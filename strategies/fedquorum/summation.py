@@ -28,7 +28,7 @@ MAX_VALUE = 1e15
 """The largest |x| of a number in a client's model that can be used."""
 
 LARGEST_FACTOR = LARGEST / (4 * MAX_VALUE)
-"""The largest a_k of a client whose update can be added."""
+"""With a factor a_k up to this one every update of usable numbers can be added."""
 
 BLOCK = 2**16
 """How many numbers are added at a time: their copies in float64 stay in a core's cache."""
