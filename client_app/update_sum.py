@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 from fedquorum.flower.validation import numbers_problem
-from fedquorum.summation import MAX_VALUE, BinnedSum, Bins, NumPy, UpdateSums, UpdateTotal
+from fedquorum.summation import (
+    MAX_VALUE,
+    NOT_SUMMED,
+    BinnedSum,
+    Bins,
+    NumPy,
+    UpdateSums,
+    UpdateTotal,
+)
 from numpy.typing import NDArray
 
 
@@ -58,12 +66,19 @@ class UpdateSum:
         Where the models are.
     bins : Bins
         For as many clients as the round asks, on all nodes.
+    library : NumPy, optional
+        What adds, if not that of the device.
     """
 
-    def __init__(self, start: Mapping[str, NDArray[Any]], device: torch.device, bins: Bins) -> None:
+    def __init__(
+        self,
+        start: Mapping[str, NDArray[Any]],
+        device: torch.device,
+        bins: Bins,
+        library: NumPy | None = None,
+    ) -> None:
         self._names = list(start)
-        self._on_cpu = device.type == "cpu"
-        self._library = NumPy() if self._on_cpu else PyTorch(device)
+        self._library = library or (NumPy() if device.type == "cpu" else PyTorch(device))
         received = {name: self._library.array(array) for name, array in start.items()}
         self.total = UpdateTotal(received, bins, self._library)
 
@@ -71,7 +86,7 @@ class UpdateSum:
         """Add clients' updates, and return why one is not in the sum, None if it is.
 
         The server would reject it for the same reason: a model with NaN, Inf or a number beyond
-        ``MAX_VALUE`` is left out.
+        ``MAX_VALUE`` is left out, and so is an update that does not fit.
 
         Parameters
         ----------
@@ -81,23 +96,29 @@ class UpdateSum:
             a_k, (m,).
         """
         m, library = len(factors), self._library
-        arrays = [model.numpy() if self._on_cpu else model for model in models]
-        rows = [array.reshape(m, -1) for array in arrays]
+        rows = [library.array(model).reshape(m, -1) for model in models]
         usable = np.full(m, fill_value=True)
         for flat in rows:
             if flat.shape[1]:
                 usable &= np.asarray(library.largest(flat).tolist()) <= MAX_VALUE
-        chosen = np.flatnonzero(usable).tolist()
+        problems = [
+            self._problem([flat[k] for flat in rows], factors[k], usable=bool(usable[k]))
+            for k in range(m)
+        ]
+        chosen = [k for k in range(m) if problems[k] is None]
         if len(chosen) < m:
             rows = [flat[chosen] for flat in rows]
         if chosen:
-            factor = library.array([factors[k] for k in chosen])
+            factor = library.array(np.array([factors[k] for k in chosen], dtype=np.float64))
             self.total.add_models(factor, dict(zip(self._names, rows, strict=True)))
-        return [None if usable[k] else self._problem(models, k) for k in range(m)]
+        return problems
 
-    def _problem(self, models: Sequence[torch.Tensor], k: int) -> str | None:
-        named = zip(self._names, models, strict=True)
-        return numbers_problem({name: model[k].cpu().numpy() for name, model in named})
+    def _problem(self, arrays: Sequence[Any], factor: float, *, usable: bool) -> str | None:
+        """Return why a client's update cannot be added."""
+        model = dict(zip(self._names, arrays, strict=True))
+        if not usable:
+            return numbers_problem({name: self._library.numpy(x) for name, x in model.items()})
+        return None if self.total.fits(factor, model) else NOT_SUMMED
 
     def merge(self, other: "UpdateSum") -> None:
         """Add another sum of the same start and bins."""

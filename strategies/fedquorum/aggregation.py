@@ -1,5 +1,6 @@
 """The server's step on the combined update, and the inner products of updates."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -42,8 +43,13 @@ def inner_products(
 
 def length(model: Mapping[str, NDArray[Any]], update: Mapping[str, FloatArray]) -> float:
     """Return |u|, over the arrays of which ``inner_products`` takes the products."""
-    floating = (name for name, array in model.items() if np.issubdtype(array.dtype, np.floating))
-    return float(np.linalg.norm([np.linalg.norm(update[name]) for name in floating]))
+    floating = [update[k] for k, array in model.items() if np.issubdtype(array.dtype, np.floating)]
+    largest = max((float(np.abs(u).max(initial=0.0)) for u in floating), default=0.0)
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    exponent = math.frexp(largest)[1]  # squares of what is above 1e154 would be infinite
+    squares = [float(np.vdot(u, u)) for u in (np.ldexp(u, -exponent) for u in floating)]
+    return math.ldexp(math.sqrt(math.fsum(squares)), exponent)
 
 
 VARIANCE = "running_var"

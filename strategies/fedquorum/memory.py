@@ -21,7 +21,7 @@ from .state import StateArrays, array_like
 from .summation import combined_update
 from .types import FloatArray, IntArray
 
-_FILE = re.compile(r"\d{3,}(-\d+)?\.npy", re.ASCII)
+_FILE = re.compile(r"updates-\d{3,}(-\d+)?\.npy", re.ASCII)
 """The name of an array's file, with the size of the population where it has grown."""
 
 
@@ -198,7 +198,7 @@ class UpdateMemory:
         """Return the file of an array, another one for each size of the population."""
         if self._directory is None:
             return None
-        return self._directory / f"{position:03d}{self._suffix()}.npy"
+        return self._directory / f"updates-{position:03d}{self._suffix()}.npy"
 
     def _suffix(self) -> str:
         return "" if len(self._row) == self._first else f"-{len(self._row)}"
@@ -225,7 +225,7 @@ def check_room(
     if directory is None:
         there, allowed = machine_memory(), "set where this machine's memory does not hold"
     else:
-        earlier = sum(path.stat().st_size for path in directory.glob("*.npy"))
+        earlier = sum(path.stat().st_size for path in _files(directory))
         there, allowed = free_disk(directory) + earlier, "a folder with space for"
     if size > there:
         raise RunError(
@@ -276,9 +276,14 @@ def _locked(directory: Path) -> int:
 
 def _clear(directory: Path) -> None:
     """Remove the files of an earlier memory, also those that it had for another population."""
-    for path in directory.iterdir():
-        if _FILE.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    for path in _files(directory):
+        path.unlink(missing_ok=True)
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the files of a memory; there may be others of the user's."""
+    found = directory.iterdir() if directory.is_dir() else ()
+    return [path for path in found if _FILE.fullmatch(path.name)]
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path | None) -> NDArray[Any]:

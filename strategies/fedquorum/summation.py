@@ -9,6 +9,7 @@ factors a_k, the updates and the divisor are. Arrays are NumPy's or PyTorch's, i
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -26,9 +27,6 @@ LARGEST = 2.0**960
 
 MAX_VALUE = 1e15
 """The largest |x| of a number in a client's model that can be used."""
-
-LARGEST_FACTOR = LARGEST / (4 * MAX_VALUE)
-"""With a factor a_k up to this one every update of usable numbers can be added."""
 
 BLOCK = 2**16
 """How many numbers are added at a time: their copies in float64 stay in a core's cache."""
@@ -169,6 +167,34 @@ class UpdateTotal:
         self._sums: dict[str, BinnedSum[Any]] = {}
         self._finite = True
         self._terms, self._parts = self._library.empty(BLOCK), self._library.empty(BLOCK)
+        # Now: if there were no memory in the midst of an update, half of it would be in the sum.
+        self._memory = {
+            name: (self._library.empty(len(flat)), self._library.empty(len(flat)))
+            for name, flat in self._start.items()
+        }
+
+    @cached_property
+    def safe_factor(self) -> float:
+        """With a factor up to this one, the update of a client whose numbers can be used fits."""
+        rows = (flat.reshape(1, -1) for flat in self._start.values() if len(flat))
+        largest = max((float(self._library.largest(row)[0]) for row in rows), default=0.0)
+        return LARGEST / (4 * max(MAX_VALUE, largest))
+
+    def fits(self, factor: float, client_model: Mapping[str, Any]) -> bool:
+        """Return whether all terms a_k (x_k - x_t) of a client are at most ``LARGEST``.
+
+        The numbers of its model must be ones that can be used.
+        """
+        if factor <= self.safe_factor:
+            return True
+        for name, array in client_model.items():
+            x, start = (
+                self._library.numpy(one).astype(np.float64).reshape(-1)
+                for one in (array, self._start[name])
+            )
+            if len(x) and not float(np.abs(x - start).max()) * factor <= LARGEST:
+                return False
+        return True
 
     def add_model(
         self,
@@ -244,8 +270,9 @@ class UpdateTotal:
         """Return an array's sum, whose upper bin is ``index`` or higher."""
         total = self._sums.get(name)
         if total is None:
-            high, low = (self._library.empty(len(self._start[name])) for _ in range(2))
-            high[...] = low[...] = 0.0
+            high, low = self._memory.pop(name)
+            high[...] = 0.0
+            low[...] = 0.0
             total = BinnedSum(index, high, low)
         self._sums[name] = total = total.raised(index)
         return total
@@ -263,7 +290,15 @@ class UpdateTotal:
                 low += flat.high
 
     def sums(self) -> dict[str, BinnedSum[Any]]:
-        """Return the sums so far by the arrays' names, of those with a term that is not 0."""
+        """Return the sums so far by the arrays' names, of those with a term that is not 0.
+
+        Raises
+        ------
+        ArithmeticError
+            If an update was added that does not fit.
+        """
+        if not self._finite:
+            raise ArithmeticError("a term of the sum is not finite, or too large")
         return {name: total.reshaped(self._shapes[name]) for name, total in self._sums.items()}
 
     def over(self, divisor: float) -> dict[str, FloatArray]:
@@ -291,18 +326,6 @@ def _add_rows(parts: Any, total: Any) -> None:
 
 
 NOT_SUMMED = "its update times its amount of data is too large for the sum of the round"
-
-
-def fits(
-    model: Mapping[str, NDArray[Any]], client_model: Mapping[str, NDArray[Any]], factor: float
-) -> bool:
-    """Return whether all terms of a client whose numbers can be used are at most ``LARGEST``."""
-    if factor <= LARGEST_FACTOR:
-        return True
-    return all(
-        float(np.abs(array - model[name].astype(np.float64)).max(initial=0.0)) <= LARGEST / factor
-        for name, array in client_model.items()
-    )
 
 
 def combined_update(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedquorum.summation import BLOCK, Bins, UpdateTotal
+from fedquorum.summation import BLOCK, NOT_SUMMED, Bins, NumPy, UpdateTotal
 from numpy.typing import NDArray
 
 from client_app.update_sum import PyTorch, UpdateSum
@@ -92,6 +92,58 @@ def test_the_bits_are_those_of_the_server(size: float) -> None:
     expected, found = single.over(3.0), whole.over(3.0)
     for name in start:
         assert expected[name].tobytes() == found[name].tobytes()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-60, 1e60])
+def test_pytorch_adds_the_same_bits_of_the_same_factors(scale: float) -> None:
+    """On a GPU the factors are float64 too, which no float32 holds."""
+    rng = np.random.default_rng(3)
+    start = {"a": rng.standard_normal((4, 3)).astype(np.float32), "n": np.array([True, False])}
+    models = [
+        torch.from_numpy(start["a"] + rng.standard_normal((3, 4, 3)).astype(np.float32)),
+        torch.tensor([[False, False], [True, True], [True, False]]),
+    ]
+    factors, bins = [scale / 3, 0.1 * scale, 0.7 * scale], Bins.of(3)
+    found = []
+    for library in (None, PyTorch(CPU)):
+        total = UpdateSum(start, CPU, bins, library)
+        assert total.add(models, factors) == [None] * 3
+        found.append(total.sums())
+    for name, one in found[0].items():
+        other = found[1][name]
+        assert (one.index, one.high.tobytes()) == (other.index, other.high.tobytes())
+        assert one.low.tobytes() == other.low.tobytes()
+
+
+def test_an_update_that_does_not_fit_is_left_out_by_its_node() -> None:
+    """As the server would leave it out; those beside it are added."""
+    total = UpdateSum({"w": np.zeros(3)}, CPU, Bins.of(4))
+    models = torch.tensor([[1.0, 1.0, 1.0], [1e15, 0.0, 0.0]], dtype=torch.float64)
+    assert total.add([models], [1.0, 1e280]) == [None, NOT_SUMMED]
+    assert (total.sums()["w"].high + total.sums()["w"].low).tolist() == [1.0, 1.0, 1.0]
+
+
+class Full(NumPy):
+    """Memory for so many arrays."""
+
+    def __init__(self, arrays: int) -> None:
+        self.left = arrays
+
+    def empty(self, size: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise MemoryError
+        return super().empty(size)
+
+
+def test_a_sum_without_memory_has_no_half_of_an_update() -> None:
+    """The memory is taken before the first update, so that no retry adds a client twice."""
+    start = {"a": np.zeros(2), "b": np.zeros(2)}
+    for arrays in range(6):
+        with pytest.raises(MemoryError):
+            UpdateSum(start, CPU, Bins.of(2), Full(arrays))
+    total = UpdateSum(start, CPU, Bins.of(2), Full(6))
+    assert total.add([torch.ones(2, 2), torch.ones(2, 2)], [1.0, 1.0]) == [None, None]
 
 
 def test_pytorch_adds_the_same_bits() -> None:

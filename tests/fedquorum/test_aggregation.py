@@ -9,6 +9,7 @@ from fedquorum.aggregation import (
     averaged,
     inner_products,
     is_statistic,
+    length,
     like,
     server_step,
 )
@@ -152,3 +153,14 @@ def test_neither_rounding_nor_noise_makes_a_variance_negative() -> None:
     still = server_step(SGD(), None, wrong, {k: np.zeros(a.shape) for k, a in wrong.items()}, 1.0)
     assert still[1] is not None
     assert still[1]["bn.running_var"].tolist() == [-2.0] * 3
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1.0, 1e200, 1e307])
+def test_the_length_of_an_update_of_any_size(size: float) -> None:
+    """Its squares need not be numbers; whole numbers are no directions."""
+    model = {"w": np.zeros(2), "v": np.zeros(1), "n": np.zeros(1, np.int64), "e": np.zeros(0)}
+    update = {"w": size * np.array([2.0, -3.0]), "v": np.array([6 * size])}
+    whole = {"n": np.array([1e300]), "e": np.zeros(0)}
+    assert length(model, update | whole) == pytest.approx(7 * size, rel=1e-12)
+    assert length(model, {"w": np.zeros(2), "v": np.zeros(1)} | whole) == 0.0
+    assert length(model, update | {"v": np.array([np.inf])} | whole) == np.inf

@@ -333,9 +333,9 @@ def test_files_of_an_earlier_run_are_removed(tmp_path: Path) -> None:
     memory.grow(range(3))
     (tmp_path / "mine.npy").write_bytes(b"kept")
     del memory
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000-3.npy", "mine.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.npy", "updates-000-3.npy"]
     kept = UpdateMemory(range(3), MODEL, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["000.npy", "mine.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.npy", "updates-000.npy"]
     assert not kept.state()["updates.w"].any()
 
 

@@ -9,13 +9,11 @@ import pytest
 from fedquorum.flower.codec import NamedArrays
 from fedquorum.summation import (
     LARGEST,
-    LARGEST_FACTOR,
     MAX_VALUE,
     BinnedSum,
     Bins,
     UpdateTotal,
     combined_update,
-    fits,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,20 +178,27 @@ def test_what_overflows_is_not_finite(bad: float) -> None:
     assert not np.isfinite(update["w"]).any()
 
 
-def test_a_factor_that_can_be_added() -> None:
-    """The largest factor leaves the difference of two usable numbers within the bins."""
-    model: NamedArrays = {"w": np.array([-MAX_VALUE])}
-    update = combined_update(model, [(LARGEST_FACTOR, {"w": np.array([MAX_VALUE])})])
-    assert update["w"][0] == LARGEST_FACTOR * 2 * MAX_VALUE
+@pytest.mark.parametrize("start", [0.0, -MAX_VALUE, 1e30])
+def test_with_a_safe_factor_every_usable_update_can_be_added(start: float) -> None:
+    """It leaves the difference of two numbers within the bins, also of a model that diverged."""
+    model: NamedArrays = {"w": np.array([start])}
+    total = UpdateTotal(model, Bins.of(1))
+    client: NamedArrays = {"w": np.array([MAX_VALUE])}
+    assert total.fits(total.safe_factor, client)
+    total.add_model(total.safe_factor, client)
+    step = total.over(1.0)["w"][0]
+    assert step == pytest.approx(total.safe_factor * (MAX_VALUE - start), rel=1e-12)
 
 
 def test_a_larger_factor_is_added_if_its_terms_fit() -> None:
-    """A client whose update is 0 may have any factor."""
+    """A client whose update is 0 may have any factor, but for an infinite one."""
     model: NamedArrays = {"w": np.array([1.0, 2.0]), "n": np.zeros(0)}
-    assert fits(model, model, 1e308)
-    assert fits(model, {**model, "w": np.array([1.0, 2.0 + 1e-12])}, 1e300)
-    assert not fits(model, {**model, "w": np.array([1.0, 2.1])}, 1e300)
-    assert fits(model, {**model, "w": np.array([1.0, 1e15])}, 1e270)
+    total = UpdateTotal(model, Bins.of(1))
+    assert total.fits(1e308, model)
+    assert total.fits(1e300, {**model, "w": np.array([1.0, 2.0 + 1e-12])})
+    assert not total.fits(1e300, {**model, "w": np.array([1.0, 2.1])})
+    assert total.fits(1e270, {**model, "w": np.array([1.0, 1e15])})
+    assert not total.fits(math.inf, model)
 
 
 def test_nodes_may_have_added_up_their_part() -> None:

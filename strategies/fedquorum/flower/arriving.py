@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from flwr.app import Message, RecordDict
 
 from ..round import ClientAnswer
-from ..summation import NOT_SUMMED, UpdateTotal, fits
+from ..summation import NOT_SUMMED, UpdateTotal
 from ..types import Proportions
 from .asked import Asked
 from .codec import TrainAnswer, without_arrays
@@ -100,10 +100,10 @@ class Arriving(Intake[TrainAnswer]):
 
     def _fits(self, answer: ClientAnswer, part: TrainAnswer) -> bool:
         """Return whether a single update can be added, where updates are added up as they come."""
-        if self.asked.proportions is None or part.arrays is None:
+        if self.total is None or self.asked.proportions is None or part.arrays is None:
             return True
         factor = self.asked.proportions.factor(answer.client, answer.num_examples or 0.0)
-        return fits(self.asked.model, part.arrays, factor)
+        return self.total.fits(factor, part.arrays)
 
 
 def received(

@@ -184,7 +184,7 @@ def take_step(
         update = memory.step(asked.model, models, len(decided.decided.responses.known))
     total = math.fsum(decided.weight.tolist())
     weights = decided.decided.weights
-    measures = weights is not None and weights.update_norm is not None
+    measures = memory is None and weights is not None and weights.update_norm is not None
     norm = length(asked.model, update) if measures else None
     if asked.protection is not None:
         update, total = asked.protection.noised(update), 1.0

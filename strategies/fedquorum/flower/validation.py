@@ -68,10 +68,9 @@ def size_problem(reply: Message, max_bytes: int) -> str | None:
 def largest_reply(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
     """Return how many bytes a reply for so many clients can have, with models where given.
 
-    A part of the sum of the updates, in float64, is at most four models in float16. There are two
-    parts, and a sum is of two clients at least.
+    A sum of the updates has two parts in float64, whatever the model's numbers are.
     """
-    models = 0 if model is None else 4 * sum(array.nbytes for array in model.values())
+    models = sum(max(4 * array.nbytes, 16 * array.size) for array in (model or {}).values())
     return BYTES_PER_REPLY + num_clients * (BYTES_PER_CLIENT + models)
 
 
