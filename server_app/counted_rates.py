@@ -65,11 +65,17 @@ def counted_rates(
     counted = ByClient(clients, in_time / rates.p[clients]).among(asked)
     for client, probability in counted.items():
         if probability == 0.0 and asked[client] > 0.0:
+            engine = settings.engine
+            setting, got = (
+                ("engine.round_timeout", engine.round_timeout)
+                if _quorum(settings).waits_for_all
+                else ("engine.quorum", engine.quorum)
+            )
             raise SettingsError(
-                f"engine.quorum must be so large that each client is in time in some round with "
+                f"{setting} must be so large that each client is in time in some round with "
                 f"strategy={settings.strategy.name} (client {client} was in none of {ROUNDS_AHEAD} "
-                f"rounds played ahead), got {settings.engine.quorum or 'null'}; a longer "
-                "engine.grace or engine.round_timeout lets it in, too"
+                f"rounds played ahead), got {got}; a longer engine.grace or engine.round_timeout "
+                "lets it in, too"
             )
     return rates.counted_with(counted)
 

@@ -236,7 +236,7 @@ def _value(job: Job, objective: str | None) -> float | None:
         if isinstance(value, int | float):
             return None if undefined else float(value)
         # F is null in a round that did not measure it, a number of a group where it is undefined.
-        undefined |= value == "inf" or (
+        undefined |= isinstance(value, str) or (
             bool(place) and isinstance(group, Mapping) and name in group
         )
     if undefined:

@@ -192,7 +192,9 @@ def test_a_client_that_is_never_asked_or_in_time_is_refused(tmp_path: Path) -> N
     times = tmp_path / "times.csv"
     times.write_text("\n".join(["client,seconds", *(f"{k},{k + 1}" for k in range(10))]))
     trace = ("response_time=trace", f"response_time.path={times}")
-    with pytest.raises(SettingsError, match=r"^engine\.quorum must be so large .*, got null"):
+    with pytest.raises(
+        SettingsError, match=r"^engine\.round_timeout must be so large .*, got 8\.5;"
+    ):
         run(tmp_path / "late", KNOWN, *trace, "engine.round_timeout=8.5", "rounds=1")
 
 

@@ -354,7 +354,7 @@ def _expected_record(
         expected |= {
             "inclusion_mass": report.inclusion_mass,
             "theta": report.theta,
-            "weight_error": weight_error(report, recorded.rates_in(replayed.record.round)),
+            "weight_error": _expected_weight_error(recorded, replayed),
             "decision_loss": loss,
             "decision_loss_sum": _loss_sum(loss_sum_before, loss),
             "kl": report.divergence,
@@ -364,6 +364,18 @@ def _expected_record(
         if all(row["omega"] is None for row in rows):
             expected["weight_error"] = None
     return expected
+
+
+def _expected_weight_error(recorded: Recorded, replayed: Replayed) -> float | None:
+    """Return the weight error; None too where another leg of the run knew the rates or did not.
+
+    A resume may change the engine and the quorum, and with these whether the rates of being counted
+    are known; the table of clients has those of the first leg.
+    """
+    error = weight_error(replayed.report, recorded.rates_in(replayed.record.round))
+    noted = replayed.record.weight_error
+    unlike = (error is None) != (noted is None)
+    return noted if unlike and len(recorded.run.legs) > 1 else error
 
 
 def _loss_sum(before: float | None, loss: float | None) -> float | None:
@@ -411,6 +423,8 @@ def _part_problems(
         if (noted is None) != (values is None):
             yield Problem(number, None, f"{part}.{group} is not what evaluations/ gives")
             continue
+        for name in sorted((noted or {}).keys() - (values or {}).keys()):
+            yield Problem(number, None, f"{part}.{group}.{name} is not what evaluations/ gives")
         for name, value in (values or {}).items():
             if not _same((noted or {}).get(name), value, TOLERANCE):
                 text = _differs(f"{part}.{group}.{name}", (noted or {}).get(name), value)

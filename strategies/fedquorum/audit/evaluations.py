@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pyarrow.compute as pc
 
 from ..composition import Rules
+from ..metrics import metric_called
 from ..records.round_record import PARTS
 from .replay import DROP_IN, Recorded, Row
 
@@ -87,6 +88,12 @@ def _part_problems(
     for prefix, part in _PARTS.items():
         measures = ("loss", "accuracy", "metric")
         given = [name for name in measures if row.get(prefix + name) is not None]
+        if simulated and prefix and not given and row[f"{prefix}num_examples"] is not None:
+            yield f"examples of a {part} part of which nothing was measured"
+        for name in given if simulated else ():
+            possible = metric_called(str(metric) if name == "metric" else name)
+            if not possible.contains(row[prefix + name]):
+                yield f"{prefix}{name} is {row[prefix + name]:g}, which none can be"
         if given and simulated and row[f"{prefix}num_examples"] is None:
             yield f"{given[0]} of a {part} part without any examples"
         others = not prefix and not measures_others

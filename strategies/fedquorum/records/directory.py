@@ -126,10 +126,13 @@ def clear(directory: Path) -> None:
     """Remove what a run wrote into its folder but for its settings, and nothing else.
 
     The caller holds the folder's lock. Without its manifest, which goes first, a folder is no run,
-    however much of the rest is left. Links are removed, not followed.
+    however much of the rest is left. Links are removed, not followed. A run writes its settings
+    before a model: where there are none, the models are somebody else's.
     """
+    foreign = () if (directory / "config.yaml").exists() else _MODELS
     for name in _FILES:
-        (directory / name).unlink(missing_ok=True)
+        if name not in foreign:
+            (directory / name).unlink(missing_ok=True)
     for part in directory.glob(".*.part"):
         if part.name.removeprefix(".").removesuffix(".part") in (*_FILES, "config.yaml"):
             part.unlink()

@@ -52,6 +52,21 @@ def row(rows: Rows, number: int, client: int) -> dict[str, Any]:
         ),
         (
             "fedalign",
+            lambda rows: row(rows, 5, 1).update(accuracy=1.02),
+            "round 5, client 1: evaluations/: accuracy is 1.02, which none can be",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 5, 1).update(loss=-0.1),
+            "round 5, client 1: evaluations/: loss is -0.1, which none can be",
+        ),
+        (
+            "fedalign",
+            lambda rows: row(rows, 0, 1).update(validation_num_examples=3),
+            "round 0, client 1: evaluations/: examples of a validation part of which nothing was",
+        ),
+        (
+            "fedalign",
             lambda rows: row(rows, 5, 4).update(round=6),
             "round 6: evaluations/ has rows of a round that rounds.jsonl lacks",
         ),

@@ -125,3 +125,12 @@ def test_settings_that_no_resume_changes_are_found(
     manifest["resumed"] = [{"round": 3, "before": before}]
     (run / "manifest.json").write_text(json.dumps(manifest))
     assert any(text.startswith(problem) for text in problems(run))
+
+
+def test_another_engine_may_know_less_of_the_rates(tmp_path: Path) -> None:
+    """Under a quorum on the machine's clock nobody knows how often a client counts."""
+    run = go_on(tmp_path / "run", "fedau", "engine.stop_after=2")
+    go_on(run, "fedau", "engine=ray", "engine.quorum=0.5")
+    errors = [record.weight_error for record in load_run(run).rounds]
+    assert [error is None for error in errors[:3]] == [False, False, True]
+    assert problems(run) == []

@@ -171,6 +171,17 @@ def test_of_a_folder_only_what_a_run_writes_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plots"]
 
 
+def test_a_model_without_settings_beside_it_is_somebody_elses(tmp_path: Path) -> None:
+    """A run writes its settings first."""
+    model = tmp_path / "model.safetensors"
+    for settings in (False, True):
+        model.write_bytes(b"theirs")
+        if settings:
+            (tmp_path / "config.yaml").write_text("seed: 1\n")
+        clear(tmp_path)
+        assert model.exists() is not settings
+
+
 def test_what_a_process_works_on_is_not_removed(run: Path) -> None:
     """Whatever its manifest says."""
     lock = locked(run)
