@@ -260,7 +260,7 @@ def play(
 
 def accepted(number: int, directory: Path) -> Case:
     """Return the first case of a number whose rules go together, and run it whole."""
-    for attempt in range(1000):
+    for attempt in range(10_000):
         case = draw(number, attempt)
         if case is None:
             continue
