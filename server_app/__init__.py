@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-# The next import must find the client_app beside this package.
+# The next import must find the client_app beside this package. The package comes before its module:
+# Flower loads both apps in two threads, and Python locks a module before the package it is in.
 sys.path.insert(0, str(Path(__file__).absolute().parent.parent))
-from client_app.import_path import use_packages_beside_this_one
+from client_app import import_path
 
 sys.path.pop(0)
-use_packages_beside_this_one()
+import_path.use_packages_beside_this_one()

@@ -258,7 +258,9 @@ def checked_manifest(content: bytes, path: Path) -> dict[str, Any]:
         manifest = json.loads(content)
     except json.JSONDecodeError as error:
         raise RunError(f"{path}, line {error.lineno}: expected JSON, {error.msg}") from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise RunError(f"{path}: expected JSON, got lists in lists without end") from None
+    except ValueError as error:
         raise RunError(f"{path}: expected JSON, {error}") from None
     try:
         fields = read_object(manifest)

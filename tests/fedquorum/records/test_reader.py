@@ -195,7 +195,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, damaged: str, problem: str) -> 
     [
         ("manifest.json", '{\n"status": }', r"manifest\.json, line 2: expected JSON"),
         ("manifest.json", "{}", r"manifest\.json: experiment is missing"),
-        ("manifest.json", "[" * 100_000, r"manifest\.json: expected JSON, maximum recursion"),
+        ("manifest.json", "[" * 100_000, r"manifest\.json: expected JSON, got lists in lists"),
         ("config.yaml", "a: 1\nb: [", r"config\.yaml, line \d: expected YAML"),
         ("config.yaml", "- 1\n", r"config\.yaml: expected settings by name, got list"),
         ("config.yaml", "a: &a 1\nb: *a\n", r"config\.yaml, line 2: .* found undefined alias"),
