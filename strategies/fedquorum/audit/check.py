@@ -367,10 +367,10 @@ def _expected_record(
 
 
 def _expected_weight_error(recorded: Recorded, replayed: Replayed) -> float | None:
-    """Return the weight error; None too where another leg of the run knew the rates or did not.
+    """Return the weight error, or what is recorded if another leg of the run tells whether it is.
 
     A resume may change the engine and the quorum, and with these whether the rates of being counted
-    are known; the table of clients has those of the first leg.
+    are known. The table of clients has those of the first leg.
     """
     error = weight_error(replayed.report, recorded.rates_in(replayed.record.round))
     noted = replayed.record.weight_error
