@@ -1,22 +1,17 @@
 """What the project says of itself, in files that nothing else reads."""
 
-import ast
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections import defaultdict
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 import fedquorum
 import pytest
 import yaml
-from fedquorum.weighting import WEIGHTINGS
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -30,9 +25,6 @@ LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["p
 TYPED = "Typing :: Typed"
 MOST_WORDS = 60
 """Of an entry of the changelog: details stand in the documents."""
-
-COMMANDS = {"bash", "git", "sh", "sha256sum", "systemd-analyze", "tar"}
-"""What tests start by its name: a small Debian has it, or a fixture or ``.ci/run`` looks for it."""
 
 VERSION_FILES = {"strategies/fedquorum/__init__.py", "pyproject.toml"}
 
@@ -189,7 +181,7 @@ def test_a_commit_and_ci_check_the_same() -> None:
     """Every tool that runs before a commit runs in .ci/run too."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     ci = (ROOT / ".ci" / "run").read_text()
-    assert [hook["id"] for hook in hooks] == ["ruff-check", "ruff-format", "mypy"]
+    assert [hook["id"] for hook in hooks] == ["ruff-check", "ruff-format", "mypy", "lint-imports"]
     for hook in hooks:
         assert hook["entry"].removesuffix(" --force-exclude") in ci
 
@@ -226,33 +218,6 @@ def test_badge_classifiers_and_ci_name_the_same_pythons() -> None:
     assert PROJECT["requires-python"] == LIBRARY["requires-python"] == f">={tested[0]}"
 
 
-def started_commands(tree: ast.Module) -> Iterator[str]:
-    """Yield the first word of each list handed to ``subprocess``, as it is or by a name."""
-    lists = defaultdict[str, list[ast.List]](list)
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.List() as words):
-                lists[name].append(words)
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="subprocess")), args=[given, *_]):
-                handed = lists[given.id] if isinstance(given, ast.Name) else [given]
-                for one in handed:
-                    match one:
-                        case ast.List(elts=[ast.Constant(value=str(command)), *_]):
-                            yield command
-
-
-def test_tests_start_no_command_that_a_machine_may_lack() -> None:
-    """Processes are found by psutil, for example: ``pgrep`` is a package that not everybody has."""
-    found = {
-        command
-        for path in (ROOT / "tests").rglob("*.py")
-        for command in started_commands(ast.parse(path.read_text()))
-    }
-    assert found == COMMANDS
-
-
 def test_who_works_here_finds_the_commands_and_the_forms() -> None:
     """What the guides and the public workflow call exists, and every form asks for something."""
     for guide in ("AGENTS.md", "CONTRIBUTING.md"):
@@ -271,30 +236,6 @@ def test_who_works_here_finds_the_commands_and_the_forms() -> None:
         fields = [field for field in form["body"] if field["type"] == "textarea"]
         assert all(field["attributes"]["label"] for field in fields)
         assert any(field.get("validations", {}).get("required") for field in fields)
-
-
-def files_with_all(words: AbstractSet[str], *patterns: str) -> set[str]:
-    """Return the tracked files that have each of these words, some of them by another name."""
-    tracked = subprocess.check_output(["git", "-C", str(ROOT), "ls-files", *patterns], text=True)
-    return {
-        name
-        for name in tracked.split()
-        if words <= set(re.findall(r"\w+", (ROOT / name).read_text()))
-    }
-
-
-def test_the_steps_for_a_new_rule_name_every_list_of_rules() -> None:
-    """Every document and test that has all weightings has to have the new one too."""
-    guide = (ROOT / "CONTRIBUTING.md").read_text()
-    steps = set(re.findall(r"`([\w./-]+)`", guide.partition("## A new rule")[2]))
-    # Two are only parts of strategies, which documents list.
-    weightings = WEIGHTINGS.keys() - {"data_fraction", "no_weight"}
-    classes = {WEIGHTINGS[key].__name__ for key in weightings}
-    lists = files_with_all(weightings, "*.md", "tests/*.py")
-    lists |= files_with_all(classes, "tests/*.py")
-    lists -= {"CHANGELOG.md"}
-    assert {"SECURITY.md", "tests/fedquorum/test_conformance.py"} < lists
-    assert lists <= steps, lists - steps
 
 
 @pytest.mark.parametrize("page", ["AGENTS.md", "CONTRIBUTING.md", "docs/architecture.md"])
