@@ -10,6 +10,7 @@ from dataclasses import Field, dataclass, replace
 from typing import Any
 
 from .composition import LastUpdates, Rules
+from .description import RuleDescription
 from .errors import ParameterError, did_you_mean
 from .imports import RuleImport, rule_at
 from .participation import (
@@ -72,6 +73,8 @@ class Named:
         Whether priority clients may be drawn with replacement.
     plain_for : tuple of Question
         The questions for which this is a study's baseline.
+    description : RuleDescription
+        What the documents say of the strategy where its rules do not say it.
     """
 
     key: str
@@ -84,6 +87,7 @@ class Named:
     baseline: bool = True
     draws: bool = False
     plain_for: tuple[Question, ...] = ()
+    description: RuleDescription = RuleDescription()
 
     @property
     def title(self) -> str:
@@ -190,17 +194,32 @@ EMPIRICAL = Named("empirical", EmpiricalRates.summary, AverageAll, participation
 KNOWN_STATISTICS = Named(
     "known_statistics", KnownRates.summary, AverageAll, participation=KnownRates
 )
+_MEMORY = {
+    "state": "a model (`strategy.memory_dir` keeps it in files)",
+    "gain": "a bad update counts until the client's next one",
+    "secure_sum": "no: the server keeps every client's last update",
+}
 FEDVARP = Named(
     "fedvarp",
     "FedVarp: a memory of all last updates reduces the variance of participation.",
     AverageParticipating,
     memory=LastUpdates(),
+    description=RuleDescription(
+        weight="1 / (number available), with a memory of every client's last update",
+        source="Jhunjhunwala et al. 2022",
+        **_MEMORY,
+    ),
 )
 MIFA = Named(
     "mifa",
     "MIFA: the mean of all last updates.",
     AverageAll,
     memory=LastUpdates(moves_alone=True),
+    description=RuleDescription(
+        weight="1 / N, with a memory of every client's last update",
+        source="Gu et al. 2021",
+        **_MEMORY,
+    ),
 )
 
 

@@ -19,6 +19,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+from .description import RuleDescription
 from .parameters import Range
 from .schedules import ClientRate
 from .search import Search
@@ -113,7 +114,8 @@ def supplied(allowed: Range, **default: Any) -> Any:
 class Rule:
     """The base class of selections, weightings, participation corrections and server optimizers.
 
-    ``key`` is the rule's name in settings and records, and ``summary`` its description in one line.
+    ``key`` is the rule's name in settings and records, ``summary`` its description in one line, and
+    ``description`` what the tables of the documents say of it.
     ``needed`` has the values that a user must give if the run does not know them: each with its
     allowed values and the reason.
 
@@ -125,6 +127,7 @@ class Rule:
 
     key: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    description: ClassVar[RuleDescription] = RuleDescription()
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def __post_init__(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,6 @@ from tests.builders_flower import grid_of, scripted_app, train_round
 from tests.cases import sampled
 from tests.reference import fedawe
 from tests.reference import server_optimizers as reference
-
-ROOT = Path(__file__).parents[2]
 
 # Clients 0 and 1 have priority. Client 4 is never aligned, and says so; 3 no longer is in round 3.
 POPULATION = Population.of(5, [0, 1])
@@ -290,28 +287,6 @@ def test_every_other_combination_is_refused_with_the_reason(combination: Combina
         rules_of(*combination)
     assert str(caught.value).startswith(str(refusal(*combination)))
     assert "\n" not in str(caught.value)
-
-
-def divisors() -> list[str]:
-    """Return the lines of the tables in docs/composition.md, as the rules say them."""
-    lines = []
-    for name in WEIGHED:
-        weighing, over = WEIGHTINGS[name](), "the fixed population"
-        covers = "the clients admitted in the round" if not weighing.fixed_divisor else over
-        cells = [f"`{name}`", weighing.factor, weighing.divisor.format(whom=covers)]
-        try:
-            cells.append(corrected(weighing, "fedau").divisor.format(whom=over))
-        except ParameterError as error:
-            cells.append(f"refused: {error.reason}")
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-    lines += [f"| `{name}` | {SELECTIONS[name].covers} |" for name in SELECTED]
-    return lines
-
-
-def test_the_divisors_in_the_docs_are_those_of_the_rules() -> None:
-    """The tables of docs/composition.md have one line for each weighting and each selection."""
-    text = (ROOT / "docs" / "composition.md").read_text()
-    assert re.findall(r"^\| `.*$", text, re.MULTILINE) == divisors()
 
 
 def test_a_divisor_that_is_fixed_does_not_depend_on_who_is_there() -> None:

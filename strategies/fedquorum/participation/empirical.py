@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..parameters import OMEGA_CAP
 from ..report import Decided
 from ..rule import parameter
@@ -66,6 +67,25 @@ class EmpiricalRates(Counted[RoundCounts]):
 
     key = "empirical"
     summary = "Updates weighted by 1 / (share of the rounds so far)."
+    description = RuleDescription(
+        weight="omega_n / N, omega_n = rounds so far / rounds it took part in",
+        source=(
+            "[Sun et al.](https://arxiv.org/abs/2410.01209), Algorithm 1 as others quote it "
+            "([what is ours](composition.md#rates-counted-and-clients-that-rest))"
+        ),
+        trusts="that an update is there",
+        gain=(
+            "a client that rarely takes part counts for more when it does, up to cap / N; it "
+            "can stay away on purpose"
+        ),
+        limit="`strategy.cap`",
+        update_bound="server_lr cap / N",
+        bound_needs="with a finite `strategy.cap`",
+        secure_sum=(
+            "possible: the weights follow from participation alone, so clients can scale "
+            "their updates themselves"
+        ),
+    )
     bound = "cap"
 
     cap: float = parameter(math.inf, OMEGA_CAP, Among((2.0, 5.0, 20.0, math.inf)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..parameters import CUTOFF
 from ..report import Decided
 from ..rule import parameter
@@ -69,6 +70,22 @@ class MeanInterval(Counted[FedAUState]):
 
     key = "fedau"
     summary = "FedAU: updates weighted by 1 / (estimated participation rate)."
+    description = RuleDescription(
+        weight="omega_n / N, omega_n the mean interval between its rounds, at most K",
+        source="[Wang and Ji](https://openreview.net/forum?id=ZKEuFKfCKA), Algorithms 1 and 2",
+        trusts="that an update is there",
+        gain=(
+            "a client that rarely takes part counts for more when it does, up to K / N; it "
+            "can stay away on purpose"
+        ),
+        limit="`strategy.cutoff`",
+        update_bound="server_lr K / N",
+        bound_needs="with a finite `strategy.cutoff` K",
+        secure_sum=(
+            "possible: the weights follow from participation alone, so clients can scale "
+            "their updates themselves"
+        ),
+    )
     baseline = False
     bound = "cutoff"
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import PROBABILITY, Range
 from ..report import Decided
@@ -78,6 +79,20 @@ class KnownRates(Participation[Any]):
 
     key = "known_statistics"
     summary = "Updates weighted by 1 / (true participation rate)."
+    description = RuleDescription(
+        weight=(
+            "1 / (p_n N), p_n the probability that a round counts client n, given ([what it "
+            "is](composition.md#known-rates))"
+        ),
+        trusts="that an update is there",
+        limit="1 / (N min p_n)",
+        update_bound="server_lr / (N min p_n)",
+        bound_needs="with rates that do not change with time",
+        secure_sum=(
+            "possible: the weights follow from participation alone, so clients can scale "
+            "their updates themselves"
+        ),
+    )
     symbol = "(1 / p_k)"
     given_rates = True
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {

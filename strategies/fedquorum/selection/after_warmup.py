@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import COUNT, FRACTION, NON_NEGATIVE_COUNT
 from ..rule import RunFacts, parameter, supplied
@@ -43,6 +44,12 @@ class AfterWarmup(WarmUp):
 
     key = "after_warmup"
     summary = "The priority clients in the first rounds, all clients from then on."
+    description = RuleDescription(
+        clients=(
+            "all clients or a sample, after a warm-up of the priority clients if "
+            "`warmup_fraction` says so (FedALIGN's presets: 0.1)"
+        ),
+    )
     needs_objective = False
     asks_losses = False
     unbounded = ""

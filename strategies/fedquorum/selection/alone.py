@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..description import RuleDescription
 from ..types import ByClient, Call, Population, Told
 from .base import Selection
 from .sampling import Sampling
@@ -13,6 +14,10 @@ class Alone(Selection):
 
     key = "alone"
     summary = "Every client trains a local model."
+    description = RuleDescription(
+        clients="every client, each alone",
+        secure_sum="nothing is sent",
+    )
     covers = "nobody"
     asks_all = True
     keeps_models = True

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import (
     COUNT,
@@ -85,6 +86,24 @@ class EpsilonGate(WarmUp):
 
     key = "epsilon_gate"
     summary = "All priority clients, and clients whose loss is within epsilon of theirs."
+    description = RuleDescription(
+        clients=(
+            "priority clients, and clients whose loss is within epsilon of the priority "
+            "clients' loss"
+        ),
+        source="[Ravi and Shomorony](https://openreview.net/forum?id=FR8dvo6q8i), Algorithm 1",
+        trusts="F_k of clients without priority, F of clients with priority",
+        gain=(
+            "a client without priority that reports F_k = F is admitted whatever its model "
+            "is; a client with priority moves F, and with it the gate for all"
+        ),
+        limit="not the gate: it gets F_k from the client itself",
+        secure_sum=(
+            "half: a silent client is silent as before, and F of the priority clients is a "
+            "sum, but the server admits by F_k, which it must see before it sums; with the "
+            "client's side of the gate alone it is possible"
+        ),
+    )
     covers = "the priority clients and the others last known to be aligned"
     gated = True
     needed: ClassVar[Mapping[str, tuple[str, str]]] = {

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..description import RuleDescription
 from ..types import ByClient, Call, Population, Told
 from .base import Selection
 from .sampling import Sampling
@@ -21,6 +22,9 @@ class Everyone(Selection):
 
     key = "everyone"
     summary = "All clients, with and without priority."
+    description = RuleDescription(
+        clients="all clients available in the round, or a sample of them",
+    )
     asks_all = True
     needs_objective = False
     asks_losses = False

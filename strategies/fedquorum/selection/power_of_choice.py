@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import CHOSEN_BY, COUNT
 from ..rule import parameter
@@ -57,6 +58,12 @@ class PowerOfChoice(Selection):
 
     key = "power_of_choice"
     summary = "The clients with the largest losses among candidates drawn by their data."
+    description = RuleDescription(
+        clients="the clients with the largest losses among candidates drawn by their data",
+        trusts="the loss and `num-examples`",
+        gain="a client is asked more often if it reports a high loss or much data",
+        secure_sum="only with the losses in the clear",
+    )
     needs_objective = False
     by_losses = True
     unbounded = "the clients' losses decide which clients are asked"

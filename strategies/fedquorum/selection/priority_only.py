@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ..description import RuleDescription
 from ..types import Admission, ByClient, Call, Objective, Population, Responses, Told
 from .base import Selection
 from .sampling import Sampling
@@ -13,6 +14,9 @@ class PriorityOnly(Selection):
 
     key = "priority_only"
     summary = "The priority clients alone."
+    description = RuleDescription(
+        clients="the priority clients alone",
+    )
     covers = "the known priority clients"
 
     sampling: Sampling = field(default_factory=Sampling)

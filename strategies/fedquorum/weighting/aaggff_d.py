@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import CDF, RBAR
 from ..regret import Bound, regret_bound_d
@@ -102,6 +103,20 @@ class DoublyRobustMixing(ResponseMixing[AAggFFDState]):
 
     key = "aaggff_d"
     summary = "AAggFF-D: fair mixing coefficients for many sampled clients, in closed form."
+    description = RuleDescription(
+        weight="p in closed form, with doubly robust responses for clients not sampled",
+        source="[Hahn, Kim and Lee](https://arxiv.org/abs/2405.20821), Algorithm 3",
+        trusts="the loss of the received model",
+        gain="weight from a high loss: p moves towards clients that are worse off",
+        limit=(
+            "responses are bounded, so p moves by a bounded step a round, but in the long run "
+            "towards a client that keeps lying"
+        ),
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
 
     cdf: str = parameter("weibull", CDF, Among(CDF.choices))
     rbar: str = parameter("sample", RBAR)

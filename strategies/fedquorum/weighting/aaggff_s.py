@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import NEWTON_FORM
 from ..regret import Bound, proves_bound_s, regret_bound_s
@@ -114,6 +115,23 @@ class NewtonMixing(ResponseMixing[AAggFFSState]):
 
     key = "aaggff_s"
     summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
+    description = RuleDescription(
+        weight=(
+            "mixing coefficients p by an online Newton step on bounded responses to the losses"
+        ),
+        source="[Hahn, Kim and Lee](https://arxiv.org/abs/2405.20821), Algorithm 2",
+        state="24, and 8 for each pair of clients",
+        trusts="the loss of the received model",
+        gain="weight from a high loss: p moves towards clients that are worse off",
+        limit=(
+            "responses are bounded, so p moves by a bounded step a round, but in the long run "
+            "towards a client that keeps lying"
+        ),
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
     needs_everyone = True
     authors_variant = "authors' code"
     tolerance = 1e-6  # p is the answer of a solver, which other machines round otherwise

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..parameters import POSITIVE
 from ..report import Decided
 from ..responses import heard, positions, scattered
@@ -54,6 +55,17 @@ class AgnosticMixing(Weighting[AFLState]):
 
     key = "afl"
     summary = "AFL: coefficients by gradient ascent on the losses, on the simplex."
+    description = RuleDescription(
+        weight="p by gradient ascent on the losses, on the simplex",
+        source="Mohri et al. 2019",
+        trusts="the loss of the received model",
+        gain="weight from a high loss",
+        limit="its step size a round",
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
     fixed_population = True
     unbounded = BY_LOSSES
     variant = "projected step"

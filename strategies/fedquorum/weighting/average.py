@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..report import Decided
 from ..rule import Question
 from ..types import ByClient, Call, FloatArray, Population, Proportions, Responses, Weights
@@ -23,6 +24,15 @@ class AverageParticipating(Weighting[None]):
 
     key = "average_participating"
     summary = "The average over the clients that take part in the round."
+    description = RuleDescription(
+        weight="1 / (number available)",
+        trusts="that an update is there",
+        gain="1 / (number available)",
+        secure_sum=(
+            "possible: the weights follow from participation alone, so clients can scale "
+            "their updates themselves"
+        ),
+    )
     question = Question.PARTICIPATION
     plain_for = (Question.PARTICIPATION,)
     needs_losses = False
@@ -75,6 +85,16 @@ class AverageAll(Weighting[None]):
 
     key = "average_all"
     summary = "The average over all clients; an absent one counts as an update of zero."
+    description = RuleDescription(
+        weight="1 / N",
+        trusts="that an update is there",
+        limit="1 / N",
+        update_bound="server_lr / N",
+        secure_sum=(
+            "possible: the weights follow from participation alone, so clients can scale "
+            "their updates themselves"
+        ),
+    )
     question = Question.PARTICIPATION
     needs_losses = False
     fixed_divisor = True

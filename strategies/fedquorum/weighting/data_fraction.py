@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..report import Decided
 from ..rule import Question
 from ..types import Call, Draws, FloatArray, Population, Proportions, Responses, Weights
@@ -38,6 +39,14 @@ class DataFraction(Weighting[None]):
 
     key = "data_fraction"
     summary = "By the clients' amounts of data."
+    description = RuleDescription(
+        weight="p_k / (sum of p), by data",
+        source="McMahan et al. 2017",
+        trusts="`num-examples`",
+        gain="weight, by the data that it claims",
+        limit="`robustness.max_weight`; otherwise only the range of `num-examples`",
+        secure_sum="possible: clients send D_k x_k and D_k, and the server divides the sums",
+    )
     question = Question.AVERAGE
     needs_losses = False
     by_data = True

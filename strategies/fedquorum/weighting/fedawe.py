@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import CUTOFF, POSITIVE, FolderPath
 from ..report import Decided
@@ -88,6 +89,31 @@ class Echo(Weighting[EchoState]):
 
     key = "fedawe"
     summary = "FedAWE: clients continue from their last model; updates count for the rounds away."
+    description = RuleDescription(
+        weight=(
+            "(t - tau_k) / (number available), tau_k the round in which the client last took "
+            "part, from whose model it starts; the result is the mean of all clients' models"
+        ),
+        source="[Xiang et al. 2024](https://arxiv.org/abs/2409.17446), Algorithm 1",
+        state=(
+            "16, and the models from which clients start: one for each round that is the last "
+            "of some client, at most a model a client (`strategy.memory_dir` keeps them in "
+            "files)"
+        ),
+        trusts="that an update is there; the server itself knows how long a client was away",
+        gain=(
+            "a client that rarely takes part counts for more when it does, t - tau_k over the "
+            "number available, without limit; it can stay away on purpose"
+        ),
+        limit=(
+            "`strategy.echo_cap` bounds the echo, `strategy.clip` the step of all clients together"
+        ),
+        secure_sum=(
+            "possible: the server knows the weights before training, and keeps only past "
+            "global models; devices that start from models of different rounds receive "
+            "different messages"
+        ),
+    )
     question = Question.PARTICIPATION
     needs_losses = False
     factor = "t - tau_k"

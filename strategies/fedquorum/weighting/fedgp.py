@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import FRACTION
 from ..report import Decided
@@ -57,6 +58,24 @@ class GradientProjection(Weighting[None]):
 
     key = "fedgp"
     summary = "FedGP: other updates count by their projection onto the priority clients' step."
+    description = RuleDescription(
+        weight=(
+            "(1 - beta) p_k with priority; any other update counts only by its projection "
+            "onto the priority clients' step"
+        ),
+        source="[Jiang, Zhang and Koyejo 2024](https://arxiv.org/abs/2302.05049), Definition 4.3",
+        trusts="the update; `num-examples` of clients with priority",
+        gain=(
+            "a client without priority can turn the step by the direction of its update "
+            "alone; a priority client moves the direction against which all other updates are "
+            "measured"
+        ),
+        limit=(
+            "the other clients together move the model by at most beta times the priority "
+            "clients' step, whatever they send"
+        ),
+        secure_sum="no: it needs the inner products of updates, and the norm of each",
+    )
     question = Question.PRIORITY
     needs_losses = False
     needs_updates = True

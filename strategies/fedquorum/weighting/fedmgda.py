@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import FRACTION
 from ..report import Decided
@@ -54,6 +55,17 @@ class MinNorm(Weighting[IntArray]):
 
     key = "fedmgda"
     summary = "FedMGDA+: the shortest combination of the normalised updates."
+    description = RuleDescription(
+        weight="the shortest combination of the normalized updates",
+        source="Hu et al. 2022",
+        trusts="the update, `num-examples`",
+        gain="an update can turn the shortest combination",
+        limit=(
+            "the step has length at most server_lr; `strategy.deviation` keeps weights near "
+            "the amounts of data"
+        ),
+        secure_sum="no: it needs the inner products of updates, and the norm of each",
+    )
     needs_updates = True
     by_data = True
     variant = "min-norm in a box"

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
 from ..report import Decided
@@ -63,6 +64,28 @@ class Satisfaction(Weighting[None]):
 
     key = "maxfl"
     summary = "MaxFL: weights that are largest where a client is nearly satisfied."
+    description = RuleDescription(
+        weight=(
+            "by how close a client is to being satisfied, sigma'(F - rho): maximizes the "
+            "number of clients that want the model, not fairness "
+            "([docs/appeal.md](appeal.md))"
+        ),
+        source="Cho et al. 2024",
+        trusts="the loss of the received model",
+        gain=(
+            "a loss at the client's requirement has the largest q, 1/4: if all other clients "
+            "are far from their requirements, an update with such a loss is nearly the whole "
+            "step"
+        ),
+        limit=(
+            "none but `robustness.max_weight`; the server holds rho_k, which reveals what "
+            "loss a client reaches alone"
+        ),
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
     question = Question.APPEAL
     unbounded = BY_LOSSES
     factor = "q_k"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..report import Decided
 from ..rule import Question
@@ -18,6 +19,12 @@ class NoWeight(Weighting[None]):
 
     key = "no_weight"
     summary = "No update counts: every client keeps its local model."
+    description = RuleDescription(
+        weight="nothing is aggregated",
+        source="FedALIGN, supplement C.1",
+        trusts="nothing",
+        gain="nothing: nothing is aggregated",
+    )
     question = Question.AVERAGE
     needs_losses = False
     aggregates = False

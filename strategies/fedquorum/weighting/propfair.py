@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..parameters import POSITIVE
 from ..report import Decided
 from ..rule import parameter
@@ -47,6 +48,17 @@ class LossHeadroom(PriorMixing):
 
     key = "propfair"
     summary = "PropFair: weights by 1 / (M - loss)."
+    description = RuleDescription(
+        weight="w / (M - F)",
+        source="Zhang et al. 2023",
+        trusts="the loss of the received model",
+        gain="weight from a high loss",
+        limit="the guard",
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
     factor = "w_k / max(M - F_k, epsilon)"
 
     bound: float = parameter(3.0, POSITIVE, Between(2.0, 10.0))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..parameters import NON_NEGATIVE, POSITIVE
 from ..report import Decided
 from ..rule import parameter
@@ -54,6 +55,16 @@ class LossPower(PriorMixing):
 
     key = "qfedavg"
     summary = "q-FedAvg: weights by the q-th power of the loss."
+    description = RuleDescription(
+        weight="w F^q",
+        source="Li et al. 2020",
+        trusts="the loss of the received model",
+        gain="weight from a high loss: a huge one is the whole step at once",
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
     factor = "w_k F_k^q"
     authors_variant = "authors' form with h"
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..description import RuleDescription
 from ..errors import ParameterError
 from ..parameters import PRIOR, REAL
 from ..report import Decided
@@ -46,6 +47,16 @@ class TiltedLoss(PriorMixing):
 
     key = "term"
     summary = "TERM: weights by the exponential of the loss."
+    description = RuleDescription(
+        weight="w exp(tF) (FedEBA with `prior=uniform`)",
+        source="Li et al. 2021",
+        trusts="the loss of the received model",
+        gain="weight from a high loss: a huge one is the whole step at once",
+        secure_sum=(
+            "only in two steps: the losses in the clear, then the sum of updates with the "
+            "weights that follow; the losses stay visible"
+        ),
+    )
 
     tilt: float = parameter(1.0, REAL, Between(0.01, 10.0))
     prior: str = parameter("data", PRIOR)

@@ -1,0 +1,466 @@
+"""Write the tables of the documents from the declarations: ``python -m docs.tables``.
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, and is never edited:
+a rule's row comes from its ``RuleDescription``, a list of names from the code. CI writes them anew
+and compares.
+"""
+
+import argparse
+import inspect
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import fedquorum
+from fedquorum.audit import command_line as audit_command
+from fedquorum.composition import Rules
+from fedquorum.description import RuleDescription
+from fedquorum.errors import FedQuorumError, ParameterError
+from fedquorum.flower.codec import PROTOCOL
+from fedquorum.flower.drop_in import DropIn
+from fedquorum.named import NAMED, Named, build
+from fedquorum.participation import MeanInterval
+from fedquorum.records import checkpoint
+from fedquorum.rule import RunFacts
+from fedquorum.selection import SELECTIONS
+from fedquorum.state import to_arrays
+from fedquorum.types import Population
+from fedquorum.weighting import WEIGHTINGS
+
+import fedquorum_app
+from client_app.arithmetic import VERSION
+from conf import Settings
+from conf.compose import GROUPS, PARTS, options
+from conf.schema.engine import EvaluationSettings, RobustnessSettings
+from server_app.clients_table import command_line as data_command
+from server_app.report import command_line as report_command
+from server_app.study.settings import StudySettings
+
+ROOT = Path(__file__).parent.parent
+LINE = re.compile(r"(<!-- table: ([\w ]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]], *, right: int = 0) -> str:
+    """Return a table in Markdown, the last ``right`` columns aligned to the right."""
+    names = [*head]
+    rule = ["---"] * (len(names) - right) + ["---:"] * right
+    escaped = [[re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row] for row in rows]
+    lines = (" | ".join(cells).strip() for cells in [names, rule, *escaped])
+    return "".join(f"| {line} |\n".replace("|  |", "| |").replace("|  |", "| |") for line in lines)
+
+
+def code(names: Iterable[str]) -> str:
+    """Return names as code, with commas between them."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def wrap(text: str, indent: str = "") -> str:
+    """Return a paragraph in lines of at most 120 characters."""
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_on_hyphens=False) + "\n"
+
+
+def merged(rows: Iterable[tuple[str, tuple[str, ...]]]) -> Iterable[list[str]]:
+    """Yield one row for all names that have the same cells, where the first of them stands."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in rows:
+        names.setdefault(cells, []).append(name)
+    return ([code(same), *cells] for cells, same in names.items())
+
+
+# --- strategies ----------------------------------------------------------------------------------
+
+
+def describe(strategy: Named) -> RuleDescription:
+    """Return what the documents say of a strategy: its own words, or else those of its rules."""
+    selection = strategy.selection.description
+    counting = (strategy.participation or strategy.weighting).description
+    own_words = strategy.description
+
+    def first(field: str, *descriptions: RuleDescription) -> str:
+        return next(filter(None, (getattr(one, field) for one in descriptions)), "")
+
+    def both(field: str) -> str:
+        return "; ".join(filter(None, (getattr(one, field) for one in (selection, counting))))
+
+    everybody = "all clients" if strategy.weighting.needs_everyone else selection.clients
+    return RuleDescription(
+        clients=own_words.clients or everybody,
+        **{name: first(name, own_words, selection, counting) for name in ("source", "secure_sum")},
+        **{
+            name: first(name, own_words, counting)
+            for name in ("weight", "state", "update_bound", "bound_needs")
+        },
+        **{name: getattr(own_words, name) or both(name) for name in ("trusts", "gain", "limit")},
+    )
+
+
+def methods() -> str:
+    """Return which clients take part in each strategy, and how much an update counts."""
+    rows = [
+        [f"`{key}`", told.clients, told.weight, told.source]
+        for key, told in ((key, describe(named)) for key, named in NAMED.items())
+    ]
+    rows += [
+        [
+            "`composed`",
+            "a selection of your choice",
+            (
+                "a weighting, with or without a correction for absence; any `server_optimizer=` "
+                "([docs/composition.md](composition.md))"
+            ),
+            "",
+        ],
+        [
+            "`custom`",
+            "all clients or a sample",
+            "your weighting, by its import path or file ([docs/own-rule.md](own-rule.md))",
+            "",
+        ],
+    ]
+    return table(
+        ("`strategy=`", "clients that take part", "how much an update counts", "source"), rows
+    )
+
+
+def trust() -> str:
+    """Return what the server believes with each strategy, and what a lie gains."""
+    told = ((key, describe(named)) for key, named in NAMED.items())
+    rows = [*merged((key, (one.trusts, one.gain or "nothing", one.limit)) for key, one in told)]
+    rows += [
+        [
+            "`composed`",
+            (
+                "what its parts believe: "
+                f"`power_of_choice` {SELECTIONS['power_of_choice'].description.trusts}, the others as "
+                "the strategies that have them"
+            ),
+            (
+                f"the gains of its parts; `power_of_choice`: "
+                f"{SELECTIONS['power_of_choice'].description.gain}"
+            ),
+            "the bounds of its parts",
+        ],
+        [
+            "`custom`",
+            "the answers that your rule reads",
+            "depends on your rule",
+            "the checks of replies; document the rest with the rule",
+        ],
+    ]
+    return table(("strategy", "the server believes", "gain from a lie", "bound"), rows)
+
+
+def rules_of(key: str, population: Population) -> Rules:
+    """Return a strategy's rules with all defaults, in a run that knows all that a rule may need."""
+    clients = population.clients
+    facts = RunFacts(
+        num_rounds=10,
+        clients=clients,
+        rates=dict.fromkeys(clients, 0.5),
+        requirements=dict.fromkeys(clients, 1.0),
+    )
+    return build({"name": key}, {"name": "sgd"}, facts)
+
+
+def privacy() -> str:
+    """Return the most that an update counts with each strategy, or why that has no bound."""
+
+    def bound(key: str, named: Named) -> tuple[str, str]:
+        told, reason = describe(named), rules_of(key, Population.of(2, [0])).unbounded
+        # A memory or a gate takes away the bound that the weighting has.
+        bounded = told.update_bound and (told.bound_needs or not reason)
+        return (told.update_bound, told.bound_needs) if bounded else ("none", reason)
+
+    rows = [*merged((key, bound(key, named)) for key, named in NAMED.items())]
+    rows += [
+        [
+            "`composed`",
+            "that of its weighting and participation part",
+            (
+                "with selection `everyone`, `server_optimizer=sgd` and parts that have a bound, such "
+                "as `average_all` with `fedau`; otherwise none"
+            ),
+        ],
+        [
+            "`custom`",
+            "server_lr x `largest_share` of the rule",
+            (
+                "only if the rule declares that bound and needs neither losses nor amounts of data; "
+                "by default none"
+            ),
+        ],
+    ]
+    return table(("strategy", "c", ""), rows)
+
+
+def secure_sums() -> str:
+    """Return what would remain of each strategy if the server saw sums alone."""
+    rows = [*merged((key, (describe(named).secure_sum,)) for key, named in NAMED.items())]
+    rows += [
+        ["`composed`", "as its most demanding part allows, by the rows above"],
+        ["`custom`", "possible if the weights depend on neither losses nor updates"],
+    ]
+    return table(("strategy", "under secure aggregation"), rows)
+
+
+def state_bytes(key: str, clients: int) -> int:
+    """Return the bytes of a rule's state for so many clients."""
+    population = Population.of(clients, [0])
+    state = rules_of(key, population).weighting.init(population)
+    return sum(array.nbytes for array in to_arrays(state, "state").values())
+
+
+def states() -> str:
+    """Return the bytes of a client that each strategy keeps between rounds."""
+
+    def kept(key: str, named: Named) -> str:
+        return describe(named).state or f"{(state_bytes(key, 64) - state_bytes(key, 32)) // 32}"
+
+    rows = [*merged((key, (kept(key, named),)) for key, named in NAMED.items())]
+    return table(("state of", "bytes a client"), rows, right=1)
+
+
+# --- compositions --------------------------------------------------------------------------------
+
+
+def divisors() -> str:
+    """Return factor and divisor of each weighting, without and with a correction for absence."""
+    rows = []
+    for name, kind in WEIGHTINGS.items():
+        weighting = kind()
+        if not weighting.aggregates:
+            continue
+        over = "the fixed population"
+        whom = over if weighting.fixed_divisor else "the clients admitted in the round"
+        cells = [f"`{name}`", weighting.factor, weighting.divisor.format(whom=whom)]
+        try:
+            corrected = MeanInterval.correcting(weighting, {}, RunFacts())
+            cells.append(corrected.divisor.format(whom=over))
+        except ParameterError as error:
+            cells.append(f"refused: {error.reason}")
+        rows.append(cells)
+    corrections = "fedau, empirical, known_statistics"
+    head = (
+        "weighting",
+        "factor",
+        "divisor, participation=none",
+        f"divisor, participation={corrections}",
+    )
+    return table(head, rows)
+
+
+def populations() -> str:
+    """Return the clients that a fixed divisor sums over, by the selection."""
+    kinds = ((name, kind) for name, kind in SELECTIONS.items() if not kind.keeps_models)
+    rows = [[f"`{name}`", kind.covers] for name, kind in kinds]
+    return table(("selection", "fixed population"), rows)
+
+
+# --- what is public ------------------------------------------------------------------------------
+
+MODULES = (
+    *("", "selection", "weighting", "participation", "server_optimizer", "rule", "parameters"),
+    *("search", "types", "streams", "errors", "client.availability", "records.reader"),
+)
+
+
+def library() -> str:
+    """Return the public names of the library's modules."""
+
+    def names(module: str) -> list[str]:
+        found = import_module(module)
+        if hasattr(found, "__all__"):
+            return sorted(found.__all__)
+        classes = (one for one in vars(found).values() if inspect.isclass(one))
+        return sorted(one.__name__ for one in classes if issubclass(one, FedQuorumError))
+
+    modules = [f"fedquorum.{name}".removesuffix(".") for name in MODULES]
+    return table(("module", "public names"), [[f"`{one}`", code(names(one))] for one in modules])
+
+
+def keywords() -> str:
+    """Return the keywords that all drop-in strategies have, in their order."""
+    classes = (getattr(fedquorum, name) for name in fedquorum.__all__)
+    signatures = [
+        [*inspect.signature(one).parameters]
+        for one in classes
+        if inspect.isclass(one) and issubclass(one, DropIn)
+    ]
+    shared = [name for name in signatures[0] if all(name in others for others in signatures)]
+    return wrap(code(shared))
+
+
+MADE_BY_FUNCTIONS = {"read", "trusted"}
+
+
+def python() -> str:
+    """Return the functions and classes of ``fedquorum_app``, and what is public of each."""
+    rows = []
+    for name in fedquorum_app.__all__:
+        thing: Any = getattr(fedquorum_app, name)
+        if name == "InProcessGrid":
+            rows.append(
+                [
+                    f"`{name}`",
+                    "Flower's `Grid`, made from a ClientApp, its run config and a number of nodes",
+                ]
+            )
+            continue
+        shown = [*inspect.signature(thing).parameters]
+        if inspect.isclass(thing) and not issubclass(thing, Exception):
+            public = {one for one in (*vars(thing), *shown) if not one.startswith("_")}
+            shown = sorted(public - MADE_BY_FUNCTIONS)
+        rows.append([f"`{name}`", code(shown)])
+    return table(("name", "public"), rows)
+
+
+PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = MappingProxyType(
+    {
+        "fedquorum-data": data_command._parser,
+        "fedquorum-report": report_command._parser,
+        "fedquorum-audit": audit_command._parser,
+    }
+)
+
+
+def commands() -> str:
+    """Return the words of each command."""
+    rows = [
+        [
+            "`fedquorum`",
+            code(("GROUP=OPTION", "KEY=VALUE", "-m", "--multirun", "-h", "--help", "--hydra-help")),
+        ],
+    ]
+    for name, parser in PARSERS.items():
+        actions = [action for action in parser()._actions if action.dest != "help"]
+        words = [str(action.metavar) for action in actions if not action.option_strings]
+        flags = [flag for action in actions for flag in action.option_strings]
+        rows.append([f"`{name}`", code([*words, *flags, "-h", "--help"])])
+    asked = code([*(item.name for item in fields(StudySettings)), "output"])
+    rows.append(["`fedquorum-study`", f"the words of `fedquorum`, and {asked}; `-h`, `--help`"])
+    return table(("command", "words"), rows)
+
+
+def run_config() -> str:
+    """Return the keys that ``flwr run`` takes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return wrap(code(project["tool"]["flwr"]["app"]["config"]))
+
+
+def groups() -> str:
+    """Return the options of each group of settings."""
+    names = ("strategy", *PARTS, *(name for name in GROUPS if name != "strategy"))
+    return table(("group", "options"), [[f"`{name}`", code(options(name))] for name in names])
+
+
+def other_settings() -> str:
+    """Return the settings beside the groups."""
+    parts = {"evaluation": EvaluationSettings, "robustness": RobustnessSettings}
+    lines = []
+    for item in fields(Settings):
+        if item.name in {*GROUPS, "client"}:
+            continue
+        below = parts.get(item.name)
+        words = code(part.name for part in fields(below)) if below else ""
+        lines.append(wrap(f"- `{item.name}`" + (f": {words}" if words else ""), "  "))
+    return "".join(lines)
+
+
+def presets() -> str:
+    """Return the presets, by their folder."""
+    folders: dict[str, list[str]] = {}
+    for name in options("experiment"):
+        folder, _, last = name.rpartition("/")
+        folders.setdefault(folder, []).append(last)
+    rows = [
+        [f"`experiment={folder}/NAME`", code(names)] for folder, names in folders.items() if folder
+    ]
+    rows += [[f"`experiment={name}`", "presets nothing"] for name in folders.get("", ())]
+    return table(("preset", "`NAME`"), rows)
+
+
+def numbers() -> str:
+    """Return the numbers that say which versions understand each other."""
+    rows = [
+        [
+            "the protocol of messages",
+            str(PROTOCOL),
+            "`PROTOCOL` in `fedquorum.flower.codec`",
+            "an older node or server could misread a message",
+        ],
+        [
+            "the arithmetic",
+            str(VERSION),
+            "`VERSION` in `client_app.arithmetic`, `arithmetic.version` in `manifest.json`",
+            "the same settings give other bits",
+        ],
+        [
+            "the format of checkpoints",
+            str(checkpoint.FORMAT),
+            "`FORMAT` in `fedquorum.records.checkpoint`",
+            "an older checkpoint can no longer be read",
+        ],
+    ]
+    return table(("number", "now", "in the code", "raised if"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {
+        "methods": methods,
+        "trust": trust,
+        "privacy": privacy,
+        "secure sums": secure_sums,
+        "states": states,
+        "divisors": divisors,
+        "populations": populations,
+        "library": library,
+        "keywords": keywords,
+        "python": python,
+        "commands": commands,
+        "run config": run_config,
+        "groups": groups,
+        "other settings": other_settings,
+        "presets": presets,
+        "numbers": numbers,
+    }
+)
+"""Every table, by the name that its page gives it."""
+
+PAGES = (
+    "SECURITY.md",
+    *(f"docs/{page}.md" for page in ("composition", "methods", "running", "scale", "stability")),
+)
+"""The pages that have tables."""
+
+
+def generate(text: str) -> str:
+    """Return the text of a page with its tables written anew.
+
+    Raises
+    ------
+    KeyError
+        If there is no table of that name.
+    """
+    return LINE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[4]}", text)
+
+
+def main() -> None:
+    """Write the tables of all pages, and print the pages that change."""
+    for page in PAGES:
+        path = ROOT / page
+        before = path.read_text()
+        after = generate(before)
+        if after != before:
+            path.write_text(after)
+            print(page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

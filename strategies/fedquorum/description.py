@@ -1,0 +1,47 @@
+"""What the documents say of a rule."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RuleDescription:
+    """What the documents say of a rule in their tables; ``python -m docs.tables`` writes them.
+
+    Each is Markdown without a full stop, and empty where the rule has nothing to say. A strategy
+    says what its participation correction says, or else its weighting, and what its selection says.
+
+    Parameters
+    ----------
+    clients : str
+        The clients that take part, of a selection.
+    weight : str
+        How much an update counts, in the paper's symbols.
+    source : str
+        The paper, with a link and the algorithm or equation.
+    state : str
+        The bytes that the server keeps of a client between rounds; empty where the size of the
+        state says it.
+    trusts : str
+        What the server believes of a reply.
+    gain : str
+        What a dishonest client gains from a lie.
+    limit : str
+        What bounds that gain.
+    update_bound : str
+        c, the most that one update counts, for differential privacy; empty if there is no bound.
+    bound_needs : str
+        The settings that this bound needs.
+    secure_sum : str
+        Whether sums of updates alone would be enough.
+    """
+
+    clients: str = ""
+    weight: str = ""
+    source: str = ""
+    state: str = ""
+    trusts: str = ""
+    gain: str = ""
+    limit: str = ""
+    update_bound: str = ""
+    bound_needs: str = ""
+    secure_sum: str = ""
