@@ -87,7 +87,6 @@ def _communication(
         startup_clients=engine.startup_clients,
         partial_aggregation=engine.partial_aggregation,
         reply_memory=engine.reply_memory,
-        class_alignment=settings.evaluation.class_alignment,
         evaluated_clients=settings.evaluation.clients,
         evaluated_training=evaluated_training,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),

@@ -40,7 +40,6 @@ _LATER = {
     "response_time.name": "none",
     "data.unseen_fraction": 0.0,
     "data.validation_fraction": 0.0,
-    "evaluation.class_alignment": False,
     "evaluation.requirement": None,
     "strategy.prior": "data",
     "client.lr_decay_from": 0,

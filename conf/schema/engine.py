@@ -32,17 +32,15 @@ class EvaluationSettings:
 
     ``every``: evaluate every n rounds, and after the last. ``clients``: all or priority.
     ``metric``: the metric of the clients' fairness; null for accuracy, or for rmse if the data has
-    numbers to predict. ``class_alignment``: whether the records show for each update on which
-    classes it agrees with the others; it changes no model. ``requirement``: rho_k, the training
-    loss below which the model satisfies client k: a number, a list, or the folder of a
-    ``local_only`` run. With it, any run measures appeal and preferred accuracy, and a strategy that
-    weights by requirements uses it. null takes the strategy's requirement, if there is one.
+    numbers to predict. ``requirement``: rho_k, the training loss below which the model satisfies
+    client k: a number, a list, or the folder of a ``local_only`` run. With it, any run measures
+    appeal and preferred accuracy, and a strategy that weights by requirements uses it. null takes
+    the strategy's requirement, if there is one.
     """
 
     every: int = parameter(1, COUNT)
     metric: str | None = parameter(None, FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
-    class_alignment: bool = False
     requirement: Any = parameter(None, REQUIREMENT)
 
 

@@ -36,7 +36,6 @@ _LATER = {
     "client.threads": 1,
     "response_time.name": "none",
     "availability.rest": None,
-    "strategy.min_separation": None,
     "client.lr_decay_from": 0,
     "data.irrelevant_skew": None,
     "data.normalise": False,

@@ -8,7 +8,6 @@ import pyarrow as pa
 from fedquorum.errors import RunError
 from fedquorum.metrics import metric_called
 from fedquorum.records.fairness import SPREAD, spread_by_rows, sum_of
-from fedquorum.records.opportunity import Opportunities, evenness
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
 from fedquorum.records.round_record import MORE_GROUPS, TEST_GROUPS
 from fedquorum.types import IntArray
@@ -20,14 +19,6 @@ OF_CLIENTS = ("test", *SPREAD, "left_out", "appeal", "preferred_accuracy")
 
 BY_ROWS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
 """Means over clients that are weighted by their test rows; see ``measures_by_rows``."""
-
-OF_OPPORTUNITIES = (
-    "presence",
-    *("opportunity_share", "opportunity_worst", "opportunity_jain", "opportunity_cv"),
-    *("mass_share", "mass_worst", "mass_jain", "mass_cv"),
-    *("selection_gap", "never_there"),
-)
-"""What came of the rounds in which clients were there; see ``fedquorum.records.opportunity``."""
 
 OF_RUN = (
     "largest_training_loss",
@@ -41,7 +32,6 @@ OF_RUN = (
     "megabytes",
     "state_bytes",
     "simulated_seconds",
-    *OF_OPPORTUNITIES,
 )
 
 
@@ -72,13 +62,7 @@ def run_measures(run: Run) -> Mapping[str, float]:
     ``theta`` theta_T. ``regret`` and ``regret_bound`` are AAggFF's; ``regret_bound_proven`` is 1
     where the bound is proven for the run, else 0 (NaN in older records). Per round, mean over
     rounds: ``admitted`` updates, ``seconds``, ``megabytes`` of messages both ways. After the last:
-    ``state_bytes``, ``simulated_seconds``. The others: ``fedquorum.records.opportunity``, means
-    over clients, smallest shares, Jain's index and coefficient of variation.
-
-    Raises
-    ------
-    RunError
-        If a table of the run is damaged.
+    ``state_bytes``, ``simulated_seconds``.
     """
     mixing = run.summary.get("mixing") or {}
     last = run.rounds[-1] if run.rounds else None
@@ -94,47 +78,7 @@ def run_measures(run: Run) -> Mapping[str, float]:
         "megabytes": _mean((r.bytes_down + r.bytes_up) / 1e6 for r in run.rounds),
         "state_bytes": math.nan if last is None else float(last.state_bytes),
         "simulated_seconds": math.nan if last is None else _number(last.simulated_seconds),
-        **_opportunity_measures(run),
     }
-
-
-def _opportunity_measures(run: Run) -> dict[str, float]:
-    found = opportunities_of(run)
-    if found is None:
-        return dict.fromkeys(OF_OPPORTUNITIES, math.nan)
-    opportunity, mass = evenness(found.opportunity_share), evenness(found.mass_share)
-    return {
-        "presence": evenness(found.presence)["average"],
-        "opportunity_share": opportunity.pop("average"),
-        **{f"opportunity_{name}": value for name, value in opportunity.items()},
-        "mass_share": mass.pop("average"),
-        **{f"mass_{name}": value for name, value in mass.items()},
-        "selection_gap": found.selection_gap,
-        "never_there": float(found.never_there),
-    }
-
-
-def opportunities_of(run: Run) -> Opportunities | None:
-    """Return how often each client was asked, there and admitted; None without these records.
-
-    Raises
-    ------
-    RunError
-        If a table is damaged.
-    """
-    if not (run.directory / "clients").is_dir():
-        return None
-    table = read_parts(run.directory / "clients", ["client", "status", "weight"])
-    if len(table) == 0:
-        return None
-    client = table["client"].to_numpy().astype(np.int64)
-    everyone = known_clients(run)
-    return Opportunities.of(
-        client,
-        table["status"].to_numpy(),
-        table["weight"].to_numpy(),
-        np.unique(client) if everyone is None else everyone,
-    )
 
 
 def known_clients(run: Run) -> IntArray | None:

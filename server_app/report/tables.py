@@ -328,40 +328,6 @@ def differences_table(pairs: Sequence[Difference], title: str) -> TextTable:
     )
 
 
-def opportunity_table(rows: Sequence[Row], title: str) -> TextTable:
-    """Return what came of the rounds in which clients were there, once for each group of runs.
-
-    The opportunity share of a client is its rounds admitted over its rounds there, the mass share
-    the sum of its weights over the same.
-    """
-    headings = {
-        "presence": "rounds there, % of those asked",
-        "opportunity_share": "opportunity share, %",
-        "opportunity_worst": "its least, %",
-        "opportunity_cv": "its CV",
-        "opportunity_jain": "its Jain index",
-        "mass_share": "mass share, %",
-        "mass_worst": "its least, %",
-        "mass_cv": "its CV",
-        "mass_jain": "its Jain index",
-        "selection_gap": "selection gap, rounds",
-        "never_there": "never there",
-    }
-    return TextTable(
-        title=f"{title}: participation per opportunity",
-        headings=("method", "seeds", *headings.values()),
-        rows=tuple(
-            (
-                row.group.title_told,
-                str(len(row.by_seed)),
-                *(cell(row.statistic(name), name, row.group.metric) for name in headings),
-            )
-            for row in _once(rows)
-            if row.statistic("opportunity_share") is not None
-        ),
-    )
-
-
 def _once(rows: Sequence[Row]) -> list[Row]:
     """Return the first row of each group of runs."""
     first = {id(row.group): row for row in reversed(rows)}
@@ -402,7 +368,6 @@ def experiment_tables(
         summary_table(rows, title),
         differences_table(pairs, title),
         fairness_table(rows, title),
-        opportunity_table(rows, title),
         costs_table(rows, title),
         privacy_table(groups, title),
         settings_table(groups, title),
@@ -503,16 +468,11 @@ def _unit(name: str, metric: str) -> tuple[float, int]:
     if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
         known = metric_called(metric)
         return known.factor, 2 if known.is_share else 3
-    digits = {"left_out": 0, "state_bytes": 0, "admitted": 1, "selection_gap": 1, "never_there": 0}
+    digits = {"left_out": 0, "state_bytes": 0, "admitted": 1}
     return 1.0, digits.get(name, 3)
 
 
-_SHARES = frozenset(
-    {
-        *("gini", "appeal", "preferred_accuracy", "presence"),
-        *("opportunity_share", "opportunity_worst", "mass_share", "mass_worst"),
-    }
-)
+_SHARES = frozenset({"gini", "appeal", "preferred_accuracy"})
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:

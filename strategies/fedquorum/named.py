@@ -260,7 +260,7 @@ def build(
     ----------
     strategy : mapping
         ``name``, one of ``NAMED``, ``composed`` or ``custom``; ``fraction``, ``priority_draws``,
-        ``minimum``, ``min_separation`` and ``server_lr``; and the parameters of its rules. The
+        ``minimum`` and ``server_lr``; and the parameters of its rules. The
         strategy ``composed`` has those in the mappings ``selection``, ``weighting`` and
         ``participation``, each with a ``name``. A part named ``custom`` has ``path`` and ``args``;
         see ``fedquorum.imports``.
@@ -284,7 +284,6 @@ def build(
         options.pop("priority_draws", None),
         facts.seed,
         options.pop("minimum", None),
-        options.pop("min_separation", None),
     )
     moving = dict(server_optimizer)
     rate = ServerRate.of(moving.pop("lr_schedule", "constant"), facts.client_rate)

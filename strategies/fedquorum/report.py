@@ -24,8 +24,7 @@ class ClientDecision:
 
     The following are None for rules without them: ``response`` is r_k, ``mixing`` is p_k after this
     round's decision, ``omega`` is the estimate of 1 / (participation rate) that the round used, and
-    ``update_norm`` is |Delta_k|. ``class_alignment`` is Gamma_kc by class, if it was requested; see
-    ``fedquorum.alignment``. ``seconds`` is the time that the client's reply took; None if time
+    ``update_norm`` is |Delta_k|. ``seconds`` is the time that the client's reply took; None if time
     decides nothing.
     """
 
@@ -43,7 +42,6 @@ class ClientDecision:
     update_norm: float | None = None
     weight: float = 0.0
     seconds: float | None = None
-    class_alignment: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
     for item in declared:
         assert settings[item.name].default == item.default
         assert settings[item.name].metadata["allowed"] == item.metadata["allowed"]
-    others = {"name", "fraction", "priority_draws", "min_separation", "server_lr", "lr_schedule"}
+    others = {"name", "fraction", "priority_draws", "server_lr", "lr_schedule"}
     assert settings.keys() - {item.name for item in declared} <= others
     assert settings["name"].default == key
     assert OPTIONS[group][key].__doc__ == rule.summary

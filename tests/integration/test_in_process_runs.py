@@ -233,25 +233,6 @@ def test_priority_and_choice_have_the_same_bits_on_one_node_and_on_four(
         assert weights == [1 / asked] * asked * 4
 
 
-def test_class_alignment_is_a_column_that_changes_no_model(tmp_path: Path) -> None:
-    """The same bits with it and without; the audit says that it cannot be replayed."""
-    words = ("strategy=fedavg", "client.local_epochs=1", "rounds=3", "engine.num_supernodes=2")
-    without = run(tmp_path / "without", *words)
-    aligned = run(tmp_path / "aligned", *words, "evaluation.class_alignment=true")
-    models = [(one / "model.safetensors").read_bytes() for one in (without, aligned)]
-    assert models[0] == models[1]
-    rows = pq.read_table(aligned / "clients").to_pylist()
-    values = [value for row in rows for value in row["class_alignment"] if value is not None]
-    assert {len(row["class_alignment"]) for row in rows} == {10}
-    assert max(map(abs, values)) <= 1
-    assert pq.read_table(without / "clients")["class_alignment"].null_count == len(rows)
-    found = audit(aligned)
-    assert found.problems == ()
-    assert "class alignment" in " ".join(found.unknown)
-    (line,) = (one for one in explain(read_recorded(aligned), 0, 3) if "class alignment" in one)
-    assert "smoothed over rounds by 0.9" in line
-
-
 def test_participation_baselines_run_on_the_same_clients(tmp_path: Path) -> None:
     """All methods see the same clients come and go, and differ in weights and state."""
     words = ("availability=bernoulli", "availability.p=0.4", "rounds=5", "client.local_steps=3")

@@ -467,8 +467,6 @@ def _unknown(
     if rules.memory is not None:
         name = recorded.run.strategy
         yield f"the memory of updates that corrects {name}'s step; its weights are checked"
-    if recorded.run.settings.get("evaluation.class_alignment"):
-        yield "the class alignment: it needs the updates, which no record holds"
     if recorded.recognised_in:
         last = recorded.recognised_in
         yield (

@@ -5,7 +5,6 @@ The rules supply the sentences and formulas; the records supply the numbers.
 
 from collections.abc import Iterator
 
-from ..alignment import SMOOTHING, smoothed_alignment
 from ..composition import Rules
 from ..errors import RunError
 from ..words import digits
@@ -60,7 +59,6 @@ def _lines(recorded: Recorded, replayed: Replayed, client: int) -> Iterator[str]
     if row is None:
         return
     yield f"answered: {_answer(row)}"
-    yield from _alignment(recorded, client, number, row)
     clients = replayed.round.clients
     if client not in clients:
         yield "weight: 0; the server received no usable update"
@@ -89,19 +87,6 @@ def _server_rate(rules: Rules, number: int) -> Iterator[str]:
     yield (
         f"server's learning rate: server_lr lr_0 / lr_t = {digits(first)} x {digits(factor)} = "
         f"{digits(first * factor)}"
-    )
-
-
-def _alignment(recorded: Recorded, client: int, number: int, row: Row) -> Iterator[str]:
-    """Yield the client's class alignment in the round and over the rounds, where it is recorded."""
-    if row["class_alignment"] is None:
-        return
-    classes = ", ".join(digits(value) for value in row["class_alignment"])
-    rows = (one for t in range(1, number + 1) for one in recorded.rows[t])
-    gamma = smoothed_alignment(one["class_alignment"] for one in rows if one["client"] == client)
-    yield (
-        f"class alignment with the sum of the other updates, by class: {classes}; mean over "
-        f"classes, smoothed over rounds by {SMOOTHING:g}: {digits(gamma)}"
     )
 
 

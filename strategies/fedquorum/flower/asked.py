@@ -25,7 +25,6 @@ class Asked:
     """The inputs of the round in progress.
 
     With ``proportions`` updates are added up as they come, and with ``nodes_sum`` by the nodes.
-    With ``class_alignment`` the round tells it of every update.
     ``starts`` are the models that clients train from, where that is not ``model``.
     """
 
@@ -36,7 +35,6 @@ class Asked:
     proportions: Proportions | None
     nodes_sum: bool
     protection: Protection | None = None
-    class_alignment: bool = False
     starts: StartModels | None = None
 
     def start_of(self, client: int) -> NamedArrays:
@@ -91,8 +89,6 @@ def summing(
     bounded = communication.robustness.max_weight is not None or communication.privacy is not None
     if bounded or communication.virtual_clock or communication.reads_replies:
         return None
-    if communication.class_alignment:
-        return None
     return rules.proportions(weighting, call)
 
 
@@ -140,8 +136,7 @@ def begun(
         check_space(communication.reply_memory, len(call.clients), model)
     sums = nodes_sum(communication, known)
     protection = protection_of(connection, rules, state.clipping_norm, model)
-    aligned = communication.class_alignment and not call.keeps_model
-    return Asked(server_round, call, model, asked_at, known, sums, protection, aligned, starts)
+    return Asked(server_round, call, model, asked_at, known, sums, protection, starts)
 
 
 def train_requests(

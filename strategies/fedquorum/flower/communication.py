@@ -88,9 +88,6 @@ class Communication:
     reply_memory : int, optional
         Bytes of replies to keep in memory if the weights of a round need all replies at once; the
         rest goes to files. By default half of the machine's memory.
-    class_alignment : bool
-        Whether each round reports for each update on which classes it agrees with the others; see
-        ``fedquorum.alignment``. It needs all updates at once; the model has the same bits.
 
     Raises
     ------
@@ -113,7 +110,6 @@ class Communication:
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
     reply_memory: int | None = parameter(None, NON_NEGATIVE_COUNT)
-    class_alignment: bool = False
 
     def __post_init__(self) -> None:
         check_parameters(self)

@@ -11,7 +11,6 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from ..aggregation import inner_products, length, server_step
-from ..alignment import class_alignment
 from ..composition import Rules
 from ..errors import ParameterError
 from ..memory import UpdateMemory
@@ -251,25 +250,7 @@ def moved(
     if kept is not None:
         kept.remember(asked.model, step.models)
     decided = replace(decided, report=replace(decided.report, update_norm=step.update_norm))
-    if asked.class_alignment:
-        decided = _with_class_alignment(asked, answers, decided)
     return Moved(step.model, decided, step.optimizer)
-
-
-def _with_class_alignment(asked: Asked, answers: Answers[TrainAnswer], decided: Round) -> Round:
-    """Return the round with Gamma_kc of every usable update, null where it is not defined."""
-    arrays = [answers.parts[k].arrays or {} for k in decided.clients]
-    aligned = class_alignment(asked.model, arrays, decided.weight)
-    if aligned is None:
-        return decided
-    of_client = {
-        client: tuple(None if math.isnan(cosine) else cosine for cosine in cosines)
-        for client, cosines in zip(decided.clients, aligned.tolist(), strict=True)
-    }
-    decisions = tuple(
-        replace(one, class_alignment=of_client.get(one.client)) for one in decided.report.decisions
-    )
-    return replace(decided, report=replace(decided.report, decisions=decisions))
 
 
 def _combined(

@@ -31,7 +31,7 @@ class Column:
     null : str
         What it says that a value is null; empty if none may be.
     low, high : float
-        The least and the greatest number, of a list those in it. NaN is in every range.
+        The least and the greatest number. NaN is in every range.
     """
 
     name: str
@@ -62,10 +62,9 @@ class Column:
             raise RunError(f"expected {self.name} in every row")
         if (self.low, self.high) == (-math.inf, math.inf):
             return
-        numbers = pc.list_flatten(values) if pa.types.is_list(self.type) else values
-        if pa.types.is_floating(numbers.type):
-            numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
-        extremes = pc.min_max(numbers).as_py()
+        if pa.types.is_floating(self.type):
+            values = pc.if_else(pc.is_nan(values), None, values)
+        extremes = pc.min_max(values).as_py()
         least, most = extremes["min"], extremes["max"]
         if least is not None and not (self.low <= least and most <= self.high):
             worst = least if least < self.low else most

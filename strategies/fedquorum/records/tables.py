@@ -19,7 +19,6 @@ from ..report import ClientDecision, ClientEvaluation
 from ..types import Population
 from .columns import (
     LARGEST_INT32,
-    Column,
     Columns,
     checked,
     count,
@@ -56,7 +55,6 @@ CLIENTS: Columns = (
     number("test_loss", "not evaluated in this round"),
     number("test_accuracy", "not evaluated in this round"),
     number("data", "num_examples has the amount"),
-    Column("class_alignment", pa.list_(pa.float64()), "not requested or not defined", -1.0, 1.0),
 )
 """The columns of ``clients/``."""
 

@@ -75,14 +75,13 @@ class Selection(Rule, ABC):
         return self.by_losses and not self.measures_ahead
 
     def check_population(self, population: Population) -> None:
-        """Refuse a population from which the selection cannot choose.
+        """Refuse a population from which the selection cannot choose; by default none.
 
         Raises
         ------
         ParameterError
             With what is allowed, and the reason.
         """
-        self.sampling.check_population(population)
 
     @abstractmethod
     def call(self, t: int, population: Population, told: Told) -> Call:

@@ -149,7 +149,6 @@ class EpsilonGate(WarmUp):
 
     def check_population(self, population: Population) -> None:
         """Refuse a population in which ``objective_client`` has no priority."""
-        super().check_population(population)
         one = self.objective_client
         if one is not None and one not in population.priority:
             allowed = "the id of a priority client, or none"

@@ -74,13 +74,10 @@ class PowerOfChoice(Selection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sampling = self.sampling
-        for name, given, reason in (
-            ("priority_draws", sampling.priority_draws, "it draws without replacement"),
-            ("min_separation", sampling.min_separation or None, "the losses say who is asked"),
-        ):
-            if given is not None:
-                raise ParameterError(name, f"None with the selection {self.key}", given, reason)
+        given = self.sampling.priority_draws
+        if given is not None:
+            allowed, reason = f"None with the selection {self.key}", "it draws without replacement"
+            raise ParameterError("priority_draws", allowed, given, reason)
 
     @property
     def measures_ahead(self) -> bool:

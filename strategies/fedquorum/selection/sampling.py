@@ -1,8 +1,7 @@
 """Sample the clients of a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,10 +42,6 @@ class Sampling:
     probabilities p_k = D_k / sum_{i in P} D_i. Each draw counts 1 / |S|. The other group is drawn
     as in (a).
 
-    With ``min_separation`` R, a client rests in the R rounds after each draw, whatever it answers.
-    The B clients of a group of n are drawn uniformly from the clients that do not rest, which needs
-    n - B R >= B. The seed determines the rests: the selection repeats the draws of earlier rounds.
-
     Parameters
     ----------
     fraction : float
@@ -57,42 +52,27 @@ class Sampling:
         The run's seed, >= 0.
     minimum : int, optional
         Smallest number of clients to ask in a group; all clients of a smaller group.
-    min_separation : int, optional
-        R >= 0, in rounds.
 
     Raises
     ------
     ParameterError
-        If a value is outside its range, or ``min_separation`` is combined with ``priority_draws``.
+        If a value is outside its range.
 
     References
     ----------
-    Ravi and Shomorony, supplement, partial participation (Theorem A.9) and section C.3. For
-    ``min_separation``: Sun et al., ICLR 2025 (arXiv 2410.01209), where each client that does not
-    rest has a separate rate; here all have the same.
+    Ravi and Shomorony, supplement, partial participation (Theorem A.9) and section C.3.
     """
 
     fraction: float = parameter(1.0, FRACTION)
     priority_draws: int | None = parameter(None, COUNT)
     seed: int = supplied(NON_NEGATIVE_COUNT, default=0)
     minimum: int | None = supplied(NON_NEGATIVE_COUNT, default=None)
-    min_separation: int | None = parameter(None, NON_NEGATIVE_COUNT)
 
     def __post_init__(self) -> None:
         check_parameters(self)
-        if self.min_separation and self.priority_draws is not None:
-            raise ParameterError(
-                "min_separation",
-                "None or 0 with priority_draws",
-                self.min_separation,
-                "a draw with replacement takes a client that was drawn",
-            )
 
     def sample(self, t: int, population: Population, told: Told) -> Sample:
         """Return the clients to ask in round t; ``told`` has D_k of the priority clients."""
-        if self.min_separation:
-            self._check_fixed(population, told)
-            return self._separated(t, population)
         rng = stream(self.seed, "selection", t)
         priority, others = population.priority_clients, population.others
         if told.present is not None:
@@ -116,9 +96,8 @@ class Sampling:
     def probabilities(self, population: Population, told: Told) -> ByClient | None:
         """Return the probability that ``sample`` has a client, of each from which it draws.
 
-        It is the size of the sample over n for a group of n, with ``min_separation`` too: a round
-        draws equally many of a group, and no client of it is preferred. With ``priority_draws`` it
-        is 1 - (1 - p_k)^|S| for a priority client; None while the amounts of data are unknown.
+        It is the size of the sample over n for a group of n. With ``priority_draws`` it is
+        1 - (1 - p_k)^|S| for a priority client; None while the amounts of data are unknown.
         """
         there = population.ascending
         if told.present is not None:
@@ -142,19 +121,6 @@ class Sampling:
             return 1.0
         return self.size(count, at_least=at_least) / count
 
-    def check_population(self, population: Population) -> None:
-        """Refuse a population with a group that is too small while others rest."""
-        rest = self.min_separation or 0
-        for clients, at_least in ((population.priority_clients, 1), (population.others, 0)):
-            n, size = len(clients), self.size(len(clients), at_least=at_least)
-            if rest and n < size * (rest + 1):
-                raise ParameterError(
-                    "min_separation",
-                    f"at most {n // size - 1} where a round draws {size} of a group of {n} clients",
-                    rest,
-                    "those drawn rest for so many rounds",
-                )
-
     def explain(self, t: int, call: Call, client: int, groups: str, population: Population) -> str:
         """Say whether a client was asked in round t, and how it was drawn."""
         asked = "yes" if client in call.clients else "no"
@@ -167,42 +133,15 @@ class Sampling:
             )
         if self.fraction == 1.0:
             return f"yes; {groups}, all of them"
-        drawn = f"{groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
-        if not self.min_separation:
-            return f"{asked}; {drawn}"
-        for before in range(t - 1, max(t - self.min_separation, 0) - 1, -1):
-            if client in self._separated(before, population).clients:
-                return f"no; drawn in round {before + 1}, it rests for {self.min_separation} rounds"
-        return f"{asked}; {drawn}, of those not drawn in the {self.min_separation} rounds before"
-
-    def _check_fixed(self, population: Population, told: Told) -> None:
-        self.check_population(population)
-        if population.joins or told.present is not None:
-            raise ParameterError(
-                "min_separation",
-                "None or 0 where clients may join and leave",
-                self.min_separation,
-                "who rests follows from the clients of all rounds before",
-            )
-
-    def _separated(self, t: int, population: Population) -> Sample:
-        """Return who is drawn in round t while the clients of the rounds before rest."""
-        return _rounds(self, population.priority_clients, population.others).at(t)
+        return f"{asked}; {groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
 
     def fraction_of(
-        self,
-        clients: tuple[int, ...],
-        rng: np.random.Generator,
-        *,
-        at_least: int,
-        resting: frozenset[int] = frozenset(),
+        self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int
     ) -> tuple[int, ...]:
-        """Return the drawn fraction of a group, from its clients that do not rest."""
+        """Return the drawn fraction of a group."""
         if self.fraction == 1.0:
             return clients
         size = self.size(len(clients), at_least=at_least)
-        if resting:
-            clients = tuple(k for k in clients if k not in resting)
         # Of places, since an array of all clients would cost as much as they are many.
         chosen = rng.choice(len(clients), size, replace=False)
         return tuple(sorted(clients[i] for i in chosen.tolist()))
@@ -229,42 +168,3 @@ class Sampling:
             )
         drawn, count = np.unique(rng.choice(clients, size, p=data / data.sum()), return_counts=True)
         return Draws({int(k): int(n) for k, n in zip(drawn, count, strict=True)}, float(data.sum()))
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """The samples of rounds 0, 1, ... with ``min_separation``, each of which needs those before.
-
-    Parameters
-    ----------
-    sampling : Sampling
-        How clients are drawn.
-    priority, others : tuple of int
-        The clients of each group.
-    drawn : list of Sample
-        The samples of the first rounds, drawn so far: all follow from the fields above.
-    """
-
-    sampling: Sampling
-    priority: tuple[int, ...]
-    others: tuple[int, ...]
-    drawn: list[Sample] = field(default_factory=list)
-
-    def at(self, t: int) -> Sample:
-        """Return the sample of round t, after those of all rounds before that were not drawn."""
-        while len(self.drawn) <= t:
-            self.drawn.append(self._following())
-        return self.drawn[t]
-
-    def _following(self) -> Sample:
-        t, sampling = len(self.drawn), self.sampling
-        recent = self.drawn[max(t - (sampling.min_separation or 0), 0) :]
-        resting = frozenset(k for sample in recent for k in sample.clients)
-        rng = stream(sampling.seed, "selection", t)
-        priority = sampling.fraction_of(self.priority, rng, at_least=1, resting=resting)
-        others = sampling.fraction_of(self.others, rng, at_least=0, resting=resting)
-        return Sample(priority, others)
-
-
-_rounds = lru_cache(maxsize=4)(_Rounds)
-"""Cached draws by sampling and clients: without a cache, T rounds would draw T^2 / 2 times."""

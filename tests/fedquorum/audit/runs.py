@@ -22,8 +22,7 @@ CONFIGURATIONS = {
     ),
     "empirical": (
         *("strategy=empirical", "strategy.cap=3", "strategy.fraction=0.5"),
-        *("strategy.min_separation=1", "availability=bernoulli", "availability.p=0.8"),
-        "availability.rest=1",
+        *("availability=bernoulli", "availability.p=0.8", "availability.rest=1"),
     ),
     "average_all": ("strategy=average_all", "availability=bernoulli", "availability.p=0.5"),
     "average_participating": ("strategy=average_participating",),
@@ -52,7 +51,7 @@ CONFIGURATIONS = {
     "fedmgda": ("strategy=fedmgda", "strategy.deviation=0.2"),
     "fedgp": ("strategy=fedgp", "strategy.beta=0.7", "strategy.fraction=0.7"),
     "maxfl": ("strategy=maxfl", "strategy.requirement=[0.5,2,1,nan,0.2,3,1,inf]"),
-    "aligned": ("strategy=fedavg", "evaluation.class_alignment=true"),
+    "plain": ("strategy=fedavg",),
     "validated": (
         *("strategy=fedavg", "data.validation_fraction=0.25", "evaluation.metric=auroc"),
         "data.samples_per_client=60",

@@ -174,16 +174,10 @@ def test_what_cannot_be_known_is_said(runs: Callable[[str], Path]) -> None:
     assert "memory of updates" in told
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("aligned", "the class alignment: it needs the updates, which no record holds"),
-        ("slow", r"that clients were unavailable, late or busy, or failed \(\d+ times\)"),
-    ],
-)
-def test_what_has_no_record_is_said(runs: Callable[[str], Path], name: str, told: str) -> None:
+def test_what_has_no_record_is_said(runs: Callable[[str], Path]) -> None:
     """And nothing else that is on record."""
-    (unknown,) = audit(runs(name)).unknown
+    (unknown,) = audit(runs("slow")).unknown
+    told = r"that clients were unavailable, late or busy, or failed \(\d+ times\)"
     assert re.fullmatch(told, unknown)
 
 
@@ -452,7 +446,7 @@ def test_what_a_client_measured_last_stands_in_where_it_missed(
     tampered: Callable[[str], Path],
 ) -> None:
     """F(w) of round 3 then has client 0's measurement after round 1; without any none is known."""
-    run = tampered("aligned")
+    run = tampered("plain")
     rows = pq.read_table(run / "evaluations").to_pylist()
     counted = [one(rows, 1, client=0)] + [
         row for row in rows if row["round"] == 2 and row["loss"] is not None and row["client"] != 0
@@ -473,7 +467,7 @@ def test_what_a_client_measured_last_stands_in_where_it_missed(
 
 def test_who_is_missing_in_the_objective_is_compared(tampered: Callable[[str], Path]) -> None:
     """With who measured it, and who has priority."""
-    run = tampered("aligned")
+    run = tampered("plain")
     priority = {k["client"] for k in pq.read_table(run / "clients").to_pylist() if k["priority"]}
     other = next(k for k in range(8) if k not in priority)
     change_round(run, 3, unmeasured=[0, other])
@@ -486,7 +480,7 @@ def test_who_is_missing_in_the_objective_is_compared(tampered: Callable[[str], P
 
 def test_a_client_without_a_measurement_is_missing(tampered: Callable[[str], Path]) -> None:
     """F(w) is of the others, and the round names it."""
-    run = tampered("aligned")
+    run = tampered("plain")
     rows = pq.read_table(run / "evaluations").to_pylist()
     write_table(run, "evaluations", [r for r in rows if (r["round"], r["client"]) != (2, 0)])
     told = "round 3, client 0: did not measure global_loss, and is not in unmeasured"

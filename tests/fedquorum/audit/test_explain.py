@@ -7,7 +7,6 @@ from statistics import fmean
 
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.alignment import smoothed_alignment
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import Recorded, read_recorded
 from fedquorum.errors import RunError
@@ -16,7 +15,6 @@ from fedquorum.selection import SELECTIONS
 from fedquorum.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.virtual_clock import LATE
 from fedquorum.weighting import WEIGHTINGS
-from fedquorum.words import digits
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
 from tests.fedquorum.records.made import write_table
@@ -100,22 +98,6 @@ def test_who_did_not_answer_in_time_has_no_weight(runs: Callable[[str], Path]) -
             f"answered: {status}: {reason}",
             "weight: 0; the server received no usable update",
         )
-
-
-def test_class_alignment_is_explained_where_it_is_recorded(runs: Callable[[str], Path]) -> None:
-    """Of the round by class, and smoothed over the client's rounds so far."""
-    recorded = read_recorded(runs("aligned"))
-    cosines = [
-        next(row["class_alignment"] for row in recorded.rows[number] if row["client"] == 0)
-        for number in (1, 2, 3)
-    ]
-    (told,) = [line for line in explain(recorded, 0, 3) if line.startswith("class alignment ")]
-    by_class = ", ".join(digits(cosine) for cosine in cosines[-1])
-    gamma = digits(smoothed_alignment(cosines))
-    assert told == (
-        f"class alignment with the sum of the other updates, by class: {by_class}; mean over "
-        f"classes, smoothed over rounds by 0.9: {gamma}"
-    )
 
 
 def test_a_client_that_never_trains_is_told_so(runs: Callable[[str], Path]) -> None:

@@ -98,7 +98,7 @@ ROUNDS = {
 """The columns that the audit covers, each with a run whose rule uses it."""
 
 NOT_COVERED = {
-    "clients": {"reason", "class_alignment"},
+    "clients": {"reason"},
     "evaluations": set[str](),
     "population": {"participation_rate", "joined", "local_accuracy"},
     "rounds": {"bytes_down", "bytes_up", "seconds", "state_bytes", "away"},

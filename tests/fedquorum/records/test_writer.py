@@ -182,7 +182,6 @@ def test_a_completed_run(tmp_path: Path) -> None:
         "test_loss": 2.0,
         "test_accuracy": 0.75,
         "data": None,
-        "class_alignment": None,
     }
     assert rows[1]["loss"] is None
     assert rows[1]["test_accuracy"] == 0.25

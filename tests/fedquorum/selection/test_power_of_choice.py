@@ -162,8 +162,6 @@ def test_what_does_not_go_with_it_is_refused() -> None:
             Rules(rule(), weighting)
     with pytest.raises(ParameterError, match="priority_draws must be None with the selection"):
         PowerOfChoice(sampling=Sampling(priority_draws=2))
-    with pytest.raises(ParameterError, match="min_separation must be None with the selection"):
-        PowerOfChoice(sampling=Sampling(fraction=0.5, min_separation=1))
     with pytest.raises(ParameterError, match="losses must be told with a ClientApp"):
         StandardProtocol().check_rules(Rules(rule(), AverageParticipating()))
     StandardProtocol().check_rules(Rules(rule(losses="told"), AverageParticipating()))

@@ -142,11 +142,6 @@ def test_every_selection_samples() -> None:
         ({"fraction": 1.2}, "fraction must be a number >= 0 and <= 1, got 1.2"),
         ({"priority_draws": 0}, "priority_draws must be a whole number >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
-        ({"min_separation": -1}, "min_separation must be a whole number >= 0, got -1"),
-        (
-            {"min_separation": 2, "priority_draws": 4},
-            "min_separation must be None or 0 with priority_draws .*, got 2",
-        ),
     ],
 )
 def test_sampling_parameters_out_of_range(options: dict[str, float], message: str) -> None:
@@ -231,10 +226,9 @@ def test_among_the_connected_clients_the_groups_are_smaller() -> None:
     assert dict(asked or {}) == {0: 0.5, 4: 0.5, 1: 2 / 3, 2: 2 / 3, 3: 2 / 3}
 
 
-@pytest.mark.parametrize("rest", [None, 1])
-def test_the_probability_of_being_asked_in_many_rounds(rest: int | None) -> None:
-    """Over 4,000 rounds; with rests a client is drawn in at most every second of them."""
-    sampling, rounds = Sampling(0.4, min_separation=rest), 4_000
+def test_the_probability_of_being_asked_in_many_rounds() -> None:
+    """Over 4,000 rounds."""
+    sampling, rounds = Sampling(0.4), 4_000
     asked = sampling.probabilities(POPULATION, NOTHING)
     assert asked is not None
     counts = Counter(

@@ -23,7 +23,6 @@ from tests.fedquorum.records.made import FIXTURES, line, make_run, write_table
 from tests.server_app.made_runs import real_run
 
 TYPES_OF_CLIENTS = {
-    "class_alignment": "object",
     **dict.fromkeys(("round", "client"), "int32"),
     "priority": "bool",
     **dict.fromkeys(("status", "reason"), "string"),

@@ -230,8 +230,7 @@ class Resting:
     References
     ----------
     Sun et al., ICLR 2025 (arXiv 2410.01209), where exactly B clients take part in a round and then
-    rest for R rounds (``Sampling.min_separation``). This form, in which clients are independent of
-    each other, is ours.
+    rest for R rounds. This form, in which clients are independent of each other, is ours.
     """
 
     memoryless: ClassVar[bool] = False
