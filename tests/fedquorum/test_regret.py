@@ -149,7 +149,7 @@ def test_impossible_responses(monkeypatch: pytest.MonkeyPatch) -> None:
         best_fixed_mixing(np.array([[-2.0, -1.0]]))
     with pytest.raises(ValueError, match="2 decision losses, but responses of 3 rounds"):
         regret(np.zeros(2), np.zeros((3, 2)))
-    monkeypatch.setattr(regret_module, "_newton_step", lambda *_: None)
+    monkeypatch.setattr(regret_module, "_minimize", lambda columns, mixing: mixing)
     with pytest.raises(SolverError, match="the best fixed p was found to a gap of"):
         best_fixed_mixing(np.array([[1.0, 0.0]]))
 
@@ -293,7 +293,14 @@ def test_a_start_where_the_logarithm_ends() -> None:
     assert best.loss == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize(("part", "broken"), [("_MAX_STEPS", 1), ("_residual", lambda *_: 1.0)])
+def stay_uniform(quadratic: FloatArray, linear: FloatArray, *, gap: float) -> FloatArray:
+    """Solve no quadratic program."""
+    return np.full(len(linear), 1 / len(linear))
+
+
+@pytest.mark.parametrize(
+    ("part", "broken"), [("_MAX_STEPS", 1), ("minimise_quadratic", stay_uniform)]
+)
 def test_no_answer_that_is_not_good_enough(
     monkeypatch: pytest.MonkeyPatch, part: str, broken: object
 ) -> None:

@@ -26,6 +26,7 @@ from ..rule import parameter
 from ..search import Among
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
+from ..simplex import restricted
 from ..types import (
     BoolArray,
     Call,
@@ -39,7 +40,6 @@ from ..words import digits, explain_response, explain_restricted, place_in
 from .exponentiated_gradient import exponentiated_gradient
 from .known_mixing import KnownMixing
 from .response_mixing import ResponseMixing
-from .simplex import restricted
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ..responses import (
 from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
+from ..simplex import GAP, minimise_quadratic, restricted
 from ..types import (
     BoolArray,
     Call,
@@ -35,7 +36,6 @@ from ..types import (
 from ..words import digits, explain_response, explain_restricted, place_in
 from .base import Weighting
 from .response_mixing import ResponseMixing
-from .simplex import GAP, minimise_quadratic, restricted
 
 _NO_MASS = 1e-9
 _FORMS = {

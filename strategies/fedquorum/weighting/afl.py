@@ -11,11 +11,11 @@ from ..report import Decided
 from ..responses import heard, positions, scattered
 from ..rule import parameter
 from ..search import Between
+from ..simplex import project, restricted
 from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
 from ..words import digits, explain_restricted, place_in
 from .base import BY_LOSSES, Weighting
 from .known_mixing import KnownMixing
-from .simplex import project, restricted
 
 
 @dataclass(frozen=True)

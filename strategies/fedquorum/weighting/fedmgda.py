@@ -16,11 +16,11 @@ from ..rule import parameter
 from ..search import Between
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
+from ..simplex import minimise_quadratic
 from ..types import Call, FloatArray, IntArray, Population, Responses, Weights
 from ..words import digits
 from .base import Weighting
 from .exponentiated_gradient import base_weights
-from .simplex import minimise_quadratic
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import piqp
 import pyarrow.parquet as pq
 import pytest
+from fedquorum import simplex
 from fedquorum.audit.check import _movement_problems, audit
 from fedquorum.audit.explain import explain
 from fedquorum.audit.replay import read_recorded, replay
@@ -20,7 +21,7 @@ from fedquorum.errors import RunError
 from fedquorum.records.reader import read_runs, read_table
 from fedquorum.round import NOT_FINITE, NOT_SOLVED, TOO_HEAVY
 from fedquorum.state import to_arrays
-from fedquorum.weighting import AverageAll, simplex
+from fedquorum.weighting import AverageAll
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS, REFUSED, WORDS
 from tests.fedquorum.records.made import FIXTURES, change_round, change_table, write_table

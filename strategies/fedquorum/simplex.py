@@ -3,8 +3,8 @@
 import numpy as np
 import piqp
 
-from ..errors import SolverError
-from ..types import BoolArray, FloatArray
+from .errors import SolverError
+from .types import BoolArray, FloatArray
 
 GAP = 1e-10
 """The largest accepted optimality gap of a quadratic program's solution."""

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import piqp
 import pytest
+from fedquorum import simplex
 from fedquorum.errors import SolverError
+from fedquorum.simplex import minimise_quadratic, project, restricted
 from fedquorum.types import FloatArray
-from fedquorum.weighting import simplex
-from fedquorum.weighting.simplex import minimise_quadratic, project, restricted
 from scipy.optimize import minimize
 
 
