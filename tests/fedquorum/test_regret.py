@@ -298,6 +298,14 @@ def stay_uniform(quadratic: FloatArray, linear: FloatArray, *, gap: float) -> Fl
     return np.full(len(linear), 1 / len(linear))
 
 
+def test_a_step_beyond_the_logarithm_is_shortened() -> None:
+    """50 log(1 + 10 a) + log(2 - 2 a) is largest at a = 499 / 510; a full step goes too far."""
+    table = np.array([[10.0, 0.0]] * 50 + [[-1.0, 1.0]])
+    best = best_fixed_mixing(table)
+    np.testing.assert_allclose(best.mixing, [499 / 510, 11 / 510], rtol=1e-9)
+    assert best.gap <= 1e-9
+
+
 @pytest.mark.parametrize(
     ("part", "broken"), [("_MAX_STEPS", 1), ("minimise_quadratic", stay_uniform)]
 )
