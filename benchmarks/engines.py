@@ -443,7 +443,7 @@ def _by_flower(work: Workload, folder: Path, device: str, rounds: int) -> Timed:
     words += ["engine=flower", "engine.num_supernodes=2"]
     words += [f"rounds={rounds}", f"hydra.run.dir={run}"]
     started = time.time()
-    with _flower(home / "flwr") as variables:
+    with isolate_flower(home / "flwr") as variables:
         _call([_command("fedquorum"), *words], variables)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in lines][WARM:-1]
@@ -474,7 +474,7 @@ def _stock_flower(work: Workload, folder: Path, device: str, rounds: int) -> Tim
     if device == "cuda":  # as many clients at a time as there are cores share a GPU
         federation += f" client-resources-num-gpus={1 / len(os.sched_getaffinity(0))}"
     command += ["--federation-config", federation]
-    with _flower(home / "flwr") as variables:
+    with isolate_flower(home / "flwr") as variables:
         _call(command, variables)
         status = _status({**os.environ, **variables})
     noted = [float(line) for line in times.read_text().split()]
@@ -603,7 +603,7 @@ def _status(env: dict[str, str]) -> str:
 
 
 @contextmanager
-def _flower(home: Path) -> Iterator[dict[str, str]]:
+def isolate_flower(home: Path) -> Iterator[dict[str, str]]:
     """Give Flower a home and ports of its own, and stop its SuperLink in the end."""
     port = _free_port()
     yield {
