@@ -30,8 +30,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from client_app.allocator import keep_memory
 from client_app.batched.aligned import aligned, padded_rows
+from client_app.workers import keep_memory
 
 WAYS = ("threads", "shared")
 CLASSES = 10

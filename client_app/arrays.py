@@ -1,4 +1,4 @@
-"""A model as a list of arrays, in the order of its ``state_dict``."""
+"""A model as a list of arrays, in the order of its ``state_dict``, and numbers on their device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,3 +16,14 @@ def put(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
     model.load_state_dict(
         {name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)}
     )
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on the device, without waiting for the copy.
+
+    A copy from pageable memory waits until a GPU has done all that it was asked before. One from
+    pinned memory takes its place in the queue; PyTorch keeps that memory until the copy is done.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -12,9 +12,9 @@ from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from client_app.arrays import sent
 from client_app.data.base import Inputs, PixelScale
 from client_app.randomness import Draws
-from client_app.transfers import sent
 
 PADDING = 4
 SHARPNESS = 2.0

@@ -18,8 +18,7 @@ from client_app.data.base import Part
 from client_app.evaluation import BATCH, NUMBERS, Measured, Measurement, evaluate, measurement
 from client_app.examples import Examples
 from client_app.tasks import Task
-from client_app.threads import SHARED_FLOPS
-from client_app.workers import Workers, available_cores
+from client_app.workers import SHARED_FLOPS, Workers, available_cores
 
 
 class Measurements:

@@ -13,7 +13,6 @@ from fedquorum.flower.response_times import NodeResponseTimes
 from fedquorum.parameters import Number
 from torch import nn
 
-from client_app.allocator import keep_memory
 from client_app.augmentation import check_augmentation
 from client_app.availability import client_processes
 from client_app.client import FederatedClient
@@ -29,6 +28,7 @@ from client_app.response_times import response_times
 from client_app.tasks import build_task
 from client_app.trainer import Trainer
 from client_app.training import LocalTraining
+from client_app.workers import keep_memory
 from conf import Settings, SettingsError
 from conf.schema.data import of_devices
 from conf.schema.privacy import PrivacySettings

@@ -15,9 +15,9 @@ import torch
 from fedquorum.errors import SettingsError
 from torch.nn import functional
 
+from client_app.arrays import sent
 from client_app.data.base import FederatedData
 from client_app.metrics import check_metric
-from client_app.transfers import sent
 from conf.schema.rules import rule_settings
 from conf.schema.settings import Settings, evaluated_metric
 

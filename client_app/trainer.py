@@ -18,9 +18,8 @@ from client_app.arrays import Arrays
 from client_app.batched import BatchedTraining
 from client_app.examples import Examples
 from client_app.tasks import Task
-from client_app.threads import SHARED_FLOPS
 from client_app.training import LocalTraining
-from client_app.workers import Workers, attempt, available_cores
+from client_app.workers import SHARED_FLOPS, Workers, attempt, available_cores
 
 CPU_MEMORY = 128 * 2**20  # more leaves the caches, and fresh memory costs more than it saves
 GPU_SHARE = 4  # one in so many bytes that are free

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from client_app.arrays import put
+from client_app.arrays import put, sent
 from client_app.augmentation import augmentation
 from client_app.chain import chain_of
 from client_app.data.base import PixelScale
@@ -24,7 +24,6 @@ from client_app.descent import Descent
 from client_app.dropout import dropouts
 from client_app.randomness import Draws, draws_numbers, torch_seeded
 from client_app.tasks import CrossEntropy, Task
-from client_app.transfers import sent
 
 CROSS_ENTROPY = CrossEntropy()
 

@@ -15,10 +15,10 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from client_app.arrays import sent
 from client_app.batched.aligned import aligned, copies, padded_rows
 from client_app.models import MLP, LogisticRegression
 from client_app.tasks import BinaryCrossEntropy, CrossEntropy, Task
-from client_app.transfers import sent
 
 Stacked = dict[str, torch.Tensor]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app.alone import NO_STARTS
-from client_app.arrays import Arrays
+from client_app.arrays import Arrays, sent
 from client_app.augmentation import Augmentation
 from client_app.batched.aligned import copies, padded_rows
 from client_app.batched.gradients import (
@@ -30,7 +30,6 @@ from client_app.examples import Examples
 from client_app.randomness import Draws
 from client_app.tasks import Task
 from client_app.training import LocalTraining, normalises_batches
-from client_app.transfers import sent
 
 MODELS = 4  # a client's model, direction, gradient and the copy in the result
 ACTIVATIONS = 2  # and their gradients

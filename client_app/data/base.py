@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from client_app.arrays import sent
 from client_app.data.account import Account
-from client_app.transfers import sent
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]

@@ -44,7 +44,7 @@ class ClientSettings:
     ``threads``    the number of torch threads in one product, which decides how it is rounded.
                    Cores beyond it train other clients at the same time.
 
-    ``keep_memory`` keeps memory that a step frees in the process, see ``client_app.allocator``. No
+    ``keep_memory`` keeps memory that a step frees in the process, see ``client_app.workers``. No
     result depends on it. ``deterministic`` limits a GPU to algorithms that repeat their bits. They
     are often slower, and a model without such algorithms fails.
     """

@@ -13,10 +13,10 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from .aggregation import measured, trained
-from .capacity import allocate, free_disk, gigabytes, machine_memory
 from .errors import RunError, StateError
 from .intake import abbreviated
 from .locks import lock_directory
+from .scratch import allocate, free_disk, gigabytes, machine_memory
 from .state import StateArrays, array_like
 from .summation import combined_update
 from .types import FloatArray, IntArray
@@ -291,22 +291,11 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path | None) -> N
         return np.zeros(shape, dtype)
     try:
         array = open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-        _allocate(path)
+        with path.open("r+b") as file:
+            allocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise _cannot_keep(path, error) from None
     return array
-
-
-def _allocate(path: Path) -> None:
-    """Take the space of a file from the disk: a write to a hole on a full disk kills the process.
-
-    Raises
-    ------
-    OSError
-        If there is too little.
-    """
-    with path.open("r+b") as file:
-        allocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
 def _cannot_keep(path: Path, error: OSError) -> RunError:

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .aggregation import AsFloat64, like, measured, trained
-from .capacity import free_disk, gigabytes, machine_memory
 from .errors import RunError, StateError
+from .scratch import UnnamedFile, free_disk, gigabytes, machine_memory, room
 from .state import StateArrays, array_like
 from .summation import combined_update
 from .types import FloatArray, PastStarts, Starts
-from .unnamed_file import UnnamedFile, room
 
 Model = Mapping[str, NDArray[Any]]
 

@@ -16,6 +16,7 @@ from fedquorum.streams import stream
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from client_app.arrays import sent
 from client_app.batched import BatchedTraining
 from client_app.data.base import part_of, pooled
 from client_app.dropout import give_dropout
@@ -23,7 +24,6 @@ from client_app.examples import Examples
 from client_app.models import CNN, LogisticRegression, SmallCNN
 from client_app.tasks import CrossEntropy
 from client_app.training import LocalModel, LocalTraining
-from client_app.transfers import sent
 from tests.client_app.clients import CPU, arrays_of, ragged_data
 
 META = torch.device("meta")

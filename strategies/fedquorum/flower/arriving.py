@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from flwr.app import Message, RecordDict
 
 from ..round import ClientAnswer
+from ..scratch import ReplyStore
 from ..summation import NOT_SUMMED, UpdateTotal
 from ..types import Proportions
 from .asked import Asked
@@ -13,7 +14,6 @@ from .codec import TrainAnswer, without_arrays
 from .communication import Communication
 from .exchange import Exchange
 from .replies import Answers, Intake, WeightedSum, refuse_unusable_sum
-from .reply_store import ReplyStore
 
 
 @dataclass

@@ -9,13 +9,13 @@ from flwr.serverapp import Grid
 from ..composition import Rules
 from ..privacy import Protection, check_model
 from ..round import NO_OBJECTIVE
+from ..scratch import check_space
 from ..server_state import ServerState
 from ..summation import Bins
 from ..types import Call, Objective, Proportions
 from .codec import NamedArrays, TrainRequest
 from .communication import Communication
 from .exchange import Connection
-from .reply_store import check_space
 from .server_memory import Memory
 from .start_models import StartModels
 

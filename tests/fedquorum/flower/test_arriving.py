@@ -12,8 +12,8 @@ from fedquorum.composition import Rules
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.flower.codec import NamedArrays, decode_arrays, encode_arrays
 from fedquorum.flower.drop_in import DropIn
-from fedquorum.flower.reply_store import ReplyStore
 from fedquorum.flower.strategy import ComposedStrategy
+from fedquorum.scratch import ReplyStore
 from fedquorum.selection import Everyone
 from fedquorum.types import Call, FloatArray, Population, Responses, Weights
 from fedquorum.weighting import AverageParticipating
@@ -136,7 +136,7 @@ def test_factors_that_are_not_as_declared_are_refused() -> None:
     ("kind", "place", "words"),
     [
         (FedVarp, "fedquorum.memory.machine_memory", "strategy.memory_dir must be set where"),
-        (QFedAvg, "fedquorum.flower.reply_store.free_disk", "reply_memory must leave no more to"),
+        (QFedAvg, "fedquorum.scratch.free_disk", "reply_memory must leave no more to"),
     ],
 )
 def test_a_round_without_room_is_refused_before_anybody_trains(

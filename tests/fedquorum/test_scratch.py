@@ -1,4 +1,4 @@
-"""Replies that are needed all at once, in memory or in files."""
+"""How much memory and disk there is, and replies that are needed all at once."""
 
 import errno
 import os
@@ -8,10 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.capacity import machine_memory
 from fedquorum.errors import RunError
 from fedquorum.flower.codec import NamedArrays
-from fedquorum.flower.reply_store import ReplyStore, allowed, check_space
+from fedquorum.scratch import (
+    LEAST_MEMORY,
+    ReplyStore,
+    allocate,
+    allowed,
+    check_space,
+    free_disk,
+    gigabytes,
+    machine_memory,
+)
 
 ARRAYS: NamedArrays = {
     "w": np.arange(5, dtype=np.float32),
@@ -27,6 +35,51 @@ SIZE = sum(array.nbytes + -array.nbytes % 64 for array in ARRAYS.values())
 def in_memory(arrays: NamedArrays) -> bool:
     """Say whether arrays are those that came."""
     return all(arrays[name] is ARRAYS[name] for name in ARRAYS)
+
+
+@pytest.mark.parametrize(("limit", "counts"), [("max\n", False), ("4096\n", True), (None, False)])
+def test_a_container_may_have_less_memory(
+    limit: str | None, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smaller of both counts; a container without a limit has the machine's."""
+    path = tmp_path / "memory.max"
+    if limit is not None:
+        path.write_text(limit)
+    monkeypatch.setattr("fedquorum.scratch.CONTAINER_LIMITS", (path,))
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert machine_memory() == (4096 if counts else physical)
+
+
+def test_the_space_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:
+    """It is that of the folder above it."""
+    assert free_disk(tmp_path / "a" / "b") > 0
+
+
+def test_sizes_in_words() -> None:
+    """Three digits are enough."""
+    assert gigabytes(4_000_000_000) == "4 GB"
+
+
+@pytest.mark.parametrize("posix", [True, False])
+def test_space_is_taken_from_the_disk(
+    posix: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the part alone, also where the system has no call for it: macOS and Windows."""
+    if not posix:
+        monkeypatch.delattr(os, "posix_fallocate")
+    size = 3 * 2**20 + 5
+    with (tmp_path / "file").open("w+b") as file:
+        os.ftruncate(file.fileno(), 2 * size)
+        assert os.fstat(file.fileno()).st_blocks == 0
+        allocate(file.fileno(), size, size)
+        assert size <= os.fstat(file.fileno()).st_blocks * 512 < 2 * size
+    assert (tmp_path / "file").read_bytes() == bytes(2 * size)
+
+
+def test_a_system_that_does_not_tell_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as Windows: a small machine is assumed."""
+    monkeypatch.delattr(os, "sysconf")
+    assert machine_memory() == LEAST_MEMORY
 
 
 def test_updates_beyond_the_bound_are_views_of_files(
@@ -56,7 +109,7 @@ def test_many_updates_share_a_file() -> None:
 
 def test_an_update_larger_than_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has one of its size; the next one begins another."""
-    monkeypatch.setattr("fedquorum.flower.reply_store.FILE_BYTES", 100)
+    monkeypatch.setattr("fedquorum.scratch.FILE_BYTES", 100)
     store = ReplyStore(0)
     for arrays in (store.kept(ARRAYS) for _ in range(2)):
         np.testing.assert_array_equal(arrays["columns"], ARRAYS["columns"])
@@ -75,7 +128,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_round_that_cannot_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory and disk together must hold all models; the figures say what is missing."""
-    monkeypatch.setattr("fedquorum.flower.reply_store.free_disk", lambda folder: 3 * 10**9)
+    monkeypatch.setattr("fedquorum.scratch.free_disk", lambda folder: 3 * 10**9)
     model = {"w": np.broadcast_to(np.float32(0), (25 * 10**7,))}  # 1 GB
     check_space(7 * 10**9, 10, model)
     with pytest.raises(RunError) as error:
