@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import jinja2
-import yaml
 from fedquorum.intake import shown
 from fedquorum.records.reader import POPULATION, Run, read_population
 from markupsafe import Markup
@@ -22,9 +21,9 @@ from server_app.report.groups import word
 from server_app.report.interactive import specification
 from server_app.report.lead import lead
 from server_app.report.tables import TextTable, experiment_tables, runs_table
+from server_app.report.templates_generated import TEMPLATES
 
 TEMPLATE = "page.html"
-FILES = ("report/page.yaml", "report/watch/page.yaml", "study/page.yaml")
 
 
 @dataclass(frozen=True)
@@ -184,10 +183,8 @@ def script_json(text: str) -> Markup:
 @cache
 def templates() -> jinja2.Environment:
     """Return the templates of pages, and the style and script that they share."""
-    folder = Path(__file__).parent.parent
-    texts = [yaml.safe_load((folder / name).read_text(encoding="utf-8")) for name in FILES]
     return jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.DictLoader(text) for text in texts]),
+        loader=jinja2.DictLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )

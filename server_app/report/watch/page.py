@@ -23,11 +23,11 @@ class WatchPage:
     def made(cls) -> "WatchPage":
         """Return the page: nothing in it comes from a run."""
         style, script = (
-            templates().get_template(f"watch/{name}").render() for name in ("page.css", "page.js")
+            templates().get_template(name).render() for name in ("watch.css", "watch.js")
         )
         text = (
             templates()
-            .get_template("watch/page.html")
+            .get_template("watch.html")
             .render(
                 style=Markup(style),  # noqa: S704 - files of this package
                 script=Markup(script),  # noqa: S704
