@@ -10,7 +10,7 @@ from fedquorum.metrics import metric_called
 from fedquorum.records.reader import POPULATION, Run, read_parts, read_population
 from fedquorum.records.round_record import MEAN_GROUP, TEST_GROUPS, UNSEEN_GROUP, RoundRecord
 
-from server_app.report.charts import ANY, PERCENT, POSITIVE, Column, Level, Line, Panel, thinned
+from server_app.report.charts import ANY, PERCENT, POSITIVE, Column, Level, Line, Panel
 from server_app.report.groups import Group, brief, is_tested
 from server_app.report.published import Published, published_values
 from server_app.report.tables import METRIC_NAMES
@@ -97,10 +97,9 @@ def over_rounds(
         curve = method.group.curve(number)
         if not curve.rounds:
             continue
-        kept = thinned(len(curve.rounds))
-        mean = np.array([statistic.mean for statistic in curve.statistics])[kept]
-        sd = np.array([statistic.sd or 0.0 for statistic in curve.statistics])[kept]
-        rounds = np.array(curve.rounds, dtype=np.float64)[kept]
+        mean = np.array([statistic.mean for statistic in curve.statistics])
+        sd = np.array([statistic.sd or 0.0 for statistic in curve.statistics])
+        rounds = np.array(curve.rounds, dtype=np.float64)
         lines.append(Line(method.label, method.style, rounds, mean, sd if sd.any() else None))
     if not lines:
         return None

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from fedquorum.audit.command_line import (
@@ -213,12 +214,16 @@ def watch(directory: Path, port: int) -> None:
         If ``directory`` is no folder, or the port cannot be used.
     """
     try:
-        from server_app.report.watch.server import WatchServer
+        from server_app.report.watch_server import WatchServer
 
         with WatchServer(directory, port) as server:
             print(f"Following {directory} at {server.url} (Ctrl-C ends it)", flush=True)
             print(server.metrics_notice, flush=True)
-            server.serve_forever()
+            Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                server.watch.keep_drawing()
+            finally:
+                server.shutdown()
     except KeyboardInterrupt:
         print("fedquorum-report: no longer followed", file=sys.stderr)
 

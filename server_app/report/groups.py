@@ -17,6 +17,7 @@ from fedquorum.records.settings import masked
 from fedquorum.records.values import LARGEST_COUNT
 
 from server_app.naming import method_title, setting_words
+from server_app.report.charts import thinned
 
 _WITHOUT_INFLUENCE = (
     *("engine.", "client.device", "client.deterministic", "client.batching"),
@@ -158,19 +159,20 @@ class Group:
         return statistic_of([value(run) for run in self.counted])
 
     def curve(self, value: Callable[[RoundRecord], float]) -> Curve:
-        """Return the statistic of ``value`` at each round where every seed has a finite value.
+        """Return the statistic of ``value`` at rounds where every seed has a finite value.
 
-        Other rounds are left out: a mean over fewer seeds would jump.
+        Other rounds are left out: a mean over fewer seeds would jump. Of many rounds some are
+        taken, evenly spaced, as many as a chart has points.
         """
         seeds = [{record.round: value(record) for record in run.rounds} for run in self.counted]
-        rounds, statistics = [], []
-        for number in sorted(set().union(*seeds)):
-            values = [seed.get(number, math.nan) for seed in seeds]
-            found = statistic_of(values)
-            if found is not None and all(map(math.isfinite, values)):
-                rounds.append(number)
-                statistics.append(found)
-        return Curve(tuple(rounds), tuple(statistics))
+        known = [
+            number
+            for number in sorted(set().union(*seeds))
+            if all(math.isfinite(seed.get(number, math.nan)) for seed in seeds)
+        ]
+        rounds = [known[place] for place in thinned(len(known))]
+        statistics = (statistic_of([seed[number] for seed in seeds]) for number in rounds)
+        return Curve(tuple(rounds), tuple(one for one in statistics if one is not None))
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:

@@ -3,7 +3,7 @@
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from server_app.report.tables import TextTable, experiment_tables, runs_table
 from server_app.report.templates_generated import TEMPLATES
 
 TEMPLATE = "page.html"
+NO_TABLE = TextTable("", (), ())
 
 
 @dataclass(frozen=True)
@@ -70,26 +71,65 @@ def page(
     warnings : sequence of str
         What could not be read.
     """
+    sections = [_section(one, pictures) for one in experiments]
+    return _render(TEMPLATE, experiments, sections, warnings, plotly=packed_plotly())
+
+
+def light_content(
+    experiments: Sequence[Experiment],
+    warnings: Sequence[str],
+    progress: Sequence[str] = (),
+    clients: TextTable = NO_TABLE,
+) -> str:
+    """Return what the page says as HTML, without pictures and scripts.
+
+    Parameters
+    ----------
+    experiments, warnings : sequences
+        As in ``page``.
+    progress : sequence of str
+        How far the runs that go on are; no warning says that they run.
+    clients : TextTable
+        What became of each client last.
+    """
+    sections = [_section(one, {}, left_out=("running",)) for one in experiments]
+    return _render(
+        "content.html", experiments, sections, warnings, progress=progress, clients=clients
+    )
+
+
+def _render(
+    template: str,
+    experiments: Sequence[Experiment],
+    sections: Sequence[_Section],
+    warnings: Sequence[str],
+    **further: object,
+) -> str:
+    values = {"progress": (), "clients": NO_TABLE, **further}
     return (
         templates()
-        .get_template(TEMPLATE)
+        .get_template(template)
         .render(
             runs=sum(len(group.runs) for one in experiments for group in one.groups),
-            experiments=[_section(one, pictures) for one in experiments],
+            experiments=sections,
             warnings=warnings,
-            plotly=packed_plotly(),
+            **values,
         )
     )
 
 
-def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Section:
+def _section(
+    one: Experiment,
+    pictures: Mapping[tuple[str, str], bytes],
+    left_out: Collection[str] = (),
+) -> _Section:
     anchor = slug(one.name)
     first, *tables = experiment_tables(one.groups, one.rows, one.differences, one.name)
     return _Section(
         name=one.name,
         anchor=anchor,
         world=_world(one),
-        warnings=tuple(_warnings(one)),
+        warnings=tuple(_warnings(one, left_out)),
         lead=tuple(tuple(map(_unbroken, sentences)) for sentences in lead(one.rows)),
         first=first,
         plots=tuple(
@@ -98,7 +138,7 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
                 title=chart.title,
                 note=chart.note,
                 json=script_json(json.dumps(specification(chart))),
-                picture=base64.b64encode(pictures[one.name, chart.name]).decode(),
+                picture=base64.b64encode(pictures.get((one.name, chart.name), b"")).decode(),
                 full=isinstance(chart, GridChart),
             )
             for chart in one.charts
@@ -109,13 +149,13 @@ def _section(one: Experiment, pictures: Mapping[tuple[str, str], bytes]) -> _Sec
     )
 
 
-def _warnings(one: Experiment) -> list[str]:
-    """Say which runs did not get to their end, and whether they count."""
+def _warnings(one: Experiment, left_out: Collection[str]) -> list[str]:
+    """Say which runs did not get to their end, and whether they count; but for some statuses."""
     warnings = []
     for group in one.groups:
         counted = {run.directory for run in group.counted}
         for run in group.runs:
-            if run.status != "completed":
+            if run.status not in ("completed", *left_out):
                 rounds = f"{len(run.rounds)} of {run.planned or '?'} rounds"
                 state = "running, or was killed" if run.status == "running" else run.status
                 use = "in the statistics" if run.directory in counted else "not in the statistics"
@@ -193,4 +233,10 @@ def templates() -> jinja2.Environment:
 @cache
 def packed_plotly() -> str:
     """Return Plotly.js as a page has it: gzip, to a third, in base64."""
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    return base64.b64encode(compress_plotly()).decode()
+
+
+@cache
+def compress_plotly() -> bytes:
+    """Return Plotly.js by gzip."""
+    return gzip.compress(get_plotlyjs().encode(), mtime=0)

@@ -1,58 +1,15 @@
 """Made of ``templates/`` by ``python -m server_app.report.generate_templates``."""
 
 TEMPLATES = {
-    "figures.js": """\
-function placeOf(figure) {
-  return document.getElementById(figure.dataset.plot);
-}
-function draw(figure) {
-  const spec = JSON.parse(document.getElementById(figure.dataset.plot + "-data").textContent);
-  return drawChart(placeOf(figure), spec);
-}
-async function start() {
-  const figures = Array.from(document.querySelectorAll("figure[data-plot]"));
-  if (figures.length === 0) return;
-  await plotly();
-  // Each is drawn when it comes near: a page of many opens at once.
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries.filter((e) => e.isIntersecting)) {
-      seen.unobserve(entry.target);
-      draw(entry.target);
-    }
-  }, { rootMargin: "600px" });
-  figures.forEach((figure) => seen.observe(figure));
-  // On paper all are drawn, two panels in the width of a page, which is zoomed.
-  addEventListener("beforeprint", () => figures.forEach((figure) => {
-    seen.unobserve(figure);
-    if (!placeOf(figure).chart) draw(figure);
-    const plots = placeOf(figure).querySelectorAll(".plot");
-    const width = figure.classList.contains("small") ? 330 : plots.length > 1 ? 420 : 680;
-    plots.forEach((plot) => Plotly.relayout(plot, { width }));
-  }));
-  addEventListener("afterprint", () => figures.forEach((figure) =>
-    placeOf(figure).querySelectorAll(".plot").forEach((plot) =>
-      Plotly.relayout(plot, { width: null, autosize: true }))));
-}
-if ("DecompressionStream" in window) start();
-""",
-    "page.html": """\
+    "content.html": """\
 {%- from "table.html" import table -%}
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>FedQuorum report</title>
-<style>
-{% include "style.css" %}
-</style>
-</head>
-<body>
 <h1>FedQuorum report</h1>
 <p class="note">{{ runs }} run{{ "s" if runs != 1 }}, {{ experiments | length }} experiment{{ "s" if experiments | length != 1 }}.
 Values are means ± standard deviations over seeds. A click on a legend's entry hides a method, a double
 click all others; hovering tells the numbers.</p>
+{%- for line in progress %}
+<p class="progress">{{ line }}</p>
+{%- endfor %}
 {%- for warning in warnings %}
 <p class="warning">{{ warning }}</p>
 {%- endfor %}
@@ -81,7 +38,7 @@ best 10 %: averages of these clients, at least one. Gini: 0 % where all clients 
 {%- for plot in one.plots %}
 <h3>{{ plot.title }}</h3>
 <figure data-plot="{{ plot.id }}">
-<div class="plots{% if plot.full %} full{% endif %}" id="{{ plot.id }}"><img alt="{{ one.name }}: {{ plot.title }}" src="data:image/webp;base64,{{ plot.picture }}"></div>
+<div class="plots{% if plot.full %} full{% endif %}" id="{{ plot.id }}">{% if plot.picture %}<img alt="{{ one.name }}: {{ plot.title }}" src="data:image/webp;base64,{{ plot.picture }}">{% endif %}</div>
 <figcaption>{{ plot.note }}</figcaption>
 </figure>
 <script type="application/json" id="{{ plot.id }}-data">{{ plot.json }}</script>
@@ -98,16 +55,52 @@ best 10 %: averages of these clients, at least one. Gini: 0 % where all clients 
 <details><summary>Runs ({{ one.runs.rows | length }})</summary>{{ table(one.runs) }}</details>
 </section>
 {%- endfor %}
-<script type="application/octet-stream" id="plotly-gz">{{ plotly }}</script>
-<script>
-"use strict";
-{% include "plots.js" %}
-{% include "figures.js" %}
-</script>
-</body>
-</html>
+{%- if clients.rows %}
+<section id="clients-now">
+<h2>Clients now</h2>
+<p class="note">What became of each client the last time that it was asked. A run writes these rows every ten seconds
+at most. Late: in how many rounds, and the last late reply, whose time counts from the message.</p>
+{{ table(clients) }}
+</section>
+{%- endif %}
 """,
-    "plots.js": """\
+    "figures.js": """\
+function figures() {
+  return Array.from(document.querySelectorAll("figure[data-plot]"));
+}
+function placeOf(figure) {
+  return document.getElementById(figure.dataset.plot);
+}
+function draw(figure) {
+  const place = placeOf(figure);
+  const text = document.getElementById(figure.dataset.plot + "-data").textContent;
+  if (place.drawn === text) return;
+  place.drawn = text;
+  return drawChart(place, JSON.parse(text));
+}
+// Each is drawn when it comes near: a page of many opens at once.
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries.filter((e) => e.isIntersecting)) {
+    seen.unobserve(entry.target);
+    draw(entry.target);
+  }
+}, { rootMargin: "600px" });
+function drawNear() {
+  figures().forEach((figure) => placeOf(figure).chart ? draw(figure) : seen.observe(figure));
+}
+// On paper all are drawn, two panels in the width of a page, which is zoomed.
+addEventListener("beforeprint", () => window.Plotly && figures().forEach((figure) => {
+  seen.unobserve(figure);
+  draw(figure);
+  const plots = placeOf(figure).querySelectorAll(".plot");
+  const width = figure.classList.contains("small") ? 330 : plots.length > 1 ? 420 : 680;
+  plots.forEach((plot) => Plotly.relayout(plot, { width }));
+}));
+addEventListener("afterprint", () => window.Plotly && figures().forEach((figure) =>
+  placeOf(figure).querySelectorAll(".plot").forEach((plot) =>
+    Plotly.relayout(plot, { width: null, autosize: true }))));
+""",
+    "packed.js": """\
 // Plotly.js is in this page, compressed: nothing is loaded from anywhere.
 async function plotly() {
   const packed = atob(document.getElementById("plotly-gz").textContent);
@@ -117,6 +110,33 @@ async function plotly() {
   script.textContent = await new Response(stream).text();
   document.head.append(script);
 }
+if ("DecompressionStream" in window && figures().length) plotly().then(drawNear);
+""",
+    "page.html": """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>FedQuorum report</title>
+<style>
+{% include "style.css" %}
+</style>
+</head>
+<body>
+{% include "content.html" %}
+<script type="application/octet-stream" id="plotly-gz">{{ plotly }}</script>
+<script>
+"use strict";
+{% include "plots.js" %}
+{% include "figures.js" %}
+{% include "packed.js" %}
+</script>
+</body>
+</html>
+""",
+    "plots.js": """\
 function categories(trace) {
   // Names of the categories in place of their numbers, for hovering.
   const rows = trace.y.length, columns = trace.x.length;
@@ -164,16 +184,20 @@ function fillLegend(place, spec) {
   }));
 }
 function fillChoices(place, spec) {
-  const { select } = place.chart, names = spec.choices ?? [];
+  const { select } = place.chart, names = spec.choices ?? [], entries = JSON.stringify(names);
+  if (select.dataset.entries === entries) return;
+  select.dataset.entries = entries;
+  const chosen = names.indexOf(select.value);
   select.hidden = names.length === 0;
   select.replaceChildren(...names.map((name) => new Option(name)));
+  if (chosen > 0) select.selectedIndex = chosen;
   select.onchange = () => refresh(place);
 }
 function plotPanel(plotted, panel, { hidden, legend, select }) {
   // Draws, or draws anew what is there already. On a narrow screen the legend names the lines.
   panel.data.filter((trace) => trace.meta && !trace.text).forEach(categories);
   const data = panel.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.legendgroup) }));
-  const layout = { uirevision: select.selectedIndex, ...panel.layout };
+  const layout = { uirevision: `choice ${select.selectedIndex}`, ...panel.layout };
   const named = (layout.annotations ?? []).filter((one) => one.name);
   if (named.length && legend.children.length && plotted.clientWidth < NARROW) {
     layout.annotations = layout.annotations.filter((one) => !one.name);
@@ -211,7 +235,7 @@ function drawChart(place, spec) {
   }
   place.chart.spec = spec;
   fillLegend(place, spec);
-  if (!place.chart.select.children.length) fillChoices(place, spec);
+  fillChoices(place, spec);
   return refresh(place);
 }
 """,
@@ -319,6 +343,7 @@ code { overflow-wrap: anywhere; }
 "use strict";
 {% include "plots.js" %}
 {% include "figures.js" %}
+{% include "packed.js" %}
 </script>
 </body>
 </html>
@@ -326,6 +351,7 @@ code { overflow-wrap: anywhere; }
     "style.css": """\
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 0 auto; max-width: 1320px; padding: 0 1rem 4rem; }
 h1 { font-size: 1.5rem; margin: 1.2rem 0 .3rem; }
+h1, h2, h3, nav, .warning { overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; border-bottom: 1px solid #ccc; }
 h3 { font-size: 1.05rem; margin: 1.5rem 0 .2rem; }
 a { color: #0072B2; }
@@ -398,18 +424,10 @@ code { font-size: .85rem; }
 """,
     "watch.css": """\
 {% include "style.css" %}
-[hidden] { display: none; }
-h1 { overflow-wrap: anywhere; }
-progress { width: 100%; height: 1.1rem; accent-color: #0072B2; }
-#status { font-weight: 600; border: 1px solid #0072B2; border-radius: .3rem; color: #0072B2; padding: .05rem .5rem; }
-#numbers { display: flex; flex-wrap: wrap; gap: 0 2.5rem; align-items: flex-start; }
-#numbers > div { max-width: 100%; }
-#facts thead, #facts caption { display: none; }
-#facts td:first-child { color: #555; }
-#clients td:first-child, #test td:first-child, #statuses td:first-child { min-width: 0; }
-#clients .wide, #runs .wide { max-height: 32rem; overflow-y: auto; }
-#clients thead th, #runs thead th { position: sticky; top: 0; background: #fff; box-shadow: 0 1px #444; }
-#clients td { white-space: normal; overflow-wrap: anywhere; }
+.progress { font-weight: 600; border-left: 4px solid #0072B2; padding: .1rem .8rem; margin: .4rem 0; overflow-wrap: anywhere; }
+#clients-now .wide { max-height: 32rem; overflow-y: auto; }
+#clients-now thead th { position: sticky; top: 0; background: #fff; box-shadow: 0 1px #444; }
+#clients-now td:first-child { min-width: 0; }
 """,
     "watch.html": """\
 <!doctype html>
@@ -418,180 +436,86 @@ progress { width: 100%; height: 1.1rem; accent-color: #0072B2; }
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">
-<title>FedQuorum</title>
+<title>FedQuorum report</title>
 <style>{{ style }}</style>
 </head>
 <body>
-{%- macro table(id) %}
-<div id="{{ id }}" hidden><div class="wide"><table>
-<caption></caption>
-<thead><tr></tr></thead>
-<tbody></tbody></table></div></div>
-{%- endmacro %}
-<h1 id="title">FedQuorum</h1>
 <noscript><p class="warning">This page needs JavaScript. The path /metrics has the numbers as text.</p></noscript>
 <p class="warning" id="lost" hidden></p>
-<p class="note" id="waiting" hidden></p>
-<main id="run" hidden>
-<p class="note"><span id="status"></span> <span id="progress"></span></p>
-<progress id="share" max="1" value="0" aria-label="rounds done"></progress>
-<div id="problems"></div>
-<div id="notes"></div>
-<div id="numbers">{{ table("facts") }}<div>{{ table("test") }}{{ table("statuses") }}</div></div>
-<div id="charts"></div>
-<h2>Clients</h2>
-<p class="note">What became of each client the last time it was asked. The rows are written at most
-every ten seconds, so they may be behind the rounds. Late: in how many rounds, and the last late reply, whose
-time counts from the message.</p>
-{{ table("clients") }}
-<p class="note">Records: <code id="directory"></code></p>
-</main>
-<section id="others" hidden>
-<h2>Runs in this folder</h2>
-<p class="note">Without a choice the newest run that is running is shown: <a href="#run=">follow the newest</a>.</p>
-<p class="warning" id="unsearched" hidden></p>
-{{ table("runs") }}
-</section>
-<script type="application/octet-stream" id="plotly-gz">{{ plotly }}</script>
+<main id="report"></main>
+<script src="/plotly.js"></script>
 <script>{{ script }}</script>
 </body>
 </html>
 """,
     "watch.js": """\
 "use strict";
-// All that comes from a run is put into the page as text, never as HTML.
 {% include "plots.js" %}
-const INTERVAL = 1000;
-const PATIENCE = 30000;
-let drawn = "";
-let shown = null;
-let canDraw = false;
+{% include "figures.js" %}
+const INTERVAL = 1000, PATIENCE = 30000;
+const report = document.getElementById("report"), lost = document.getElementById("lost");
+let version = "";
 let answered = new Date();
 
-const at = (id) => document.getElementById(id);
-
-function put(node, text) {
-  // Untouched where nothing is new, so that a selection and the scroll position stay.
-  if (node.textContent !== text) node.textContent = text;
-}
-function tell(id, text) {
-  put(at(id), text ?? "");
-  at(id).hidden = !text;
-}
-function resize(parent, count, make) {
-  while (parent.children.length > count) parent.lastElementChild.remove();
-  while (parent.children.length < count) parent.append(make());
-}
-function element(tag, name = "") {
-  const made = document.createElement(tag);
-  made.className = name;
-  return made;
-}
-function fillRow(row, tag, texts) {
-  resize(row, texts.length, () => element(tag));
-  texts.forEach((text, place) => put(row.children[place], text));
-}
-function fillTable(id, table) {
-  const place = at(id), body = place.querySelector("tbody");
-  place.hidden = false;
-  put(place.querySelector("caption"), table.title);
-  fillRow(place.querySelector("thead tr"), "th", table.headings);
-  resize(body, table.rows.length, () => element("tr"));
-  table.rows.forEach((texts, row) => fillRow(body.children[row], "td", texts));
-}
-function fillParagraphs(id, name, texts) {
-  resize(at(id), texts.length, () => element("p", name));
-  texts.forEach((text, place) => put(at(id).children[place], text));
-}
-function fillRuns(table) {
-  at("others").hidden = table === null;
-  if (table === null) return;
-  tell("unsearched", table.problem);
-  // The first cell of a row is a link, kept while the run is the same.
-  const rows = at("runs").querySelector("tbody").children;
-  const names = table.rows.map((texts) => texts[0]);
-  fillTable("runs", table);
-  names.forEach((name, place) => {
-    const cell = rows[place].firstElementChild;
-    if (cell.querySelector("a")?.textContent === name) return;
-    const link = element("a");
-    link.textContent = name;
-    link.href = "#" + new URLSearchParams({ run: name });
-    cell.replaceChildren(link);
-  });
-}
-function makeFigure(id) {
-  const section = element("section"), figure = element("figure");
-  section.id = id;
-  figure.append(element("div", "plots"), element("figcaption"));
-  section.append(element("h2"), figure);
-  at("charts").append(section);
-  return section;
-}
-async function fillCharts(charts) {
-  const names = charts.map((chart) => "chart-" + chart.id);
-  for (const section of Array.from(at("charts").children)) {
-    if (!names.includes(section.id)) section.remove();
+function patch(old, fresh) {
+  // Touches only what differs: selections, scroll positions, zooms and opened details stay.
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
   }
-  for (const [place, chart] of charts.entries()) {
-    const section = at(names[place]) ?? makeFigure(names[place]);
-    put(section.querySelector("h2"), chart.title);
-    put(section.querySelector("figcaption"), chart.note);
-    // While this stays the same, so does the zoom.
-    for (const panel of chart.panels) panel.layout.uirevision = shown;
-    await drawChart(section.querySelector(".plots"), chart);
+  if (old.matches(".plots")) return;
+  for (const { name, value } of fresh.attributes) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
-}
-async function show(data) {
-  tell("waiting", data.waiting);
-  at("run").hidden = data.run === null;
-  fillRuns(data.runs);
-  shown = data.run;
-  if (data.run === null) return;
-  document.title = data.progress + " - " + data.title;
-  put(at("title"), data.title);
-  put(at("status"), data.status);
-  put(at("progress"), data.progress);
-  put(at("directory"), data.directory);
-  at("share").value = data.share;
-  fillParagraphs("problems", "warning", data.problems);
-  fillParagraphs("notes", "note", data.notes);
-  for (const table of data.tables) fillTable(table.id, table);
-  fillTable("clients", data.clients);
-  if (data.charts !== null && canDraw) {
-    await fillCharts(data.charts);
-    drawn = data.drawn;
+  for (const name of old.getAttributeNames()) {
+    if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
   }
-}
-async function ask() {
-  const chosen = new URLSearchParams(location.hash.slice(1)).get("run");
-  const query = new URLSearchParams({ run: chosen ?? "", drawn });
-  const reply = await fetch("/data?" + query, { signal: AbortSignal.timeout(PATIENCE) });
-  if (!reply.ok) throw new Error(await reply.text());
-  return reply.json();
-}
-async function follow() {
-  let wait = INTERVAL;
-  if (!document.hidden) {
-    try {
-      const data = await ask();
-      await show(data);
-      if (data.complete === false) wait = 0;
-      answered = new Date();
-      tell("lost", null);
-    } catch (error) {
-      tell("lost", "No answer since " + answered.toLocaleTimeString() + ": " + error.message);
+  let at = old.firstChild;
+  for (const node of Array.from(fresh.childNodes)) {
+    let same = at;
+    if (node.id) while (same && same.id !== node.id) same = same.nextSibling;
+    if (same && (node.id || (!same.id && same.nodeName === node.nodeName))) {
+      while (at !== same) at = removeNode(at);
+      patch(same, node);
+      at = same.nextSibling;
+    } else {
+      old.insertBefore(node, at);
     }
   }
-  setTimeout(follow, wait);
+  while (at) at = removeNode(at);
 }
-async function start() {
-  if ("DecompressionStream" in window) {
-    await plotly();
-    canDraw = true;
+function removeNode(node) {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
+}
+async function update() {
+  const headers = { "If-None-Match": version }, signal = AbortSignal.timeout(PATIENCE);
+  const reply = await fetch("/content", { headers, signal });
+  if (reply.status === 304) return;
+  const text = await reply.text();
+  if (!reply.ok) throw new Error(text);
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  const made = fresh.createElement("main");
+  made.id = report.id;
+  made.append(...fresh.body.childNodes);
+  patch(report, made);
+  version = reply.headers.get("ETag");
+  drawNear();
+}
+async function follow() {
+  if (!document.hidden) {
+    try {
+      await update();
+      answered = new Date();
+      lost.hidden = true;
+    } catch (error) {
+      lost.textContent = "No answer since " + answered.toLocaleTimeString() + ": " + error.message;
+      lost.hidden = false;
+    }
   }
-  follow();
+  setTimeout(follow, INTERVAL);
 }
-start();
+follow();
 """,
 }

@@ -28,10 +28,15 @@ import sys
 sys.path[:] = [place for place in sys.path if not place.startswith({str(ROOT)!r})]
 """
 READ = """
-from server_app.report.command_line import main
-from server_app.report.watch.page import WatchPage
+from pathlib import Path
 
-print(WatchPage.made().policy)
+from server_app.report.command_line import main
+from server_app.report.watch_server import WatchServer
+
+with WatchServer(Path(sys.argv[1]), 0) as server:
+    print(server.policy)
+    server.watch.draw()
+    print(server.watch.content)
 sys.exit(main(["--audit", sys.argv[1]]) or main([sys.argv[1], "--output", "report"]))
 """
 
@@ -101,6 +106,7 @@ def test_the_report_and_the_audit_run(unpacked: Shell, run: Path) -> None:
     printed = python(unpacked, READ, str(run))
     assert "every decision matches the records" in printed
     assert "script-src" in printed
+    assert "Clients now" in printed
     (page,) = (unpacked.cwd / "report").glob("*.html")
     text = page.read_text()
     assert "<h1>FedQuorum report</h1>" in text

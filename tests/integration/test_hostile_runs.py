@@ -5,6 +5,7 @@ docs/reliability.md reports ``pytest tests/integration/test_hostile_runs.py -s -
 
 import json
 import math
+import re
 import shutil
 import signal
 from collections import Counter
@@ -17,14 +18,14 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.errors import FedQuorumError
+from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.records.reader import load_run
 from fedquorum.records.values import NUMBER
 
 from conf.compose import compose_words
 from server_app.job import run_in_process
 from server_app.report.command_line import main
-from server_app.report.watch.watch import Watch
+from server_app.report.watch import Watch
 from server_app.resuming import resumed_words
 from tests.builders_hostile import tamper
 from tests.cases import is_long, sampled
@@ -186,10 +187,21 @@ def fill(directory: Path, number: float, seed: int) -> None:
 
 
 def watch(directory: Path) -> None:
-    """Do what the page of ``--watch`` asks for, and Prometheus."""
+    """Do what ``--watch`` does: a record that cannot be read is one line of the page.
+
+    Raises
+    ------
+    RunError
+        With that line.
+    """
     watched = Watch(directory)
-    watched.data(None, "")
-    watched.metrics("")
+    watched.draw()
+    assert watched.metrics is not None
+    assert "the records cannot be drawn" not in watched.content
+    problems = re.findall(r'<p class="warning">(.*?)</p>', watched.content, re.DOTALL)
+    assert all("\n" not in problem for problem in problems)
+    if b"fedquorum_unreadable_records 0.0" not in watched.metrics:
+        raise RunError(problems[0])
 
 
 def audited(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -1,4 +1,4 @@
-"""The page that follows a run, in a real browser."""
+"""The page of runs that are watched, in a real browser."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from server_app.report.watch.server import WatchServer
+from server_app.report.watch_server import WatchServer
 from tests.fedquorum.records.made import (
     accuracy,
     append_rounds,
@@ -23,15 +23,16 @@ pytestmark = pytest.mark.slow  # a real browser
 expect.set_options(timeout=20_000)  # ms: other tests may have the cores
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-FOLDER_NAME = HOSTILE.replace("/", "")
-CURVES = "#chart-training .scatterlayer .js-line"
+ANCHOR = "img-src-x-onerror-alert-1-script-alert-2-script"
+TRAINING = f"#{ANCHOR}_training"
+CURVES = f"{TRAINING} .scatterlayer .js-line"
 TOP = "node => node.getBoundingClientRect().top"
-X_TITLES = "#chart-training .infolayer [class^=x][class$=title]"
+RANGE = "node => node.layout.xaxis.range"
 
 
 @dataclass
 class Followed:
-    """A page that follows the newest run of a folder, and what went wrong there."""
+    """A page with the runs of a folder, and what went wrong there."""
 
     folder: Path
     run: Path
@@ -40,8 +41,9 @@ class Followed:
     problems: list[str]
 
     def go_on(self, number: int) -> None:
-        """Let the run end a round in which client 1 fails."""
+        """Let the run end a round in which client 1 fails, and draw it."""
         end_round(self.run, number)
+        self.server.watch.draw()
 
 
 def end_round(run: Path, number: int) -> None:
@@ -63,7 +65,7 @@ def end_round(run: Path, number: int) -> None:
 def followed(tmp_path: Path, browser: Browser) -> Iterator[Followed]:
     """Serve a folder with a run of two rounds that goes on and an older one, and open the page."""
     run = make_run(
-        tmp_path / FOLDER_NAME,
+        tmp_path / "newest",
         [],
         status="running",
         rounds=40,
@@ -76,6 +78,7 @@ def followed(tmp_path: Path, browser: Browser) -> Iterator[Followed]:
     make_run(tmp_path / "older", [line(1), line(2)], rounds=2, strategy="fedavg")
     context = browser.new_context(viewport={"width": 1000, "height": 700})
     with WatchServer(tmp_path, 0) as server:
+        server.watch.draw()
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         page = context.new_page()
@@ -89,68 +92,103 @@ def followed(tmp_path: Path, browser: Browser) -> Iterator[Followed]:
 
 
 def test_the_page_follows_a_run(followed: Followed) -> None:
-    """Numbers, charts and clients change by themselves, and the window stays where it was.
+    """Numbers, charts and clients change by themselves, and all else stays as the reader left it.
 
-    The names of the experiment and of a folder, and what a client's node says, are shown as text.
+    The name of the experiment, and what a client's node says, are shown as text.
     """
     page = followed.page
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    progress = page.locator("#progress")
-    expect(progress).to_contain_text("round 2 of 40")
-    expect(page.locator("#facts")).to_contain_text("simulated seconds5.0")
-    expect(page.locator("#statuses")).to_contain_text("failed12")
+    progress = page.locator(".progress")
+    expect(progress).to_have_text(
+        f"{HOSTILE}, FedALIGN, seed 1: round 2 of 40, 0.1 s a round, about 0:00:04 left"
+    )
     curve = page.locator(CURVES).first.get_attribute("d")
-    clients = page.locator("#clients .wide")
+    runs = page.locator("details", has_text="Runs (1)").first
+    runs.locator("summary").click()
+    clients = page.locator("#clients-now .wide")
     clients.evaluate("node => { node.scrollTop = 150; }")
-    page.locator("#clients").scroll_into_view_if_needed()
+    page.locator("#clients-now").scroll_into_view_if_needed()
     assert page.evaluate("window.scrollY") > 0
     height = clients.evaluate(TOP)
-    first = page.locator("#clients tbody tr").first
+    first = page.locator("#clients-now tbody tr").first
     row = first.element_handle()
     followed.go_on(3)
     expect(progress).to_contain_text("round 3 of 40")
-    expect(page.locator("#facts")).to_contain_text("simulated seconds7.5")
     page.wait_for_function(
         "([path, before]) => document.querySelector(path).getAttribute('d') !== before",
         arg=[CURVES, curve],
     )
-    expect(first).to_contain_text("0yestrained3")
+    expect(first).to_have_text("0yestrained33")
     assert row is not None
     assert row.evaluate("node => node.isConnected")
+    assert runs.evaluate("node => node.open")
     assert clients.evaluate("node => node.scrollTop") == 150
     assert clients.evaluate(TOP) == pytest.approx(height, abs=2)
-    assert page.title().startswith("round 3 of 40")
-    titles = ["round"] * 3 + ["simulated seconds"]
-    assert page.locator(X_TITLES).all_text_contents() == titles
-    expect(page.locator("h1")).to_have_text(f"{HOSTILE}, fedalign, seed 1")
+    expect(page.get_by_role("heading", name=HOSTILE, exact=True)).to_have_count(1)
     reason = f"ValueError: {HOSTILE}"
     expect(page.get_by_role("cell", name=reason, exact=True)).to_have_count(1)
-    expect(page.locator("#runs a").first).to_have_text(FOLDER_NAME)
-    assert page.locator("img, td script, h1 script").count() == 0
+    assert page.locator("main img, td script, h2 script").count() == 0
     assert (dialogs, followed.problems) == ([], [])
 
 
-def test_another_run_can_be_chosen(followed: Followed) -> None:
-    """And the newest again; a run that begins meanwhile is shown then."""
+def test_a_zoom_and_a_hidden_method_stay(followed: Followed) -> None:
+    """Until the reader changes them; a method that begins is drawn beside the others."""
     page = followed.page
-    page.locator("#runs a", has_text="older").click()
-    expect(page.locator("#status")).to_have_text("completed")
-    expect(page.locator("h1")).to_have_text("fedalign/synth_low, fedavg, seed 1")
-    expect(page.locator("#facts")).not_to_contain_text("simulated seconds")
-    expect(page.locator(X_TITLES)).to_have_count(3)
-    later = "2026-01-03T00:00:00+00:00"
-    make_run(followed.folder / "later", [], status="running", started=later, seed=5)
-    page.get_by_role("link", name="follow the newest").click()
-    expect(page.locator("h1")).to_have_text("fedalign/synth_low, fedalign, seed 5")
-    expect(page.locator("#progress")).to_have_text("no round yet")
-    expect(page.locator("#chart-training")).to_have_count(0)
+    panel = page.locator(f"{TRAINING} .plot").first
+    panel.scroll_into_view_if_needed()
+    box = panel.locator(".nsewdrag").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 4, box["y"] + box["height"] / 4)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+    zoomed = panel.evaluate(RANGE)
+    legend = page.locator(f"{TRAINING} .legend button")
+    expect(legend).to_have_count(1)
+    make_run(
+        followed.folder / "other",
+        [line(1), line(2)],
+        status="running",
+        experiment=HOSTILE,
+        strategy="fedavg",
+        settings="strategy:\n  name: fedavg\n",
+    )
+    followed.go_on(3)
+    expect(legend).to_have_count(2)
+    assert panel.evaluate(RANGE) == zoomed
+    entry = page.locator(f"{TRAINING} .legend").get_by_role("button", name="FedAvg")
+    entry.click()
+    expect(entry).to_have_attribute("aria-pressed", "false")
+    followed.go_on(4)
+    expect(page.locator(".progress").first).to_contain_text("round 4 of 40")
+    expect(entry).to_have_attribute("aria-pressed", "false")
+    assert followed.problems == []
+
+
+def test_runs_that_begin_later_are_shown(followed: Followed) -> None:
+    """Those of another experiment have a section of their own; clients are of the newest run."""
+    page = followed.page
+    sections = page.locator("main > section > h2")
+    expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "Clients now"])
+    started = "2026-01-03T00:00:00+00:00"
+    later = make_run(
+        followed.folder / "later", [], status="running", started=started, seed=5, experiment="zeta"
+    )
+    followed.server.watch.draw()
+    expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "zeta"])
+    append_rounds(later, line(1))
+    write_part(later, 0, [{"round": 1, "client": 0}])
+    followed.server.watch.draw()
+    expect(sections).to_have_text([HOSTILE, "fedalign/synth_low", "zeta", "Clients now"])
+    expect(page.locator("#clients-now caption")).to_contain_text("zeta, FedALIGN, seed 5: 1 of 1")
+    chart = page.locator("#zeta_training")
+    chart.scroll_into_view_if_needed()
+    expect(chart.locator(".main-svg").first).to_be_visible()
     page.set_viewport_size({"width": 400, "height": 800})
-    page.get_by_role("link", name=FOLDER_NAME).click()
-    expect(page.locator(X_TITLES)).to_have_count(4)
-    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    page.wait_for_function("() => document.documentElement.scrollWidth === 400")
     assert followed.problems == []
     followed.server.shutdown()
     followed.server.server_close()
     expect(page.locator("#lost")).to_contain_text("No answer since ")
-    expect(page.locator("#status")).to_have_text("running")
+    expect(sections).to_have_count(4)

@@ -1,5 +1,6 @@
 """The server of the page that follows a run: to whom it answers, and what."""
 
+import gzip
 import http.client
 import json
 import re
@@ -14,15 +15,14 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as openmetrics_families,
-)
+from plotly.offline import get_plotlyjs
 from prometheus_client.parser import text_string_to_metric_families
 
+from server_app.report import watch as watch_module
+from server_app.report import watch_server
 from server_app.report.command_line import main
-from server_app.report.watch import server as server_module
-from server_app.report.watch.server import WatchServer
-from server_app.report.watch.watch import Watch
+from server_app.report.watch import Watch
+from server_app.report.watch_server import WatchServer
 from tests.fedquorum.records.made import (
     accuracy,
     append_rounds,
@@ -32,13 +32,12 @@ from tests.fedquorum.records.made import (
     write_population,
 )
 
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-
 
 class Client:
     """Asks a server that runs in this process."""
 
     def __init__(self, server: WatchServer) -> None:
+        self.server = server
         self.port = server.server_port
 
     def ask(
@@ -48,7 +47,7 @@ class Client:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         connection.request(method, path, headers=headers)
         reply = connection.getresponse()
-        text = reply.read().decode()
+        text = reply.read().decode(errors="replace")
         connection.close()
         return reply.status, dict(reply.headers), text
 
@@ -59,14 +58,14 @@ class Client:
             connection.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: connection.recv(4096), b""))
 
-    def samples(self, accept: str = "") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    def samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Return the metrics by name and labels."""
-        status, _, text = self.ask("/metrics", Accept=accept)
+        self.server.watch.draw()
+        status, _, text = self.ask("/metrics")
         assert status == 200
-        parse = openmetrics_families if accept else text_string_to_metric_families
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in parse(text)
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
 
@@ -81,6 +80,7 @@ def run(tmp_path: Path) -> Path:
 def client(run: Path) -> Iterator[Client]:
     """Serve the run on a free port."""
     with WatchServer(run, 0) as server:
+        server.watch.draw()
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         yield Client(server)
@@ -91,16 +91,18 @@ def client(run: Path) -> Iterator[Client]:
 # --- to whom ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/data", "/data?run=.&drawn=3", "/metrics"])
+@pytest.mark.parametrize("path", ["/", "/content", "/content?a=b", "/plotly.js", "/metrics"])
 def test_every_answer_tells_the_browser_to_trust_nothing(client: Client, path: str) -> None:
     """No script but the page's, nothing from elsewhere, in no frame; HEAD has the same headers."""
     status, headers, text = client.ask(path)
-    assert (status, headers["Content-Length"]) == (200, str(len(text.encode())))
+    assert status == 200
+    assert int(headers["Content-Length"]) >= len(text)
     policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
     assert policy["connect-src"] == "'self'"
-    for kind in ("script-src", "style-src"):
-        assert all(re.fullmatch(r"'sha256-[\w+/]{43}='", s) for s in policy[kind].split())
+    assert [kind for kind, who in policy.items() if "unsafe" in who] == ["style-src-attr"]
+    hashes = [*policy["style-src"].split(), *policy["script-src"].removeprefix("'self' ").split()]
+    assert all(re.fullmatch(r"'sha256-[\w+/]{43}='", one) for one in hashes)
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert headers["Server"] == "fedquorum-report"
@@ -117,7 +119,7 @@ def test_every_answer_tells_the_browser_to_trust_nothing(client: Client, path: s
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get"])
 def test_nothing_but_reading_is_answered(client: Client, method: str) -> None:
     """Any other method is refused, in text."""
-    status, headers, text = client.ask("/data", method)
+    status, headers, text = client.ask("/content", method)
     assert (status, headers["Allow"], text) == (405, "GET, HEAD", "Method Not Allowed\n")
     assert headers["Content-Type"].startswith("text/plain")
 
@@ -128,7 +130,7 @@ def test_nothing_but_reading_is_answered(client: Client, method: str) -> None:
 )
 def test_a_page_that_points_its_name_here_is_refused(client: Client, host: str) -> None:
     """DNS rebinding: the browser takes this server for that of another page."""
-    for path in ("/", "/data", "/metrics"):
+    for path in ("/", "/content", "/plotly.js", "/metrics"):
         status, _, text = client.ask(path, Host=host)
         assert (status, text) == (403, "expected 127.0.0.1 or localhost in the header Host\n")
 
@@ -136,25 +138,25 @@ def test_a_page_that_points_its_name_here_is_refused(client: Client, host: str) 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:9000"])
 def test_the_port_may_be_that_of_a_tunnel(client: Client, host: str) -> None:
     """As behind ``ssh -L 9000:localhost:8475``."""
-    assert client.ask("/data", Host=host)[0] == 200
+    assert client.ask("/content", Host=host)[0] == 200
 
 
 @pytest.mark.parametrize(
     "path",
     [
         "/index.html",
-        "/data/",
-        "/data/../manifest.json",
-        "//evil.example/data",
+        "/content/",
+        "/content/../manifest.json",
+        "//evil.example/content",
         "/etc/passwd",
         "/%2e%2e/x",
         "/favicon",
     ],
 )
-def test_there_are_three_paths(client: Client, path: str) -> None:
+def test_there_are_four_paths(client: Client, path: str) -> None:
     """No file is served by its name."""
     status, _, text = client.ask(path)
-    assert (status, text) == (404, "expected one of /, /data, /metrics\n")
+    assert (status, text) == (404, "expected one of /, /content, /plotly.js, /metrics\n")
 
 
 @pytest.mark.parametrize(
@@ -188,55 +190,54 @@ def test_other_machines_do_not_reach_it(run: Path) -> None:
 
 
 def test_the_page_holds_nothing_of_a_run(client: Client) -> None:
-    """It is one and the same for all; what it shows comes as JSON."""
+    """It is one and the same for all; what it shows comes later, and Plotly.js beside it."""
     _, headers, text = client.ask("/")
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert "synth_low" not in text
+    assert len(text) < 50_000
     assert not re.search(r"(src|href)=[\"']?https?:", text)
 
 
-def test_the_data_grow_with_the_run(client: Client, run: Path) -> None:
-    """Charts come only if the page does not have them."""
-    first = json.loads(client.ask("/data")[2])
-    assert first["progress"].startswith("round 1 of 10")
-    assert [chart["id"] for chart in first["charts"]] == ["training", "rounds"]
+def test_plotly_is_the_installed_one(client: Client) -> None:
+    """Compressed, as every browser takes it."""
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=10)
+    connection.request("GET", "/plotly.js")
+    reply = connection.getresponse()
+    assert reply.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(reply.read()).decode() == get_plotlyjs()
+    connection.close()
+
+
+@pytest.mark.parametrize("path", ["/content", "/plotly.js"])
+def test_what_a_browser_has_is_not_sent_again(client: Client, path: str) -> None:
+    """It says by the tag what it has."""
+    _, headers, _ = client.ask(path, "HEAD")
+    status, again, text = client.ask(path, **{"If-None-Match": headers["ETag"]})
+    assert (status, text, again["Content-Length"]) == (304, "", "0")
+    assert client.ask("/metrics", **{"If-None-Match": headers["ETag"]})[0] == 200
+
+
+def test_the_content_grows_with_the_run(client: Client, run: Path) -> None:
+    """An answer never waits for a drawing: it is what was drawn last."""
+    first = client.ask("/content")
+    assert "round 1 of 10" in first[2]
     append_rounds(run, line(2))
-    second = json.loads(client.ask(f"/data?drawn={first['drawn']}&run=.")[2])
-    assert second["progress"].startswith("round 2 of 10")
-    assert second["charts"] is None
-    unknown = json.loads(client.ask("/data?run=%3Cb%3E")[2])
-    assert (unknown["run"], "there is no run <b>" in unknown["waiting"]) == (None, True)
+    tag = {"If-None-Match": first[1]["ETag"]}
+    assert client.ask("/content", **tag)[0] == 304
+    client.server.watch.draw()
+    status, _, text = client.ask("/content", **tag)
+    assert (status, "round 2 of 10" in text) == (200, True)
 
 
-def test_damaged_records_are_lines_on_the_page(client: Client, run: Path) -> None:
-    """And the numbers that can be read stay."""
-    append_rounds(run, torn="no round\n")
-    (run / "config.yaml").write_text("- 1")
-    (run / "manifest.json").write_text("{")
-    (run / "clients").mkdir()
-    (run / "clients" / "part-00000.parquet").write_bytes(b"PAR1")
-    data = json.loads(client.ask("/data")[2])
-    files = ("manifest.json", "config.yaml", "rounds.jsonl", "clients/part-00000.parquet")
-    assert len(data["problems"]) == len(files)
-    for problem, file in zip(data["problems"], files, strict=True):
-        assert problem.startswith(f"{run}/{file}")
-        assert "\n" not in problem
-    assert data["progress"] == "round 1"
-    assert client.samples()["fedquorum_unreadable_records", frozenset()] == 4
-
-
-def test_what_nobody_foresaw_is_one_line(
+def test_a_request_that_fails_is_one_line(
     client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No trace, neither for the browser nor on the terminal."""
+    """No trace on the terminal."""
 
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(Watch, "data", fail)
-    status, _, text = client.ask("/data")
-    assert (status, text) == (500, "the records cannot be shown (ZeroDivisionError)\n")
-    monkeypatch.setattr(server_module._Handler, "_answer", fail)
+    monkeypatch.setattr(watch_server._Handler, "_answer", fail)
     client.send(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
     assert capfd.readouterr().err == "fedquorum-report: a request failed: ZeroDivisionError\n"
 
@@ -244,9 +245,8 @@ def test_what_nobody_foresaw_is_one_line(
 # --- metrics --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accept", ["", OPENMETRICS])
-def test_the_metrics_are_those_of_the_page(client: Client, run: Path, accept: str) -> None:
-    """By Prometheus' own parsers, in both formats."""
+def test_the_metrics_are_those_of_the_records(client: Client, run: Path) -> None:
+    """By Prometheus' own parser."""
     late = [{"round": 1, "client": 1, "seconds": 1.0}]
     append_rounds(
         run,
@@ -254,7 +254,7 @@ def test_the_metrics_are_those_of_the_page(client: Client, run: Path, accept: st
     )
     write_population(run, rates=[1.0] * 3, priority=[True, False, False])
     write_part(run, 0, [{"round": 2, "client": 0}, {"round": 2, "client": 1, "status": "late"}])
-    found = client.samples(accept)
+    found = client.samples()
 
     def value(name: str, **labels: str) -> float:
         return found[name, frozenset(labels.items())]
@@ -279,6 +279,8 @@ def test_the_metrics_are_those_of_the_page(client: Client, run: Path, accept: st
     assert value("fedquorum_clients_connected") == 2
     assert value("fedquorum_clients_known") == 3
     assert value("fedquorum_unreadable_records") == 0
+    written = value("fedquorum_last_record_timestamp_seconds")
+    assert written == pytest.approx((run / "rounds.jsonl").stat().st_mtime)
     labels = {"run": ".", "experiment": "fedalign/synth_low", "strategy": "fedalign", "seed": "1"}
     assert value("fedquorum_run_info", **labels) == 1
 
@@ -299,13 +301,16 @@ def test_every_metric_is_described(client: Client) -> None:
 def test_hostile_labels_are_escaped(client: Client, run: Path) -> None:
     """Quotes and line ends of a run's name cannot add a metric."""
     manifest = json.loads((run / "manifest.json").read_text())
-    told = {'x"} 1 \\n fedquorum_round 99': 'x"} 1 \\n fedquorum_round 99', 'x"}\nfedquorum 1': ""}
-    for name, label in told.items():
-        (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": name}))
-        found = client.samples()
-        assert found["fedquorum_round", frozenset()] == 1
-        (info,) = [dict(labels) for family, labels in found if family == "fedquorum_run_info"]
-        assert info["experiment"] == label
+    name = 'x"} 1 \\n fedquorum_round 99'
+    (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": name}))
+    found = client.samples()
+    assert found["fedquorum_round", frozenset()] == 1
+    (info,) = [dict(labels) for family, labels in found if family == "fedquorum_run_info"]
+    assert info["experiment"] == name
+    (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": 'x"}\nfedquorum 1'}))
+    found = client.samples()
+    assert found["fedquorum_unreadable_records", frozenset()] == 1
+    assert ("fedquorum", frozenset()) not in found
 
 
 def test_a_metric_that_is_no_accuracy_has_a_name_of_its_own(client: Client, run: Path) -> None:
@@ -324,22 +329,34 @@ def test_a_metric_that_is_no_accuracy_has_a_name_of_its_own(client: Client, run:
 
 
 def test_a_folder_without_runs_has_metrics(tmp_path: Path) -> None:
-    """So that Prometheus may begin before the first run."""
-    content, _ = Watch(tmp_path).metrics("")
-    assert b'fedquorum_runs{status="running"} 0.0' in content
-    assert b"fedquorum_round " not in content
+    """So that Prometheus may begin before the first run; not before the records are read."""
+    watch = Watch(tmp_path)
+    assert watch.metrics is None
+    watch.draw()
+    assert watch.metrics is not None
+    assert b'fedquorum_runs{status="running"} 0.0' in watch.metrics
+    assert b"fedquorum_round " not in watch.metrics
+
+
+def test_metrics_are_not_made_up_while_records_are_read(client: Client) -> None:
+    """Prometheus takes the answer for a failure to ask again after."""
+    client.server.watch.metrics = None
+    assert client.ask("/metrics")[::2] == (503, "the records are being read\n")
 
 
 def test_without_prometheus_the_page_remains(
     client: Client, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line says what to install."""
-    monkeypatch.setattr(server_module, "find_spec", lambda _: None)
+    for module in (watch_server, watch_module):
+        monkeypatch.setattr(module, "find_spec", lambda _: None)
     status, _, text = client.ask("/metrics")
     assert status == 501
     assert text == ("/metrics needs the package prometheus_client: pip install prometheus-client\n")
-    assert client.ask("/data")[0] == 200
     with WatchServer(run, 0) as server:
+        server.watch.draw()
+        assert "round 1 of 10" in server.watch.content
+        assert server.watch.metrics is None
         assert server.metrics_notice == text.strip()
 
 
@@ -404,8 +421,10 @@ def test_ctrl_c_ends_it(run: Path) -> None:
         assert url, first
         assert first.startswith(f"Following {run} at ")
         assert process.stdout.readline() == f"Metrics for Prometheus: {url[0]}metrics\n"
-        with urlopen(f"{url[0]}data") as reply:  # noqa: S310 - our own
-            assert json.load(reply)["run"] == "."
+        content = b""
+        while b"round 1 of 10" not in content:
+            with urlopen(f"{url[0]}content") as reply:  # noqa: S310 - our own
+                content = reply.read()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, "", "fedquorum-report: no longer followed\n")

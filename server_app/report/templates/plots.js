@@ -1,12 +1,3 @@
-// Plotly.js is in this page, compressed: nothing is loaded from anywhere.
-async function plotly() {
-  const packed = atob(document.getElementById("plotly-gz").textContent);
-  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
-  document.head.append(script);
-}
 function categories(trace) {
   // Names of the categories in place of their numbers, for hovering.
   const rows = trace.y.length, columns = trace.x.length;
@@ -54,16 +45,20 @@ function fillLegend(place, spec) {
   }));
 }
 function fillChoices(place, spec) {
-  const { select } = place.chart, names = spec.choices ?? [];
+  const { select } = place.chart, names = spec.choices ?? [], entries = JSON.stringify(names);
+  if (select.dataset.entries === entries) return;
+  select.dataset.entries = entries;
+  const chosen = names.indexOf(select.value);
   select.hidden = names.length === 0;
   select.replaceChildren(...names.map((name) => new Option(name)));
+  if (chosen > 0) select.selectedIndex = chosen;
   select.onchange = () => refresh(place);
 }
 function plotPanel(plotted, panel, { hidden, legend, select }) {
   // Draws, or draws anew what is there already. On a narrow screen the legend names the lines.
   panel.data.filter((trace) => trace.meta && !trace.text).forEach(categories);
   const data = panel.data.map((trace) => ({ ...trace, visible: !hidden.has(trace.legendgroup) }));
-  const layout = { uirevision: select.selectedIndex, ...panel.layout };
+  const layout = { uirevision: `choice ${select.selectedIndex}`, ...panel.layout };
   const named = (layout.annotations ?? []).filter((one) => one.name);
   if (named.length && legend.children.length && plotted.clientWidth < NARROW) {
     layout.annotations = layout.annotations.filter((one) => !one.name);
@@ -101,6 +96,6 @@ function drawChart(place, spec) {
   }
   place.chart.spec = spec;
   fillLegend(place, spec);
-  if (!place.chart.select.children.length) fillChoices(place, spec);
+  fillChoices(place, spec);
   return refresh(place);
 }

@@ -45,24 +45,16 @@ class Identity(NamedTuple):
 
 
 class RunFolder:
-    """A run's directory, below a folder that the user named.
+    """A run's directory.
 
     Parameters
     ----------
-    root : Path
-        The folder that the user named, absolute.
-    parts : tuple of str
-        The names from there to the run's directory.
+    path : Path
+        The run's folder, an absolute path.
     """
 
-    def __init__(self, root: Path, parts: tuple[str, ...] = ()) -> None:
-        self._root = root
-        self._parts = parts
-
-    @property
-    def path(self) -> Path:
-        """The path of the run's folder."""
-        return self._root.joinpath(*self._parts)
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     @contextmanager
     def opened(self, *names: str) -> Iterator[BufferedReader | None]:
@@ -150,11 +142,11 @@ class RunFolder:
     def _folder(self, *names: str) -> Iterator[int | Path]:
         """Yield the descriptor of a folder, reached without following a link, or its path."""
         if not _BY_DESCRIPTOR:
-            yield _without_links(self._root.resolve().joinpath(*self._parts, *names))
+            yield _without_links(self.path.resolve().joinpath(*names))
             return
-        folder = os.open(self._root, _FOLDER)
+        folder = os.open(self.path, _FOLDER)
         try:
-            for name in (*self._parts, *names):
+            for name in names:
                 inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = inner

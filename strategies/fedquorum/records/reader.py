@@ -427,20 +427,6 @@ class _BrokenOffError(DamagedError):
     """A line is no JSON, as one that a process was writing when it was stopped."""
 
 
-def parse_round(line: bytes) -> RoundRecord:
-    """Return the round in a line of ``rounds.jsonl``.
-
-    Raises
-    ------
-    RunError
-        If the line is damaged; the message does not name the file or the line.
-    """
-    try:
-        return RoundRecord.of(_parsed(line))
-    except DamagedError as error:
-        raise RunError(str(error)) from None
-
-
 def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)

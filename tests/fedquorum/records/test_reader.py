@@ -18,7 +18,6 @@ from fedquorum.records.reader import (
     find_runs,
     load_run,
     no_run,
-    parse_round,
     read_manifest,
     read_parts,
     read_runs,
@@ -323,13 +322,6 @@ def test_a_manifest_that_cannot_be_gone_on_with_is_refused(
     run = make_run(tmp_path / "run", [], **changes)
     with pytest.raises(RunError, match=rf"^{run}/manifest\.json: {problem}$"):
         read_manifest(run)
-
-
-def test_a_line_is_read_by_itself() -> None:
-    """As whoever follows a run reads it, who knows the file and the line."""
-    assert parse_round(json.dumps(line(3)).encode()).round == 3
-    with pytest.raises(RunError, match=r"^round must be a whole number >= 0, got -3$"):
-        parse_round(json.dumps(line(-3)).encode())
 
 
 def test_a_table_without_parts_has_no_rows(tmp_path: Path) -> None:

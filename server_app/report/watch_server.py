@@ -1,21 +1,24 @@
-"""The page, its data and the metrics, served to this machine alone."""
+"""The page of runs that are watched, and their metrics, served to this machine alone."""
 
-import json
+import base64
+import hashlib
+import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from socketserver import TCPServer
 from typing import Any
-from urllib.parse import parse_qs
 
 from fedquorum.errors import RunError
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
-from server_app.report.watch.page import WatchPage
-from server_app.report.watch.watch import Watch
+from server_app.report.page import compress_plotly, templates
+from server_app.report.watch import Watch
 
 ADDRESS = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")
@@ -26,32 +29,34 @@ of no account: it is another one behind an SSH tunnel.
 """
 METHODS = "GET, HEAD"
 TIMEOUT_SECONDS = 10.0
-JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 NO_METRICS = "/metrics needs the package prometheus_client: pip install prometheus-client"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is answered to a request."""
+    """What is answered to a request; with ``gzipped`` the content is compressed."""
 
     content: bytes
     content_type: str
     status: HTTPStatus = HTTPStatus.OK
+    gzipped: bool = False
 
     @classmethod
     def refusal(cls, status: HTTPStatus, reason: str) -> "Answer":
         """Return why a request is refused, in one line."""
         return cls(f"{reason}\n".encode(), TEXT, status)
 
-
-Route = Callable[[Mapping[str, str], str], Answer]
-"""Answers a request with this query, and this header ``Accept``."""
+    @property
+    def tag(self) -> str:
+        """What a browser names this content by."""
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Serves a page that follows the runs of a folder; use as a context manager.
+    """Serves a page with the runs of a folder; use as a context manager.
 
     Parameters
     ----------
@@ -59,6 +64,11 @@ class WatchServer(ThreadingHTTPServer):
         A run, or a folder with runs.
     port : int
         Where to listen; 0 for any port that is free.
+
+    Attributes
+    ----------
+    watch : Watch
+        The runs; the page is empty until it draws.
 
     Raises
     ------
@@ -69,12 +79,13 @@ class WatchServer(ThreadingHTTPServer):
     def __init__(self, root: Path, port: int) -> None:
         if not root.is_dir():
             raise RunError(f"--watch must be a run or a folder with runs, got {root}")
-        self._watch = Watch(root.resolve())
-        self._page = WatchPage.made()
-        self.policy = self._page.policy
-        self.routes: Mapping[str, Route] = {
-            "/": self._answer_page,
-            "/data": self._answer_data,
+        self.watch = Watch(root.resolve())
+        page, self.policy = _render_page()
+        plotly = Answer(compress_plotly(), "text/javascript; charset=utf-8", gzipped=True)
+        self.routes: Mapping[str, Callable[[], Answer]] = {
+            "/": lambda: Answer(page, HTML),
+            "/content": lambda: Answer(self.watch.content.encode(), HTML),
+            "/plotly.js": lambda: plotly,
             "/metrics": self._answer_metrics,
         }
         try:
@@ -105,25 +116,50 @@ class WatchServer(ThreadingHTTPServer):
         if not isinstance(error, (ConnectionError, TimeoutError)):
             print(f"fedquorum-report: a request failed: {type(error).__name__}", file=sys.stderr)
 
-    def _answer_page(self, _query: Mapping[str, str], _accept: str) -> Answer:
-        return Answer(self._page.content, HTML)
-
-    def _answer_data(self, query: Mapping[str, str], _accept: str) -> Answer:
-        found = self._watch.data(query.get("run"), query.get("drawn", ""))
-        return Answer(json.dumps(found, allow_nan=False).encode(), JSON)
-
-    def _answer_metrics(self, _query: Mapping[str, str], accept: str) -> Answer:
+    def _answer_metrics(self) -> Answer:
         if _no_metrics():
             return Answer.refusal(HTTPStatus.NOT_IMPLEMENTED, NO_METRICS)
-        return Answer(*self._watch.metrics(accept))
+        if self.watch.metrics is None:
+            reason = "the records are being read"
+            return Answer.refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        return Answer(self.watch.metrics, PROMETHEUS)
 
 
 def _no_metrics() -> bool:
     return find_spec("prometheus_client") is None
 
 
+def _render_page() -> tuple[bytes, str]:
+    """Return the page, in which nothing comes from a run, and its Content-Security-Policy."""
+    style, script = (templates().get_template(f"watch.{kind}").render() for kind in ("css", "js"))
+    page = (
+        templates().get_template("watch.html").render(style=Markup(style), script=Markup(script))  # noqa: S704 - files of this package
+    )
+    # Plotly.js writes styles into elements, each as it stands in its source, and puts others
+    # together for the attributes of rasters; an attribute's style loads nothing.
+    found = re.finditer(r"""\.textContent=(['"])((?:(?!\1)[^\\])*)\1""", get_plotlyjs())
+    policy = {
+        "default-src": "'none'",
+        "script-src": f"'self' {_hash(script)}",
+        "style-src": " ".join(map(_hash, (style, *(one[2] for one in found)))),
+        "style-src-attr": "'unsafe-inline'",
+        "img-src": "data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return page.encode(), "; ".join(f"{name} {value}" for name, value in policy.items())
+
+
+def _hash(source: str) -> str:
+    """Return what names an inline script or style in a policy."""
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the three paths of a ``WatchServer``, and nothing else."""
+    """Answers the paths of a ``WatchServer``, and nothing else."""
 
     server: WatchServer
     timeout = TIMEOUT_SECONDS
@@ -153,25 +189,23 @@ class _Handler(BaseHTTPRequestHandler):
         if len(hosts) != 1 or hosts[0].partition(":")[0].lower() not in HOSTS:
             names = " or ".join(HOSTS)
             return Answer.refusal(HTTPStatus.FORBIDDEN, f"expected {names} in the header Host")
-        path, _, query = self.path.partition("?")
+        path, _, _ = self.path.partition("?")
         route = self.server.routes.get(path)
         if route is None:
             return Answer.refusal(
                 HTTPStatus.NOT_FOUND, f"expected one of {', '.join(self.server.routes)}"
             )
-        try:
-            words = {name: values[0] for name, values in parse_qs(query).items()}
-            return route(words, self.headers.get("Accept", ""))
-        except Exception as error:
-            reason = f"the records cannot be shown ({type(error).__name__})"
-            return Answer.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+        answer = route()
+        if self.headers.get("If-None-Match") == answer.tag:
+            return replace(answer, content=b"", status=HTTPStatus.NOT_MODIFIED)
+        return answer
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
         headers = {
             "Content-Type": answer.content_type,
             "Content-Length": str(len(answer.content)),
-            "Cache-Control": "no-store",
+            "Cache-Control": "no-cache",
             "Content-Security-Policy": self.server.policy,
             "X-Content-Type-Options": "nosniff",
             "X-Frame-Options": "DENY",
@@ -179,6 +213,10 @@ class _Handler(BaseHTTPRequestHandler):
             "Cross-Origin-Resource-Policy": "same-origin",
             "Cross-Origin-Opener-Policy": "same-origin",
         }
+        if answer.status == HTTPStatus.OK:
+            headers["ETag"] = answer.tag
+        if answer.gzipped:
+            headers["Content-Encoding"] = "gzip"
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = METHODS
         for name, value in headers.items():

@@ -1,0 +1,186 @@
+"""Runs that are watched: their report, drawn again while their records grow."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from fedquorum.errors import FedQuorumError, RunError
+from fedquorum.intake import shown
+from fedquorum.records.fairness import sum_of
+from fedquorum.records.folder import Identity, RunFolder
+from fedquorum.records.reader import Run, check_tables, find_runs, load_run
+
+from server_app.display import time_left
+from server_app.naming import method_title
+from server_app.report.clients_now import ClientsNow
+from server_app.report.experiment import experiments_of
+from server_app.report.groups import group_runs
+from server_app.report.page import light_content
+from server_app.report.tables import check_metric
+
+INTERVAL = 1.0  # seconds
+DRAWING_SHARE = 0.05  # of the time, for reading and drawing
+RECORDS = ("manifest.json", "rounds.jsonl", "config.yaml", "population.parquet")
+TABLES = ("clients", "evaluations")
+RECENT_ROUNDS = 20
+PATIENCE_SECONDS, PATIENCE_ROUNDS = 60.0, 10.0
+MAX_SECONDS_LEFT = 1e9
+MAX_PROBLEM_LENGTH = 400
+
+Identities = tuple[Identity | str | None, ...]
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """A run, and when its rounds or its manifest were last written, in seconds since 1970."""
+
+    run: Run
+    last_record: float
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its manifest says so; that of a killed run does."""
+        return self.run.status == "running"
+
+    @property
+    def seconds_per_round(self) -> float:
+        """The mean duration of the last rounds, NaN before the first."""
+        seconds = [record.seconds for record in self.run.rounds[-RECENT_ROUNDS:]]
+        return sum_of(seconds) / len(seconds) if seconds else math.nan
+
+    @property
+    def seems_killed(self) -> bool:
+        """Whether a running run recorded nothing for a minute and the time of ten rounds."""
+        usual = self.seconds_per_round
+        rounds = 0.0 if math.isnan(usual) else PATIENCE_ROUNDS * usual
+        return self.is_running and time.time() - self.last_record > max(PATIENCE_SECONDS, rounds)
+
+    @property
+    def title(self) -> str:
+        """Experiment, method and seed."""
+        return f"{self.run.experiment}, {method_title(self.run.strategy)}, seed {self.run.seed}"
+
+    def describe_progress(self) -> str:
+        """Return in a line how far the run is."""
+        run, seconds = self.run, self.seconds_per_round
+        done = run.rounds[-1].round if run.rounds else 0
+        planned = f" of {run.planned:,}" if run.planned else ""
+        facts = [f"{self.title}: {f'round {done:,}' if done else 'no round yet'}{planned}"]
+        if not math.isnan(seconds):
+            facts.append(f"{seconds:.3g} s a round")
+        if self.seems_killed:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.last_record))
+            facts.append(f"nothing recorded since {since} UTC")
+            facts.append("perhaps killed: fedquorum resume=DIR goes on with it")
+        elif 0 < done < run.planned and seconds * (run.planned - done) < MAX_SECONDS_LEFT:
+            facts.append(f"about {time_left(seconds * done, done / run.planned)}")
+        return ", ".join(facts)
+
+
+class Watch:
+    """Draws the report of a folder's runs while they go on; other threads read what is drawn.
+
+    Parameters
+    ----------
+    root : Path
+        A run, or a folder with runs; an absolute path.
+
+    Attributes
+    ----------
+    content : str
+        What the page says, as HTML.
+    metrics : bytes or None
+        The newest run's figures for Prometheus; None until they are read, and without its package.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._read: dict[Path, tuple[Identities, WatchedRun | str]] = {}
+        self._drawn: object = None
+        self.content = light_content((), (), ("Reading the records ...",))
+        self.metrics: bytes | None = None
+
+    def keep_drawing(self) -> NoReturn:
+        """Draw again and again, for at most a twentieth of the time."""
+        while True:
+            begun = time.thread_time()  # on a machine that trains, the clock says little of work
+            self.draw()
+            time.sleep(max(INTERVAL, (time.thread_time() - begun) / DRAWING_SHARE))
+
+    def draw(self) -> None:
+        """Read and draw the runs, if their records are not what they were."""
+        problems = self._read_runs()
+        runs = [one for _, one in self._read.values() if isinstance(one, WatchedRun)]
+        killed = [one.run.directory for one in runs if one.seems_killed]
+        found = ([identities for identities, _ in self._read.values()], killed, problems)
+        if found == self._drawn:
+            return
+        self._drawn = found
+        try:
+            self._draw(runs, problems)
+        except FedQuorumError as error:  # a table was written anew meanwhile
+            self._drawn = None
+            self.content = light_content((), (*problems, shown(error, MAX_PROBLEM_LENGTH)))
+        except Exception as error:
+            problem = f"the records cannot be drawn ({type(error).__name__})"
+            self.content = light_content((), (*problems, problem))
+
+    def _read_runs(self) -> list[str]:
+        """Read the runs that are new or have grown, and return what cannot be read."""
+        problems: list[str] = []
+        try:
+            found = find_runs([self._root], lambda error: problems.append(str(error)))
+        except RunError as error:
+            found = ()
+            problems.append(f"no run yet: {error}")
+        known, self._read = self._read, {}
+        for directory in found:
+            identities = _identify(directory)
+            if directory in known and known[directory][0] == identities:
+                self._read[directory] = known[directory]
+            else:
+                self._read[directory] = (identities, _read_run(directory, identities))
+        return problems + [one for _, one in self._read.values() if isinstance(one, str)]
+
+    def _draw(self, runs: Sequence[WatchedRun], problems: Sequence[str]) -> None:
+        newest = max(runs, key=_rank, default=None)
+        clients = None if newest is None else ClientsNow(newest.run)
+        if find_spec("prometheus_client") is not None:
+            from server_app.report.metrics import format_metrics
+
+            name = "" if newest is None else shown(newest.run.directory.relative_to(self._root))
+            self.metrics = format_metrics(runs, newest, name, clients, len(problems))
+        experiments = experiments_of(group_runs(one.run for one in runs))
+        progress = [one.describe_progress() for one in runs if one.is_running]
+        tables = [] if newest is None or clients is None else [clients.text_table(newest.title)]
+        self.content = light_content(experiments, problems, progress, *tables)
+
+
+def _identify(directory: Path) -> Identities:
+    """Return what changes whenever a run's records do."""
+    folder = RunFolder(directory)
+    try:
+        return tuple(folder.identity(name) for name in (*RECORDS, *TABLES))
+    except RunError as error:
+        return (str(error),)
+
+
+def _read_run(directory: Path, identities: Identities) -> WatchedRun | str:
+    """Return a run that a report can draw, or why it cannot be read."""
+    try:
+        run = load_run(directory)
+        check_tables(directory)
+        check_metric(run)
+    except (RunError, OSError) as error:
+        return shown(error, MAX_PROBLEM_LENGTH)
+    written = [one.changed / 1e9 for one in identities[:2] if isinstance(one, Identity)]
+    return WatchedRun(run, max(written, default=0.0))
+
+
+def _rank(one: WatchedRun) -> tuple[bool, str, Path]:
+    """Return what is greatest for the newest of the running runs, else of all."""
+    return one.is_running, one.run.started, one.run.directory

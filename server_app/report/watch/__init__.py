@@ -1,1 +1,0 @@
-"""A page and Prometheus metrics that follow a run while it goes on."""
