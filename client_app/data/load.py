@@ -1,32 +1,20 @@
 """From settings to data, once per process."""
 
-from typing import TYPE_CHECKING
-
 from client_app.data.base import FederatedData
 from client_app.data.sources.base import LabelledArrays
 from conf.schema.data import (
-    BerkaSettings,
-    CelebASettings,
-    Cinic10Settings,
     CsvSettings,
     DataSettings,
-    HeartSettings,
     HfSettings,
     ImageFolderSettings,
-    Isic2019Settings,
     LeafSettings,
     NpzSettings,
     PartitionedSettings,
-    SpeechCommandsSettings,
     SynthSettings,
-    TableSettings,
     TextSettings,
     TorchvisionSettings,
     of_devices,
 )
-
-if TYPE_CHECKING:
-    from client_app.data.sources.csv_table import Table
 
 
 def load_data(settings: DataSettings, seed: int) -> FederatedData:
@@ -72,10 +60,11 @@ def _make(settings: DataSettings, seed: int) -> FederatedData:
         from client_app.data.device import device_arrays
 
         return device_arrays(settings, seed, lambda: _arrays(settings))
-    if isinstance(settings, TableSettings):
+    if isinstance(settings, CsvSettings):
+        from client_app.data.sources.csv_table import csv_table
         from client_app.data.tabular import TabularData
 
-        return TabularData(_table(settings), settings, seed)
+        return TabularData(csv_table(settings), settings, seed)
     if isinstance(settings, PartitionedSettings):
         from client_app.data.partitioned import PartitionedData
 
@@ -83,31 +72,11 @@ def _make(settings: DataSettings, seed: int) -> FederatedData:
     raise TypeError(f"no data set for {type(settings).__name__}")
 
 
-def _table(settings: TableSettings) -> "Table":
-    if isinstance(settings, CsvSettings):
-        from client_app.data.sources.csv_table import csv_table
-
-        return csv_table(settings)
-    if isinstance(settings, HeartSettings):
-        from client_app.data.sources.heart import heart_table
-
-        return heart_table(settings)
-    if isinstance(settings, BerkaSettings):
-        from client_app.data.sources.berka import berka_table
-
-        return berka_table(settings)
-    raise TypeError(f"no table for {type(settings).__name__}")
-
-
-def _arrays(settings: PartitionedSettings) -> LabelledArrays:  # noqa: C901, PLR0911 - one per source
+def _arrays(settings: PartitionedSettings) -> LabelledArrays:
     if isinstance(settings, TorchvisionSettings):
         from client_app.data.sources.torchvision import torchvision_arrays
 
         return torchvision_arrays(settings)
-    if isinstance(settings, Cinic10Settings):
-        from client_app.data.sources.cinic10 import cinic10_arrays
-
-        return cinic10_arrays(settings)
     if isinstance(settings, NpzSettings):
         from client_app.data.sources.npz import npz_arrays
 
@@ -120,22 +89,10 @@ def _arrays(settings: PartitionedSettings) -> LabelledArrays:  # noqa: C901, PLR
         from client_app.data.sources.image_folder import image_folder_arrays
 
         return image_folder_arrays(settings)
-    if isinstance(settings, CelebASettings):
-        from client_app.data.sources.celeba import celeba_arrays
-
-        return celeba_arrays(settings)
-    if isinstance(settings, SpeechCommandsSettings):
-        from client_app.data.sources.speech_commands import speech_commands_arrays
-
-        return speech_commands_arrays(settings)
     if isinstance(settings, LeafSettings):
         from client_app.data.sources.leaf import leaf_arrays
 
         return leaf_arrays(settings)
-    if isinstance(settings, Isic2019Settings):
-        from client_app.data.sources.isic2019 import isic2019_arrays
-
-        return isic2019_arrays(settings)
     if isinstance(settings, TextSettings):
         from client_app.data.sources.text import text_arrays
 

@@ -24,7 +24,7 @@ from client_app.data.priority import priority_clients
 from client_app.data.sources.csv_table import Numbers, Table
 from client_app.data.split import Rows, split_client, validation_rows
 from conf.schema.checks import check_clients
-from conf.schema.data import TableSettings
+from conf.schema.data import CsvSettings
 
 
 class TabularData:
@@ -45,7 +45,7 @@ class TabularData:
     ----------
     table : Table
         All rows.
-    settings : TableSettings
+    settings : CsvSettings
         How much is for testing, and who has priority.
     seed : int
         The run's seed.
@@ -58,7 +58,7 @@ class TabularData:
 
     num_tokens = None
 
-    def __init__(self, table: Table, settings: TableSettings, seed: int) -> None:
+    def __init__(self, table: Table, settings: CsvSettings, seed: int) -> None:
         self._table = table
         self._settings = settings
         self._seed = seed
@@ -119,7 +119,7 @@ class TabularData:
 
 
 def client_rows(
-    table: Table, rows: Rows, settings: TableSettings, *, client: int, seed: int
+    table: Table, rows: Rows, settings: CsvSettings, *, client: int, seed: int
 ) -> Shares:
     """Return which of a client's rows are for training, testing and validation."""
     labels = table.labels[rows] if table.classes else np.zeros(len(rows), dtype=np.int64)

@@ -18,7 +18,6 @@ from conf.schema.data import (
     ImageFolderSettings,
     NpzSettings,
     PartitionedSettings,
-    TableSettings,
     TextSettings,
     of_devices,
     settled_clients,
@@ -203,7 +202,7 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
 
 def _check_number(data: DataSettings) -> None:
     natural = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
-    if not natural and not isinstance(data, TableSettings):
+    if not natural and not isinstance(data, CsvSettings):
         settled_clients(data)
 
 

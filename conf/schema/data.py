@@ -22,8 +22,6 @@ from conf.schema.ranges import CLASSES, COLUMN, COLUMNS, IMAGE_SIZE, FilePath, N
 TEST_FRACTION = Number(low=0.01, high=0.9)
 VALIDATION_FRACTION = Number(low=0, high=0.9)
 MIN_SAMPLES = Number(low=2, integer=True)
-DATA_ROOT = "${oc.env:FEDQUORUM_DATA,data}"
-"""The folder of the named data sets: the value of an environment variable."""
 SPLIT = Name("the name of a split")
 TEXT_LENGTH = Number(low=2, integer=True)
 HASHED_WORDS = Number(low=8, integer=True)
@@ -113,19 +111,8 @@ class TorchvisionSettings(PartitionedSettings):
     name: str = parameter(
         MISSING, OneOf(("mnist", "fmnist", "emnist", "cifar10", "cifar100", "svhn"))
     )
-    root: str = DATA_ROOT
+    root: str = "${oc.env:FEDQUORUM_DATA,data}"
     download: bool = True
-
-
-@dataclass
-class Cinic10Settings(PartitionedSettings):
-    """CINIC-10, unpacked into CINIC-10 by its user, in single-class shards.
-
-    See ``client_app.data.sources.cinic10``; ``root`` is the folder with CINIC-10.
-    """
-
-    name: str = "cinic10"
-    root: str = DATA_ROOT
 
 
 @dataclass
@@ -234,39 +221,6 @@ class HfSettings(NaturalSettings):
 
 
 @dataclass
-class CelebASettings(NaturalSettings):
-    """CelebA by torchvision, a person a client, with smiling as the target.
-
-    See ``client_app.data.sources.celeba``; ``root`` is torchvision's.
-
-    ``target``: one of the 40 attributes. ``image_size``: height and width.
-    """
-
-    name: str = "celeba"
-    root: str = DATA_ROOT
-    download: bool = True
-    target: str = parameter("Smiling", Name("the name of an attribute"))
-    image_size: list[int] = field(
-        default_factory=lambda: [84, 84], metadata={"allowed": IMAGE_SIZE}
-    )
-    min_samples: int | None = parameter(5, MIN_SAMPLES)
-
-
-@dataclass
-class SpeechCommandsSettings(NaturalSettings):
-    """Speech Commands, a speaker a client.
-
-    It is unpacked into ``SpeechCommands/speech_commands_v0.02`` below ``root``; see
-    ``client_app.data.sources.speech_commands``. ``sample_rate`` in Hz.
-    """
-
-    name: str = "speech_commands"
-    root: str = DATA_ROOT
-    sample_rate: int = parameter(16000, OneOf((8000, 16000)))
-    min_samples: int | None = parameter(3, MIN_SAMPLES)
-
-
-@dataclass
 class LeafSettings(NaturalSettings):
     """A data set of LEAF's (FEMNIST, Shakespeare, Reddit, ..), its JSON files, a user a client.
 
@@ -280,20 +234,6 @@ class LeafSettings(NaturalSettings):
     path: str = parameter("", FilePath("a folder of LEAF's JSON files"))
     num_classes: int | None = parameter(None, COUNT)
     vocabulary_size: int = parameter(10000, Number(low=3, integer=True))
-
-
-@dataclass
-class Isic2019Settings(NaturalSettings):
-    """ISIC 2019 as FLamby prepares it, below ISIC2019, a center a client.
-
-    See ``client_app.data.sources.isic2019``; ``root`` has FLamby's files.
-    """
-
-    name: str = "isic2019"
-    root: str = DATA_ROOT
-    image_size: list[int] = field(
-        default_factory=lambda: [224, 224], metadata={"allowed": IMAGE_SIZE}
-    )
 
 
 @dataclass
@@ -327,44 +267,7 @@ class TextSettings(NaturalSettings):
 
 
 @dataclass
-class TableSettings(DataSettings):
-    """One table of numbers and categories; see ``client_app.data.tabular``.
-
-    Clients with fewer than ``min_samples`` rows are left out (null keeps all). ``fill``: the value
-    of a missing number, the median or the mean of its column in the client's training part.
-    """
-
-    priority: Any = "all"
-    test_fraction: float = parameter(0.2, TEST_FRACTION)
-    min_samples: int | None = parameter(None, MIN_SAMPLES)
-    fill: str = parameter("median", OneOf(("median", "mean")))
-
-
-@dataclass
-class HeartSettings(TableSettings):
-    """UCI heart disease, the processed files below heart_disease, a hospital a client.
-
-    See ``client_app.data.sources.heart``.
-    """
-
-    name: str = "heart"
-    root: str = DATA_ROOT
-
-
-@dataclass
-class BerkaSettings(TableSettings):
-    """Berka's loans, the official tables below berka, a region a client.
-
-    See ``client_app.data.sources.berka``; ``drop_regions`` are left out.
-    """
-
-    name: str = "berka"
-    root: str = DATA_ROOT
-    drop_regions: list[str] = field(default_factory=lambda: ["north Bohemia"])
-
-
-@dataclass
-class CsvSettings(TableSettings):
+class CsvSettings(DataSettings):
     """A table with a column for each row's client and one for its class.
 
     ``fedquorum experiment=custom data=csv data.path=FILE data.client_column=NAME
@@ -376,9 +279,15 @@ class CsvSettings(TableSettings):
     ``columns``: the input columns and classes on which all clients agree, see
     ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the target is
     a number, not a class. ``rows``: the expected number of rows, to detect a truncated file.
+    Clients with fewer than ``min_samples`` rows are left out (null keeps all). ``fill``: the value
+    of a missing number, the median or the mean of its column in the client's training part.
     """
 
     name: str = "csv"
+    priority: Any = "all"
+    test_fraction: float = parameter(0.2, TEST_FRACTION)
+    min_samples: int | None = parameter(None, MIN_SAMPLES)
+    fill: str = parameter("median", OneOf(("median", "mean")))
     path: str = parameter("", FilePath("a .csv or .parquet file, or a folder of such"))
     client_column: str | None = ""
     target: str = parameter("", COLUMN)

@@ -17,17 +17,11 @@ from conf.schema.availability import (
 )
 from conf.schema.client import ClientSettings
 from conf.schema.data import (
-    BerkaSettings,
-    CelebASettings,
-    Cinic10Settings,
     CsvSettings,
-    HeartSettings,
     HfSettings,
     ImageFolderSettings,
-    Isic2019Settings,
     LeafSettings,
     NpzSettings,
-    SpeechCommandsSettings,
     SynthSettings,
     TextSettings,
     TorchvisionSettings,
@@ -69,17 +63,11 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "data": _by_name(
         SynthSettings,
         *(TorchvisionSettings(name=name) for name in ("mnist", "fmnist", "emnist", "svhn")),
-        Cinic10Settings,
         NpzSettings,
         HfSettings,
         ImageFolderSettings,
-        CelebASettings,
-        SpeechCommandsSettings,
         LeafSettings,
-        Isic2019Settings,
         TextSettings,
-        HeartSettings,
-        BerkaSettings,
         CsvSettings,
     ),
     "model": _by_name(

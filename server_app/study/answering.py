@@ -10,7 +10,7 @@ from fedquorum.records.reader import load_run
 from fedquorum.search import Between
 
 from client_app.data import FederatedData
-from conf.schema.data import TableSettings
+from conf.schema.data import CsvSettings
 from server_app.study.answer import Answer, MethodResult, Spent
 from server_app.study.caveats import (
     Measured,
@@ -193,7 +193,7 @@ def _guessing(
 
 def _pooled(contest: Contest, data: tuple[FederatedData, FederatedData]) -> bool:
     """Say whether each seed divides the same rows; a table's are scaled by the seed's own."""
-    return isinstance(contest.settings.data, TableSettings) or divides_the_same_rows(*data)
+    return isinstance(contest.settings.data, CsvSettings) or divides_the_same_rows(*data)
 
 
 def _spent(jobs: StudyJobs, decision: Decision | None, seeds: int) -> Spent:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fedquorum.errors import DataError, SettingsError
 
+from client_app.data import load_data
 from client_app.data.sources.base import LabelledArrays
 from client_app.data.sources.npz import npz_arrays
 from conf.compose import compose
@@ -40,7 +41,7 @@ def assert_refused(path: Path, reason: str, **others: Any) -> None:
         load(path, **others)
     text = str(caught.value)
     assert "\n" not in text
-    wanted = "an .npz file with x_train, y_train, x_test, y_test"
+    wanted = "an .npz file with x_train, y_train, perhaps x_test and y_test"
     assert text.startswith(f"data.path must be {wanted}, got {path}: ")
 
 
@@ -199,7 +200,23 @@ def test_missing_key(tmp_path: Path, key: str) -> None:
 
 def test_nothing_in_it(tmp_path: Path) -> None:
     """An archive without arrays lacks all of them."""
-    assert_refused(save(tmp_path), "it lacks x_train, y_train, x_test, y_test and has none$")
+    assert_refused(save(tmp_path), "it lacks x_train, y_train and has none$")
+
+
+def test_no_test_set(tmp_path: Path) -> None:
+    """Without both arrays of a test set, test rows are taken out of the training rows."""
+    train = {key: IMAGES[key] for key in ("x_train", "y_train")}
+    arrays = load(save(tmp_path, **train, client_test=np.arange(3)), partition="iid")
+    assert arrays.pooled
+    assert arrays.x_test is arrays.x_train
+    assert arrays.y_test.tolist() == [0, 1, 2, 0, 1, 2]
+    clients = np.array([4, 4, 4, 7, 7, 7])
+    settings = NpzSettings(
+        path=str(save(tmp_path, **train, client_train=clients)), partition="natural", num_priority=1
+    )
+    data = load_data(settings, 1)
+    assert [len(data.client(k).y_train) for k in range(2)] == [2, 2]
+    assert [len(data.client(k).y_test) for k in range(2)] == [1, 1]
 
 
 OBJECTS = np.array([[1], [1, 2], [], [3], [4], [5]], dtype=object)

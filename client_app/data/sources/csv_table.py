@@ -192,17 +192,6 @@ def csv_table(settings: CsvSettings) -> Table:
     return _Columns(files, table).table(settings)
 
 
-def arrow_table(path: Path, table: Any, settings: CsvSettings) -> Table:
-    """Return an Arrow table that was read from ``path``, as ``csv_table`` does its own.
-
-    Raises
-    ------
-    DataError
-        If it has not what the settings ask for.
-    """
-    return _Columns(TableFiles(path, (path,), (len(table),)), table).table(settings)
-
-
 def _meant(name: str, names: Sequence[str]) -> str:
     """Return " (...)" with the column that was perhaps meant, "" if none is alike."""
     hint = did_you_mean(name, names)

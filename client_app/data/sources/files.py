@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from fedquorum.errors import DataError, one_line
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 COLOURS = 3
-FULL_SCALE = 2**15
 WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
 """Pillow's modes of which a conversion to 8 bits would cut all numbers at 255."""
 
@@ -28,7 +27,7 @@ class ImageFiles:
         Height and width.
     fit : str
         What is done with an image of another size: ``exact`` refuses it, ``stretch`` scales both
-        sides, ``crop`` scales it so that it covers the size and keeps the middle.
+        sides.
     """
 
     dtype = np.dtype(np.uint8)
@@ -101,10 +100,7 @@ def pixels_of(
                 f"{setting} must lead to images of {height} x {width}, got {place} of "
                 f"{image.size[1]} x {image.size[0]}"
             )
-        if fit == "crop":
-            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-        else:
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(image)
 
 
@@ -121,68 +117,3 @@ def image_size(path: Path) -> tuple[int, int]:
             return file.height, file.width
     except Exception as error:
         raise ValueError(f"{path} is no image: {one_line(error)}") from None
-
-
-class SoundFiles:
-    """Sounds, int16 (n, length), of wav files with one channel of 16 bits.
-
-    A shorter one ends in zeros; of a longer one the beginning is kept.
-
-    Parameters
-    ----------
-    setting : str
-        The setting that leads to them, for messages.
-    paths : sequence of Path
-        One for each sound.
-    file_rate, rate : int
-        Samples a second in the files and after resampling.
-    seconds : float
-        The duration; ``length`` is ``seconds * rate``.
-    """
-
-    dtype = np.dtype(np.int16)
-
-    def __init__(
-        self, setting: str, paths: Sequence[Path], *, file_rate: int, rate: int, seconds: float = 1
-    ) -> None:
-        self._setting = setting
-        self._paths = paths
-        self._file_rate = file_rate
-        self._rate = rate
-        self._length = round(seconds * rate)
-        self.shape = (len(paths), self._length)
-
-    def __len__(self) -> int:
-        """Return n."""
-        return len(self._paths)
-
-    def __getitem__(self, rows: Any) -> NDArray[np.int16]:
-        """Return the sounds of a slice or of an array of rows; see ``Collection``."""
-        chosen = np.arange(len(self))[rows]
-        sounds = np.zeros((len(chosen), self._length), dtype=np.int16)
-        for place, row in enumerate(chosen):
-            sound = self._read(self._paths[row])[: self._length]
-            sounds[place, : len(sound)] = sound
-        return sounds
-
-    def _read(self, path: Path) -> NDArray[np.int16]:
-        from scipy.io import wavfile
-        from scipy.signal import resample_poly
-
-        try:
-            rate, sound = wavfile.read(path)
-        except Exception as error:  # for a damaged file SciPy raises what it pleases
-            raise DataError(
-                f"{self._setting} must lead to wav files, got {path}, which is none: "
-                f"{one_line(error)}"
-            ) from None
-        if rate != self._file_rate or sound.dtype != np.int16 or sound.ndim != 1 or not len(sound):
-            raise DataError(
-                f"{self._setting} must lead to wav files with one channel of 16 bits at "
-                f"{self._file_rate} Hz, got {path} with {sound.dtype} {sound.shape} at {rate} Hz"
-            )
-        if rate == self._rate:
-            return np.asarray(sound, dtype=np.int16)
-        resampled = np.rint(resample_poly(sound.astype(np.float64), self._rate, rate))
-        clipped: NDArray[np.float64] = np.clip(resampled, -FULL_SCALE, FULL_SCALE - 1)
-        return clipped.astype(np.int16)

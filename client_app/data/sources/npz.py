@@ -18,9 +18,11 @@ from client_app.data.sources.checked import (
     samples_of,
     whole_numbers,
 )
+from client_app.data.sources.prepared import missing_file
 from conf.schema.data import NpzSettings
 
-KEYS = ("x_train", "y_train", "x_test", "y_test")
+KEYS = ("x_train", "y_train")
+TEST_KEYS = ("x_test", "y_test")
 LOCAL_HEADER = 30
 """Bytes of a zip file before the name of a member; its length and that of extras end them."""
 
@@ -33,11 +35,13 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
     floats of another size than float32 are converted at once. Either way the check sums are
     compared first.
 
-    The file has ``x_train``, ``y_train``, ``x_test`` and ``y_test``; others are not read.
-    Inputs are uint8 images (n, height, width) or (n, height, width, channels), int16 sound
+    The file has ``x_train``, ``y_train`` and perhaps ``x_test`` and ``y_test``; others are not
+    read. Inputs are uint8 images (n, height, width) or (n, height, width, channels), int16 sound
     (n, length), or floats (n, ...), which are kept as they are, in float32. Labels are whole
     numbers (n,) from 0 to ``data.num_classes`` - 1, where that is null without gaps; with
     ``data.regression`` they are finite numbers (n,) instead.
+
+    Without the two there is no test set: test rows are taken out of the training rows.
 
     With ``data.partition`` natural the file also has ``client_train``, and perhaps
     ``client_test``, whole numbers (n,): whose each row is.
@@ -54,34 +58,40 @@ def npz_arrays(settings: NpzSettings) -> LabelledArrays:
         return _read(path, wanted, settings)
     except Exception as error:  # for a damaged file NumPy raises what it pleases
         raise DataError(
-            f"data.path must be an .npz file with {', '.join(wanted)}, got {path}: "
-            f"{one_line(error)}"
+            f"data.path must be an .npz file with {', '.join(wanted)}, perhaps x_test and y_test, "
+            f"got {path}: {one_line(error)}"
         ) from None
 
 
 def _read(path: Path, wanted: Sequence[str], settings: NpzSettings) -> LabelledArrays:
     if not path.is_file():
-        raise ValueError("there is no such file")
+        raise ValueError(missing_file(path))
     if not zipfile.is_zipfile(path):
         raise ValueError("it is no .npz file")
     with np.load(path, allow_pickle=False) as archive:
-        missing = [key for key in wanted if key not in archive.files]
+        pooled = not any(key in archive.files for key in TEST_KEYS)
+        missing = [
+            key for key in (*wanted, *(() if pooled else TEST_KEYS)) if key not in archive.files
+        ]
         if missing:
             raise ValueError(
                 f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
             )
-        y_train, y_test = (np.asarray(archive[key]) for key in ("y_train", "y_test"))
-        x_train, x_test = (_mapped(path, archive, key) for key in ("x_train", "x_test"))
+        parts = ("train",) if pooled else ("train", "test")
+        y = [np.asarray(archive[f"y_{part}"]) for part in parts]
+        x = [_mapped(path, archive, f"x_{part}") for part in parts]
         clients: dict[str, Any] = {
             key: whole_numbers(key, np.asarray(archive[key]))
-            for key in ("client_train", "client_test")
+            for key in (f"client_{part}" for part in parts)
             if "client_train" in wanted and key in archive.files
         }
     kind = numbers_of if settings.regression else labels_of
-    labels = kind("y_train", y_train), kind("y_test", y_test)
+    labels = [kind(f"y_{part}", found) for part, found in zip(parts, y, strict=True)]
     num_classes = 1 if settings.regression else count_classes(settings.num_classes, *labels)
-    samples = samples_of("x_train", x_train), samples_of("x_test", x_test)
-    return LabelledArrays(samples[0], labels[0], samples[1], labels[1], num_classes, **clients)
+    samples = [samples_of(f"x_{part}", found) for part, found in zip(parts, x, strict=True)]
+    return LabelledArrays(
+        samples[0], labels[0], samples[-1], labels[-1], num_classes, pooled=pooled, **clients
+    )
 
 
 def _mapped(path: Path, archive: Any, key: str) -> NDArray[Any]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from client_app.data.base import Labels
+from client_app.data.sources.prepared import missing_file
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 HEADER = 1
@@ -109,7 +110,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     matching = Path(path.anchor).glob(str(pattern.relative_to(path.anchor)))
     found = sorted(file for file in matching if file.suffix in SUFFIXES)
     if not found:
-        raise ValueError("there is no such file")
+        raise ValueError(missing_file(path))
     repeated = [stem for stem, count in Counter(file.stem for file in found).items() if count > 1]
     if repeated:
         raise ValueError(f"there are several files called {repeated[0]}")

@@ -1,0 +1,57 @@
+"""Write CINIC-10 into one file, which data=cinic10 reads.
+
+It has the 90,000 images of the train folder and the 90,000 of the test folder, not those of the
+valid folder. Gray images become colored.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from preparation import Size, command_line, images, prepare, write_npz
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+EACH_CLASS = 9_000
+SIZE = (32, 32)
+WANTED = (
+    "train and test, in each a folder of images for every class (unpack CINIC-10.tar.gz from "
+    "https://datashare.ed.ac.uk/handle/10283/3192)"
+)
+
+
+def keep(image: Image.Image, _: Size) -> Image.Image:
+    """Return the image: another size is an error."""
+    return image
+
+
+def write(options: argparse.Namespace, path: Path) -> str:
+    """Write the images class by class, in the order of their names, and return what they are."""
+    paths: dict[str, list[Path]] = {"train": [], "test": []}
+    for part, found in paths.items():
+        folder = options.folder / part
+        names = sorted(p.name for p in folder.iterdir() if p.is_dir())
+        if tuple(names) != CLASSES:
+            raise ValueError(f"{folder} must have {', '.join(CLASSES)}, got {', '.join(names)}")
+        for name in CLASSES:
+            of_class = sorted((folder / name).glob("*.png"))
+            if len(of_class) != EACH_CLASS:
+                raise ValueError(
+                    f"{folder / name} must have {EACH_CLASS} images, got {len(of_class)}"
+                )
+            found.extend(of_class)
+    labels = np.repeat(np.arange(len(CLASSES)), EACH_CLASS)
+    train, test = (images(found, SIZE, keep) for found in paths.values())
+    write_npz(path, {"x_train": train, "y_train": labels, "x_test": test, "y_test": labels})
+    return f"{len(labels):,} images for training and {len(labels):,} for testing"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line and write the file."""
+    parser = command_line(__doc__, "the folder CINIC-10 of the archive", "cinic10.npz")
+    prepare(parser.parse_args(arguments), WANTED, write)
+
+
+if __name__ == "__main__":
+    main()

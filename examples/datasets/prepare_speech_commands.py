@@ -1,0 +1,97 @@
+"""Write Speech Commands 0.02 into one file, which data=speech_commands reads: a speaker a client.
+
+It has the words of a second each at 16 kHz: the files of testing_list.txt as the test set, and for
+training those of neither list. A shorter sound ends in silence.
+"""
+
+import argparse
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from preparation import Rows, command_line, prepare, write_npz
+
+SPEAKER_ENDS = "_nohash_"
+BACKGROUND = "_background_noise_"
+RATE = 16_000
+FORMAT = (1, 2, RATE)
+FILE_COUNT = 105_829
+WANTED = (
+    "a folder of wav files for every word, testing_list.txt and validation_list.txt (unpack "
+    "http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz)"
+)
+
+
+def write(options: argparse.Namespace, path: Path) -> str:
+    """Write the sounds word by word, in the order of their names, and return what they are."""
+    folder: Path = options.folder
+    words = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name != BACKGROUND)
+    files = [f"{word}/{p.name}" for word in words for p in sorted((folder / word).glob("*.wav"))]
+    for word in words:
+        if not any(name.startswith(f"{word}/") for name in files):
+            raise ValueError(f"{folder / word} has no wav files")
+    if len(files) != FILE_COUNT:
+        raise ValueError(f"there must be {FILE_COUNT} wav files of words, got {len(files)}")
+    foreign = [name for name in files if SPEAKER_ENDS not in name]
+    if foreign:
+        raise ValueError(f"{foreign[0]} has no {SPEAKER_ENDS} after the speaker in its name")
+    testing, validation = (
+        set((folder / f"{part}_list.txt").read_text(encoding="utf-8").split())
+        for part in ("testing", "validation")
+    )
+    missing = sorted((testing | validation) - set(files))
+    if missing:
+        raise ValueError(f"{len(missing)} files of the lists are missing, such as {missing[0]}")
+    parts = {
+        "train": [name for name in files if name not in testing | validation],
+        "test": [name for name in files if name in testing],
+    }
+    speakers = {name: i for i, name in enumerate(sorted(set(map(speaker, files))))}
+    arrays: dict[str, Any] = {}
+    for part, names in parts.items():
+        sounds = map(read_sound, [folder / name for name in names])
+        arrays[f"x_{part}"] = Rows((len(names), RATE), "int16", sounds)
+        arrays[f"y_{part}"] = np.array([words.index(name.split("/")[0]) for name in names])
+        arrays[f"client_{part}"] = np.array([speakers[speaker(name)] for name in names])
+    write_npz(path, arrays)
+    return f"{len(parts['train']):,} sounds for training and {len(parts['test']):,} for testing"
+
+
+def speaker(name: str) -> str:
+    """Return who speaks in a file ``word/speaker_nohash_0.wav``."""
+    return name.split("/")[1].split(SPEAKER_ENDS, maxsplit=1)[0]
+
+
+def read_sound(path: Path) -> NDArray[np.int16]:
+    """Return the first second of a wav file, int16 (16000,)."""
+    try:
+        with wave.open(str(path)) as file:
+            found = file.getnchannels(), file.getsampwidth(), file.getframerate()
+            count, content = file.getnframes(), file.readframes(file.getnframes())
+    except (wave.Error, EOFError, OSError) as error:
+        raise ValueError(f"{path} is no wav file: {str(error) or 'it is cut short'}") from None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} must have one channel of 2 bytes at {RATE} Hz, got {found[0]} of {found[1]} "
+            f"bytes at {found[2]} Hz"
+        )
+    if not content or len(content) != 2 * count:
+        raise ValueError(f"{path} is cut short")
+    sound = np.zeros(RATE, dtype=np.int16)
+    samples = np.frombuffer(content, dtype="<i2")[:RATE]
+    sound[: len(samples)] = samples
+    return sound
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line and write the file."""
+    folder = "the folder speech_commands_v0.02 of the archive"
+    parser = command_line(__doc__, folder, "speech_commands.npz")
+    prepare(parser.parse_args(arguments), WANTED, write)
+
+
+if __name__ == "__main__":
+    main()
